@@ -57,16 +57,9 @@ def fleet(
             if is_planted:
                 planted.add((f"n{node}", f"cuda:{device}"))
             taken = [for_good + common + gauss(0, own) for common in rounds]
-            error = 1.2533 * deviation(taken) / ROUNDS**0.5
             rate = (1 + statistics.median(taken)) * (1 - slower * is_planted)
-            figures.append((f"n{node}", NodeFigure(f"cuda:{device}", "", "", rate, "", error)))
+            figures.append((f"n{node}", NodeFigure(f"cuda:{device}", "", "", rate, "")))
     return figures, planted
-
-
-def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a sample; `statistics.stdev` calculates in fractions, which takes ten times as long."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def called_slow(figures: list[tuple[str, NodeFigure]], comparisons: int) -> set[tuple[str, str]]:

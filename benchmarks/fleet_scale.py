@@ -53,7 +53,7 @@ def node(number: int, random_: random.Random) -> NodeDocument:
         parts=(NodePart("bench", 0, 60.0),),
         devices=tuple(NodeDevice(f"cuda:{i}", "Test GPU", f"GPU-{number}-{i}") for i in range(DEVICES)),
         figures=tuple(
-            NodeFigure(f"cuda:{i}", "matmul", f"case {case}", 7e14 * (1 + random_.gauss(0, 0.005)), "FLOP/s", 0.003)
+            NodeFigure(f"cuda:{i}", "matmul", f"case {case}", 7e14 * (1 + random_.gauss(0, 0.005)), "FLOP/s")
             for i in range(DEVICES)
             for case in range(FIGURES)
         ),

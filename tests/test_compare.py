@@ -396,7 +396,7 @@ def test_a_baseline_that_was_disturbed_passes_no_gate() -> None:
     busy = row(STEADY, flags=("cpu-busy",))
     gate = finding(judge(compare(report(busy), report(row(STEADY))), 0.05), "compare.slower")
     assert gate.verdict == "inconclusive"
-    assert gate.message == "matmul float32, 64: most old runs were disturbed (machine busy), the new ones were not"
+    assert gate.message == "matmul float32, 64: ×1.00, but most old runs were disturbed: machine busy"
     alike = compare(report(busy), report(busy))
     assert finding(judge(alike, 0.05), "compare.slower").verdict == "pass"
     slower = compare(report(busy), report(row(scaled(2))))

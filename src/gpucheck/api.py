@@ -73,10 +73,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The result of a search. `report` is the command's: trials, measurements, findings, facts.
-
-    With `device="all"` the figures are those of the device with the smallest answer. Along an axis, sizes are lengths.
-    """
+    """The result of a search. `report` is the command's: trials, findings, facts. Along an axis, sizes are lengths."""
 
     report: Report
 

@@ -18,7 +18,7 @@ SMALL = TrialResult(
 )
 FITS = replace(SMALL, batch_size=90, purpose="confirm", peak_bytes=1000)
 SETUP = Setup("mlp", (), "infer", "adamw", None, "cuda:0", None, 1000, None, None, None, False, None)
-BUDGET = Budget(1000, 0, "as told", 1000, 1000)
+BUDGET = Budget(1000, 0, "as told")
 
 
 class Scripted:

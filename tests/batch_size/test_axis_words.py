@@ -12,7 +12,6 @@ import pytest
 
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.errors import UsageError
 from gpucheck.render import terminal, text
 from gpucheck.render.live import LiveView
 from gpucheck.report.events import Event
@@ -82,21 +81,3 @@ def test_why_none_is_recommended_is_about_lengths_too(scenario: Scenario) -> Non
     command(along, said)
     reason = said.results["find_batch_size"].recommended.reason
     assert reason == "even the least length of seq leaves less than the headroom"
-
-
-@pytest.mark.parametrize(
-    ("search", "said"),
-    [
-        ({"start": 10}, "--start must be from 6 to 9, the greatest length of seq, not 10"),
-        ({"multiple_of": 10}, "--multiple-of 10 has no multiple from 6 to 9, the greatest length of seq"),
-        ({"multiple_of": 5}, "--multiple-of 5 has no multiple from 6 to 9, the greatest length of seq"),
-        ({"start": 5}, "--start must be from 6 to 9, the greatest length of seq, not 5"),
-        ({"max_batch_size": 8}, "--max-batch-size and the range of --axis exclude each other"),
-    ],
-)
-def test_slips_are_about_lengths_too(search: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        command(
-            FindBatchSizeOptions(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:6..9", **search), Collector()
-        )
-    assert str(caught.value).startswith(said)

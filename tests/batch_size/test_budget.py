@@ -29,7 +29,7 @@ def test_no_limits(text: str) -> None:
 
 def test_a_cpu_takes_two_gib_or_half() -> None:
     reason = "the smaller of 2 GiB and half the available memory"
-    assert on_cpu(None, 64 * GIB, 64 * GIB) == Budget(2 * GIB, 0, reason, 64 * GIB, 64 * GIB)
+    assert on_cpu(None, 64 * GIB, 64 * GIB) == Budget(2 * GIB, 0, reason)
     assert on_cpu(None, 3 * GIB, 64 * GIB).bytes == GIB * 3 // 2
 
 

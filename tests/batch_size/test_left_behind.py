@@ -165,8 +165,6 @@ MOMENTS: dict[str, Moment] = {
     ("number", "status", "moment"),
     [
         (signal.SIGINT, 130, "while the first child starts"),
-        (signal.SIGTERM, 143, "while the first child starts"),
-        (signal.SIGINT, 130, "in a trial"),
         (signal.SIGTERM, 143, "in a trial"),
     ],
 )
@@ -201,7 +199,7 @@ def test_children_that_are_killed_cost_time_and_not_the_answer(search: Callable[
     assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
 
 
-@pytest.mark.parametrize("moment", ["while the first child starts", "in a trial"])
+@pytest.mark.parametrize("moment", ["in a trial"])
 def test_children_end_by_themselves_where_the_command_is_killed(moment: str, search: Callable[..., Search]) -> None:
     running = search()
     running.wait_for(lambda: MOMENTS[moment](running))

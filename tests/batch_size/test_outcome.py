@@ -159,7 +159,7 @@ def test_the_whole_chain_counts() -> None:
         (End(), "fits"),
         (End(exit_status=0), "user-error"),
         (End(timed_out=True, killed_by=9), "timeout"),
-        (End(killed_by=9), "killed"),
+        (End(killed_by=9), "inconclusive"),
         (End(killed_by=9, kernel_says_memory=True), "host-out-of-memory"),
         (End(killed_by=int(signal.SIGSEGV)), "suspected"),
         (End(killed_by=int(signal.SIGABRT), stderr_tail="terminate … 'std::bad_alloc'"), "host-out-of-memory"),

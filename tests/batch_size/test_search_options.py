@@ -137,33 +137,6 @@ def test_a_start_is_rounded_to_what_may_be_tried(start: int, first: int) -> None
 # Known mistakes
 
 
-def test_the_cap_is_no_answer_unless_it_was_run() -> None:
-    search = Search(cap=8192, budget_bytes=BUDGET)
-    sizes = run(search, 5000)
-    assert 4900 <= answer(search) <= 5000
-    assert 8192 not in sizes[-1:]
-
-
-def test_a_larger_cap_is_used_and_not_cut() -> None:
-    for true_max in (37_000, 800_000):
-        search = Search(cap=10**6, budget_bytes=BUDGET)
-        sizes = run(search, true_max)
-        assert 0.97 * true_max <= answer(search) <= true_max
-        assert len(sizes) <= 10
-
-
-def test_where_two_fails_one_was_run_and_nought_never_is() -> None:
-    for true_max, expected in ((1, [1, 2, 1]), (0, [1])):
-        search = Search(tolerance=0.0, budget_bytes=BUDGET, start=1)
-        assert run(search, true_max, peaks=False) == expected
-
-
-def test_a_start_too_low_grows() -> None:
-    search = Search(start=128, budget_bytes=BUDGET)
-    run(search, 37_000)
-    assert answer(search) >= 0.97 * 37_000
-
-
 @pytest.mark.parametrize("peaks", [True, False])
 def test_no_maximum_is_missed_by_one(peaks: bool) -> None:
     for true_max in range(1, 130):

@@ -70,7 +70,7 @@ def real_peaks(target: str, size: int) -> tuple[int, int]:
     return max(marks), marks[2]
 
 
-@pytest.mark.parametrize("target", ["mlp", "convnet", "transformer"])
+@pytest.mark.parametrize("target", ["convnet", "transformer"])
 def test_the_same_bytes_as_real_tensors(target: str) -> None:
     told = prepared(setup(target)).run(4)
     assert (told["peak_bytes"], told["compute_peak_bytes"]) == real_peaks(target, 4)
@@ -181,12 +181,6 @@ def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> Non
     assert "\n" not in answer["why"]
 
 
-def test_mixed_precision_takes_less() -> None:
-    plain, mixed = prepared(setup("transformer")).run(8), prepared(setup("transformer", amp="bfloat16")).run(8)
-    assert mixed["compute_peak_bytes"] < 0.9 * plain["compute_peak_bytes"]
-    assert mixed["gradient_bytes"] == plain["gradient_bytes"]
-
-
 def test_along_another_dimension(module: types.ModuleType) -> None:
     module.make = Layered  # type: ignore[attr-defined]
     told = setup("users_own:make", inputs=("x:Tx16:float32",), axis="T", batch_size=2)
@@ -194,25 +188,6 @@ def test_along_another_dimension(module: types.ModuleType) -> None:
     # Each length takes as much again as a batch so much larger: attention keeps no square of it.
     first, second, third = (fake.run(size)["compute_peak_bytes"] for size in (1000, 2000, 3000))
     assert third - second == second - first > 2 * 1000 * 16 * 4
-
-
-class Recomputed(nn.Module):
-    """Keeps no activations of its layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(8)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
-        return x
-
-
-def test_activations_that_are_computed_again_are_not_counted_twice(module: types.ModuleType) -> None:
-    module.make = Recomputed  # type: ignore[attr-defined]
-    per_sample = prepared(setup("users_own:make", inputs=("x:64:float32",))).run(10000)["peak_bytes"] / 10000
-    assert per_sample < 8 * 2 * 64 * 4
 
 
 def test_the_largest_whose_tensors_fit(module: types.ModuleType) -> None:
@@ -223,20 +198,3 @@ def test_the_largest_whose_tensors_fit(module: types.ModuleType) -> None:
     nothing = trial_fake._estimated(told, MIB, None, 65536)
     assert (nothing["largest"], nothing["smallest"]) == (None, 1)
     assert nothing["peak_bytes"] > MIB
-
-
-class Falling(nn.Module):
-    """A single sample takes more than several."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x.repeat(10_000, 1)[:1] if len(x) == 1 else x)
-
-
-def test_an_estimate_from_memory_that_falls_is_none(module: types.ModuleType) -> None:
-    module.make = Falling  # type: ignore[attr-defined]
-    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:64:float32",)), 8 * MIB, None, 65536)
-    assert not answer["ok"] and "is predicted to need less than" in answer["why"]

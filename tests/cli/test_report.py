@@ -119,7 +119,6 @@ REFUSED = {
         ODD,
     ),
     "no case": ("case.json", ODD),
-    "no such device": ("least.json", f"{ODD}: 'cuda:9')"),
     "no nodes": ("empty", "cannot be shown: no node's document is in it"),
 }
 
@@ -136,9 +135,6 @@ def test_what_cannot_be_shown_is_wrong_usage(
     (tmp_path / "unknown.json").write_text(json.dumps({**document, "command": "later"}), encoding="utf-8")
     document["measurements"][0]["case"] = {}
     (tmp_path / "case.json").write_text(json.dumps(document), encoding="utf-8")
-    document = to_json(REPORTS["answer search_devices"])
-    document["results"]["find_batch_size_devices"]["least"] = "cuda:9"
-    (tmp_path / "least.json").write_text(json.dumps(document), encoding="utf-8")
     file, sentence = REFUSED[name]
     code, out, err = reported(capsys, file, "--output", "page.html")
     assert (code, out) == (2, "")

@@ -125,16 +125,7 @@ NOTHING = found(None, trial(1, "over-budget", 150.0, None), peak_bytes=None, sam
 CUT = {**OPEN, "limited_by": "interrupted", "limiting_factor": "interrupted", "predicted_batch_size": None}
 
 
-def several(*answers: dict[str, Any]) -> dict[str, Any]:
-    """The answers of several devices."""
-    least = min(answers, key=lambda one: one["max_batch_size"] or one.get("at_least") or 0)
-    told = {"least": least["device"]["id"], "max_batch_size": least["max_batch_size"], "devices": list(answers)}
-    return {"find_batch_size": least, "find_batch_size_devices": told}
-
-
-SMALL = found(104, *TRIALS[:2], device=L4, budget_bytes=22 * GIB, recommended={**RECOMMENDED, "batch_size": 96})
 SEQ: dict[str, Any] = {"axis": {"name": "seq", "batch_size": 8}, "limiting_factor": "max-batch-size"}
-TAKES_NONE = {**NOTHING, "device": L4, "budget_bytes": 22 * GIB}
 ESTIMATE = {
     "max_batch_size": 765,
     "peak_bytes": int(75.7 * GIB),
@@ -200,37 +191,6 @@ BATCH_SIZE = {
     "search_of_a_target_that_fails": search(
         {**NOTHING, "trials": []}, "fail", Finding("target", "fail", "make fails with a batch of 1: ValueError")
     ),
-    "search_devices": report(
-        "find-batch-size",
-        "pass",
-        Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
-        results=from_json(Results, several(HEALTHY, SMALL)),
-    ),
-    "search_devices_unlike": report(
-        "find-batch-size",
-        "pass",
-        Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
-        results=from_json(Results, several(HEALTHY, {**SMALL, "limiting_factor": "time"})),
-    ),
-    "search_devices_open": report(
-        "find-batch-size", "inconclusive", results=from_json(Results, several(HEALTHY, {**OPEN, "device": L4}))
-    ),
-    "search_devices_along_an_axis": report(
-        "find-batch-size", "pass", results=from_json(Results, several(*({**one, **SEQ} for one in (HEALTHY, SMALL))))
-    ),
-    "search_one_device_bad": report(
-        "find-batch-size",
-        "fail",
-        Finding(
-            "batch_size.fits",
-            "fail",
-            "cuda:1: not even a batch of 1 fits",
-            "needs 150 GiB, budget 22 GiB",
-            fix="raise --memory-limit, or use a smaller model or input",
-        ),
-        Finding("batch_size.all_devices", "fail", "cuda:1 fits no batch at all"),
-        results=from_json(Results, several(HEALTHY, TAKES_NONE)),
-    ),
     "estimate": estimated("info", Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB")),
     "estimate_on_a_cpu": estimated("info", **ON_HOST),
     "estimate_along_an_axis": estimated("info", recipe={"axis": "seq", "batch_size": 4}),
@@ -287,7 +247,7 @@ OF_OPEN: dict[str, dict[str, Any]] = {
     "capped by default": {**CAPPED, "limiting_factor": "default-cap"},
     **{
         f"ended by {factor}": {"limiting_factor": factor, "predicted_batch_size": None}
-        for factor in ("trials", "killed", "interrupted", "disturbed", "device", "no-process")
+        for factor in ("trials", "interrupted", "disturbed", "device", "no-process")
     },
 }
 

@@ -254,8 +254,7 @@ def on_cpu() -> Report:
     """`memory` on the CPU."""
     collector = Collector()
     collector(Started(replace(FACTS, devices=(CPU,), torch=CPU_TORCH)))
-    own = MemoryFigures(resident_bytes=294 * MIB, max_resident_bytes=358 * MIB)
-    for finding in memory.judge_host(HostMemory(24 * GIB, 22 * GIB, None, None), own):
+    for finding in memory.judge_host(HostMemory(24 * GIB, 22 * GIB, None, None)):
         collector(Judged(finding))
     collector(Judged(Finding("memory.accounting", "skip", steps.TITLE, "torch has none on the CPU", device="cpu")))
     return made("memory", collector)

@@ -33,7 +33,7 @@ def node(host: str = "n1", seed: int = 0, devices: int = 8, **changed: Any) -> N
         parts=(NodePart("devices", 0, 1.0), NodePart("bench", 0, 30.0)),
         devices=tuple(NodeDevice(f"cuda:{i}", MODEL, f"GPU-{host}-{i}") for i in range(devices)),
         figures=tuple(
-            NodeFigure(f"cuda:{i}", name, case, rate * (1 + gauss(0, 0.004)), unit, 0.003)
+            NodeFigure(f"cuda:{i}", name, case, rate * (1 + gauss(0, 0.004)), unit)
             for i in range(devices)
             for name, case, rate, unit in FIGURES
         ),

@@ -78,15 +78,14 @@ def test_what_a_part_had_proven_when_its_time_was_up_stays(verdict: str, code: i
     assert sorted(one.verdict for one in made.problems) == sorted([verdict, "inconclusive"])
 
 
-def test_a_rate_has_the_standard_error_of_its_median() -> None:
-    time_s = TimeStats(1.0, 9, ci_low=0.9804, ci_high=1.0196, ci_level=0.95)
+def test_a_row_is_a_figure_where_it_was_timed() -> None:
+    time_s = TimeStats(1.0, 9)
     case = {"dtype": "bfloat16", "m": 8, "n": 8, "k": 4, "support": "native"}
     rest = (MemoryFigures(), Method("host", "host", "warm"), None, ("noisy",))
     row = Measurement("matmul", DeviceRef("cuda:0"), case, (), time_s, {}, Rate(5.0, "FLOP/s"), *rest)
     figure = check.figure_of(row)
     assert figure is not None
     assert (figure.case, figure.rate, figure.flags) == ("bfloat16 8x8x4", 5.0, ("noisy",))
-    assert figure.error == pytest.approx(0.01)
     unknown = Measurement("matmul", DeviceRef("cuda:0"), case, (), None, {}, None, *rest)
     assert check.figure_of(unknown) is None
 

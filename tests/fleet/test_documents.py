@@ -203,7 +203,6 @@ def _texts(chance: random.Random, data: dict[str, Any]) -> bytes:
 def _rates(chance: random.Random, data: dict[str, Any]) -> bytes:
     for figure in data["figures"]:
         figure["rate"] *= chance.choice((1e-20, 1e-3, 0.5, 2.0, 1e10))
-        figure["error"] = chance.choice((0, 9.9, 1e-300))
     return json.dumps(data).encode()
 
 
@@ -252,8 +251,8 @@ def _screen(report: Report) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_ten_thousand_hostile_documents(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_three_thousand_hostile_documents(seed: int) -> None:
     """1 000 for each seed, in rounds of 25 beside 30 sound nodes: no traceback, no wrong verdict on a sound node, and
     no character in any output that a terminal, a shell or a metric's reader would obey."""
     chance = random.Random(seed)

@@ -40,12 +40,11 @@ def test_an_even_fleet_is_good() -> None:
     assert judged.result.bad == ()
 
 
-def test_a_slow_device_is_named_with_its_ratio_and_interval() -> None:
+def test_a_slow_device_is_named_with_its_ratio() -> None:
     judged = judge([*TWENTY[:-1], slower(TWENTY[-1], "cuda:3", 0.1)])
     found = row(judged, "n19")
     assert found.state == "bad"
     assert {one.device for one in found.slow} == {"cuda:3"}
-    assert all(one.low is not None and one.high is not None and one.low < one.ratio < one.high for one in found.slow)
     assert 0.88 < found.slow[0].ratio < 0.92
     assert found.cause.startswith("cuda:3 reaches 0.")
     assert found.fix is not None and found.fix.endswith("--device cuda:3")
@@ -60,8 +59,8 @@ def test_a_whole_node_that_is_slow_is_bad() -> None:
 
 
 def test_what_is_near_is_even_however_certain() -> None:
-    exact = [replace(one, figures=tuple(replace(f, rate=1e12, error=0.0) for f in one.figures)) for one in TWENTY[:-1]]
-    near = replace(TWENTY[-1], figures=tuple(replace(f, rate=0.98e12, error=0.0) for f in TWENTY[-1].figures))
+    exact = [replace(one, figures=tuple(replace(f, rate=1e12) for f in one.figures)) for one in TWENTY[:-1]]
+    near = replace(TWENTY[-1], figures=tuple(replace(f, rate=0.98e12) for f in TWENTY[-1].figures))
     assert row(judge([*exact, near]), "n19").state == "good"
 
 
@@ -116,19 +115,17 @@ def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> Non
     nodes = "1 node" if count == 1 else "4 nodes"
     assert (
         finding(judged, "fleet.nodes")
-        == f"info: {nodes}: nothing failed; speed not compared (needs 5 nodes of a model): "
+        == f"info: {nodes}: nothing failed; speed not compared (it needs figures of 5 nodes of a model): "
     )
 
 
 def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None:
     without = [replace(one, figures=()) for one in TWENTY]
-    assert "nothing failed; speed not compared (no figures)" in finding(judge([*without]), "fleet.nodes")
+    assert "nothing failed; speed not compared" in finding(judge([*without]), "fleet.nodes")
     other = node("other")
     other = replace(other, devices=tuple(replace(one, name="Other GPU") for one in other.devices))
-    title = "21 nodes: nothing failed; speed of other not compared (needs 5 nodes of a model)"
-    assert title in finding(judge([*TWENTY, other]), "fleet.nodes")
-    plain = replace(other, figures=())
-    assert "speed of other not compared (no figures)" in finding(judge([*TWENTY, plain]), "fleet.nodes")
+    for alone in (other, replace(other, figures=())):
+        assert "speed of other not compared" in finding(judge([*TWENTY, alone]), "fleet.nodes")
 
 
 def with_only(document: NodeDocument, device: str = "", name: str = "") -> NodeDocument:
@@ -168,19 +165,7 @@ def test_what_no_sibling_has_is_not_missing() -> None:
 
 def test_a_few_devices_that_were_measured_are_not_all_good() -> None:
     judged = judge([*(with_only(one, device="cuda:0") for one in TWENTY[:8])])
-    assert finding(judged, "fleet.nodes").startswith("info: 8 nodes: nothing failed; ")
-    assert " of 8 of 64 devices compared" in finding(judged, "fleet.nodes")
-    few = judge([*TWENTY[:3], *(with_only(one, name="matmul") for one in TWENTY[3:8])])
-    assert "nothing failed; bandwidth copy 4 GiB of 24 of 64 devices compared" in finding(few, "fleet.nodes")
-
-
-def test_a_rate_above_the_peak_alone_is_no_measurement() -> None:
-    card = NodeDevice("cuda:0", "NVIDIA H100 80GB HBM3", "GPU-1", "9.0", 132, 5120)
-    figure = NodeFigure("cuda:0", "bandwidth", "copy 4 GiB", 3e12, "B/s")
-    rack = [replace(node(f"n{n}"), devices=(replace(card, uuid=f"GPU-{n}"),), figures=(figure,)) for n in range(8)]
-    judged = judge([replace(rack[0], figures=(replace(figure, rate=9e12),)), *rack[1:]])
-    assert row(judged, "n0").state == "undecided"
-    assert finding(judged, "fleet.impossible").endswith(": n0")
+    assert finding(judged, "fleet.nodes").startswith("info: 8 nodes: nothing failed; speed not compared")
 
 
 def test_a_slow_node_is_named_once_and_not_its_devices() -> None:
@@ -213,35 +198,19 @@ def test_a_link_at_half_speed_on_one_of_five_nodes() -> None:
     assert [one.figure for one in row(judged, "n4").slow] == ["bandwidth copy 4 GiB"]
 
 
-def capped(document: NodeDocument, limit: str) -> NodeDocument:
-    return replace(document, settings={**document.settings, "power limit of Test GPU": limit})
-
-
-def test_two_speeds_are_told_with_the_setting_that_explains_them() -> None:
-    fast = [capped(one, "700 W") for one in TWENTY[:16]]
-    slow = [capped(whole(one, 0.1), "500 W") for one in TWENTY[16:]]
-    judged = judge([*fast, *slow])
-    assert judged.result.counts["good"] == 16 and judged.result.counts["undecided"] == 4
-    assert "power limit of Test GPU 500 W, the others 700 W" in row(judged, "n16").cause
-    assert "two speeds in" in finding(judged, "fleet.modes") and judged.findings[0].verdict == "inconclusive"
-    # Inside a group of five or more one device is still found.
-    judged = judge([slower(fast[0], "cuda:3", 0.2), *fast[1:], *slow])
-    assert judged.result.bad == ("n0",)
-
-
-def test_half_a_fleet_that_is_slower_without_a_setting_is_never_good() -> None:
+def test_half_a_fleet_that_is_slower_is_never_good() -> None:
     judged = judge([*TWENTY[:10], *(whole(one, 0.1) for one in TWENTY[10:])])
     assert {one.host for one in judged.result.nodes if one.state == "undecided"} == {f"n{n}" for n in range(10, 20)}
-    assert judged.findings[0].verdict == "inconclusive"
-    fix = row(judged, "n10").fix
-    assert fix is not None and fix.startswith("no setting explains it: look for what these nodes share")
+    assert "two speeds in" in finding(judged, "fleet.modes") and judged.findings[0].verdict == "inconclusive"
+    # Inside a group of five or more one device is still found.
+    judged = judge([slower(TWENTY[0], "cuda:3", 0.2), *TWENTY[1:10], *(whole(one, 0.1) for one in TWENTY[10:])])
+    assert judged.result.bad == ("n0",)
 
 
 def test_a_minority_of_devices_is_told_in_any_fleet() -> None:
     for others in (1, 2, 3):
         judged = judge([*TWENTY[:others], node("n9", devices=7)])
         assert row(judged, "n9").state == "undecided" and row(judged, "n9").cause.startswith("7 devices, ")
-        assert "number of devices" in finding(judged, "fleet.drift")
 
 
 def test_proven_failures_stand_in_the_list_whatever_else_is_suspect() -> None:
@@ -308,14 +277,6 @@ def test_missing_hung_and_blind_nodes_have_a_row() -> None:
     assert judged.result.suspect and judged.result.bad == ()  # two of four may not be silent
 
 
-@pytest.mark.parametrize("expected", [4, None])
-def test_a_number_of_nodes_gives_rows_without_a_name(expected: int | None) -> None:
-    three = [replace(one, expected=4) for one in TWENTY[:3]]
-    judged = judge([*three], expected=expected)
-    assert judged.result.counts["silent"] == 1
-    assert judged.result.bad == ()  # a row without a name is no name for a shell
-
-
 def test_ten_percent_missing_or_broken_are_all_named() -> None:
     many = [node(f"n{number}", devices=1) for number in range(200)]
     broken = [replace(one, exit=1, problems=(NodeProblem("smoke", "x", "fail", "wrong sums"),)) for one in many[:10]]
@@ -372,15 +333,6 @@ def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
     assert "n0" in finding(twice, "fleet.duplicate")
 
 
-def test_one_machine_under_two_names_is_told() -> None:
-    renamed = replace(TWENTY[0], host="other", started_wall_s=1070.0, written_wall_s=1130.0)
-    judged = judge([renamed, *TWENTY])
-    assert "n0 and other" in finding(judged, "fleet.renamed")
-    # Two containers that share the GPUs were two starts: a third node, without a name, was silent.
-    pods = [replace(node("n0"), host=host, expected=2) for host in ("pod1", "pod2")]
-    assert judge(pods).result.counts["silent"] == 0
-
-
 def test_nodes_that_were_not_expected_are_in_no_list() -> None:
     judged = judge([*TWENTY, node("stranger")], expected=tuple(one.host for one in TWENTY))
     assert judged.result.unexpected == ("stranger",)
@@ -402,23 +354,6 @@ def test_a_list_of_short_names_means_the_whole_ones() -> None:
     for name, other in (("10.0.0.3", "10.0.0.9"), ("n0.rack1", "n0.rack2")):  # two whole names are two nodes
         apart = judge([replace(TWENTY[0], host=other)], expected=(name,))
         assert (apart.result.unexpected, apart.result.bad) == ((other,), (name,))
-    for name, other in (("N0.Example", "n0.example"), ("n0.rack1", "n0.rack1.example")):
-        assert judge([replace(TWENTY[0], host=other)], expected=(name,)).result.good == (name,)
-
-
-@pytest.mark.parametrize("host", ["n0", "n0.example"])
-def test_a_list_with_both_names_of_a_node_has_it_once(host: str) -> None:
-    """The second name was a silent node, and drained a sound one."""
-    listed = ("n0.example", *(one.host for one in TWENTY))
-    judged = judge([replace(TWENTY[0], host=host), *TWENTY[1:]], expected=listed)
-    assert (len(judged.result.good), judged.result.bad) == (20, ())
-    assert judge([*TWENTY[1:]], expected=listed).result.bad == ("n0.example",)
-    # They may be two all the same, of which one is silent.
-    assert "n0 and n0.example: if they are two" in finding(judged, "fleet.unexpected")
-    # Two documents of two machines are two nodes, and of three names nobody knows which are one.
-    assert len(judge([node("n0.example"), *TWENTY], expected=listed).result.good) == 21
-    three = judge([*TWENTY], expected=(*listed, "n0.other"))
-    assert three.result.bad == ("n0.example", "n0.other")
 
 
 def test_a_machine_that_calls_itself_by_both_names_is_one_node() -> None:
@@ -512,13 +447,6 @@ def test_nodes_with_fewer_devices_are_never_the_usual_ones(whole: int) -> None:
     judged = judge([*TWENTY[:whole], *(node(f"f{n}", devices=7) for n in range(8 - whole))])
     assert row(judged, "f0").state == "undecided" and row(judged, "f0").cause == f"7 devices, {whole} nodes have 8"
     assert judged.result.counts["good"] == whole and judged.findings[0].verdict == "inconclusive"
-    assert f"{8 - whole} nodes with number of devices 7 (largest: 8): f0" in finding(judged, "fleet.drift")
-
-
-def test_one_node_with_more_devices_makes_no_other_undecided() -> None:
-    judged = judge([*TWENTY[:7], node("n7", devices=16)])
-    assert judged.result.counts["good"] == 8
-    assert "7 nodes with number of devices 8 (largest: 16)" in finding(judged, "fleet.drift")
 
 
 def test_nodes_of_another_kind_may_have_fewer_devices() -> None:
@@ -564,8 +492,7 @@ def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"parts": (NodePart("devices", 0, 1.0), NodePart("bench", 1, 30.0))}, "bench ended with exit code 1"),
-        ({"parts": (NodePart("bench", None, 30.0),)}, "bench has no exit code"),
+        ({"parts": (NodePart("devices", 0, 1.0), NodePart("bench", 1, 30.0))}, "bench did not pass"),
         ({"parts": (NodePart("bench", 0, 30.0, "did not finish within 30 s"),)}, "bench did not finish within 30 s"),
         ({"problems": (NodeProblem("smoke", "memory.x", "fail", "wrong data"),)}, "smoke: wrong data"),
     ],

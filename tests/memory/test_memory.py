@@ -252,15 +252,11 @@ def test_a_driver_that_tells_nothing_is_a_skip() -> None:
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_machine_the_process_and_the_container() -> None:
-    machine, container, process = memory.judge_host(
-        HostMemory(16 * GIB, 12 * GIB, 8 * GIB, 6 * GIB),
-        MemoryFigures(resident_bytes=365 * MIB, max_resident_bytes=429 * MIB),
-    )
+def test_the_machine_and_the_container() -> None:
+    machine, container = memory.judge_host(HostMemory(16 * GIB, 12 * GIB, 8 * GIB, 6 * GIB))
     assert machine.message == "4 GiB of 16 GiB used, 12 GiB available"
     assert container.message == "8 GiB, 6 GiB left"
-    assert process.message == "365 MiB, peak 429 MiB"
-    assert memory.judge_host(HostMemory(GIB, GIB, None, None), MemoryFigures())[1].message == "none"
+    assert memory.judge_host(HostMemory(GIB, GIB, None, None))[1].message == "none"
 
 
 def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +267,7 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorder.events[0] == Started(read)
     assert recorder.events[1] == Notice("no accelerator here; using the CPU")
     found = {event.finding.id: event.finding for event in recorder.events if isinstance(event, Judged)}
-    assert list(found) == ["memory.host", "memory.container", "memory.process", "memory.accounting"]
+    assert list(found) == ["memory.host", "memory.container", "memory.accounting"]
     assert (found["memory.accounting"].verdict, found["memory.accounting"].message) == (
         "skip",
         "torch has none on the CPU",

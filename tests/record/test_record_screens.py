@@ -56,8 +56,6 @@ AT_80 = (
     *("one of two links is slow", "one slow pair of four", "pairs of three devices", "two devices at once"),
     *("cut off by ctrl-c", "a search of shapes", "a card that pays", "all and a lost card"),
     *(
-        "search_devices_unlike",
-        "search_devices_along_an_axis",
         "search_time",
         "estimate_on_a_cpu",
         "smoke_failing",

@@ -1,7 +1,7 @@
 """The state of a search, and the answer that it comes to. Pure.
 
 The loop that runs trials records here what it learns; `Search.next` reads what to do next from the same state. The
-result, the measurement and the findings are functions of the state, so that they can be read at any time: a search
+result and the findings are functions of the state, so that they can be read at any time: a search
 that is cut short has an answer too, one that claims no more than what was run.
 """
 
@@ -27,9 +27,8 @@ from gpucheck.batch_size.outcome import (
 )
 from gpucheck.batch_size.search import Search, search_for
 from gpucheck.errors import UsageError
-from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
     FoundBatchSize,
@@ -135,17 +134,14 @@ def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> 
 
 # -- What happened -----------------------------------------------------------------------------------------------------
 
-# So many sizes that are killed, and not for want of memory, show that the program has its own reasons.
-KILLED_ALIKE = 2
 # Ends of a trial that say nothing about the size, and so end the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
 # Reasons that end a search while a larger size may still fit, in words.
 OPEN = {
     "time": "time ran out",
     "trials": "trial limit reached",
-    "killed": "larger sizes were killed, not for lack of memory: by the program or a watchdog",
     "interrupted": "the search was interrupted",
-    "inconclusive": "other processes disturbed the search",
+    "inconclusive": "the trials were disturbed",
     "device-broken": "a larger size broke the device",
     "refused": "no further process could start",
     "default-cap": "stopped at --max-batch-size, 65536 by default",
@@ -235,9 +231,6 @@ class History:
         else:
             self.search.static_bytes = result.state_bytes or self.search.static_bytes
             self.search.trials.append(result)
-            killed = {r.batch_size for r in self.results if r.outcome == "killed"}
-            if outcome == "killed" and (len(killed) >= KILLED_ALIKE or is_smallest):
-                self.end("killed")
 
     def refuse(self, reason: str) -> None:
         """No further process can be set up. What the search has closed by then stays so."""
@@ -395,8 +388,6 @@ _FACTORS = {
     "refused": "no-process",
 }
 
-# The step of a confirmation is timed a few times only, beside its purpose.
-FEW_SAMPLES = 6
 # A cap to go on with, in times of the size that passed at the default one.
 CAP_TIMES = 16
 _AGAIN = "run the same command again"
@@ -443,45 +434,13 @@ def result_of(history: History) -> FoundBatchSize:
         device=history.device,
         tolerance=search.tolerance,
         multiple_of=search.multiple_of,
-        method=_method(history),
+        method=SearchMethod(history.peak_method, search.seek_failure, setup.inputs, setup.recipe),
         trials=tuple(result.entry for result in trials),
         limiting_factor=limiting_factor(history.limited_by),
         recommended=recommended,
         knee=knee(trials),
         memory_split=memory_split(history.results, history.parameter_bytes),
         accumulation=accumulate(wanted, in_use) if wanted and in_use else None,
-    )
-
-
-def _method(history: History) -> SearchMethod:
-    setup = history.setup
-    return SearchMethod(history.peak_method, history.search.seek_failure, setup.inputs, setup.recipe)
-
-
-def measurement(history: History, started: str) -> Measurement | None:
-    """The answer's speed: the steps of its last run after the first, which warms up. None where there is none."""
-    final, axis, setup = history.final, history.axis, history.setup
-    if final is None or len(final.steps_s) < 2:
-        return None
-    steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
-    median = statistics.median(steps)
-    return Measurement(
-        name="find_batch_size.step",
-        device=history.device,
-        case={
-            **({axis: final.batch_size} if axis else {}),
-            "batch_size": history.plan.recipe.batch_size if axis else final.batch_size,
-            "target": setup.target,
-            "mode": setup.mode,
-            "optimizer": history.optimizer,
-        },
-        runs=(Run(started, 1, steps, starts),),
-        time_s=TimeStats(median=median, n=len(steps)),
-        work={axis or "samples": final.batch_size},
-        rate=Rate(median=final.batch_size / median, unit="1/s"),
-        memory=MemoryFigures(**final.memory),
-        method=Method("host", "host", "warm", precision_requested=setup.dtype, details=to_json(_method(history))),
-        flags=("few-samples",) if len(steps) < FEW_SAMPLES else (),
     )
 
 
@@ -549,54 +508,50 @@ def _at_least(history: History, best: TrialResult) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.search.likely_largest, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
-    said = [OPEN.get(limited_by or "", "the search did not end")]
+    reasons = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:
-        said.append("it passed once and was not run again in a fresh process")
+        reasons.append("it passed once and was not run again in a fresh process")
     if predicted is not None and predicted > best.batch_size:
-        said.append(f"about {in_words(predicted, axis)} is predicted")
+        reasons.append(f"about {in_words(predicted, axis)} is predicted")
     elif predicted is None and failing is not None:
-        said.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
-    larger = CAP_TIMES * best.batch_size
-    fixes = {
-        "time": f"--time-budget {_time(history.more_time_s)}",
-        "trials": f"--start {best.batch_size}",
-        "default-cap": f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}",
-        "device-broken": "",  # what to do of the device stands beside its failure
-        "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
-    }
+        reasons.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
-    title, fix = f"at least {in_words(best.batch_size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
-    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix or None)
+    title = f"at least {in_words(best.batch_size, axis)} fits"
+    return Finding("batch_size.fits", "inconclusive", title, "; ".join(reasons), evidence, _fix_of_open(history))
 
 
-def _time(seconds: float) -> str:
-    """A time budget as it is typed: whole minutes from two on."""
-    return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
+def _fix_of_open(history: History) -> str | None:
+    """Return what to do where the search ended before it knew."""
+    best, axis = history.search.best, history.axis
+    if history.limited_by == "time":
+        seconds = history.more_time_s  # as it is typed: whole minutes from two on
+        return f"--time-budget {f'{math.ceil(seconds / 60)}m' if seconds > 120 else f'{math.ceil(seconds)}s'}"
+    if history.limited_by == "trials" and best is not None:
+        return f"--start {best.batch_size}"
+    if history.limited_by == "default-cap" and best is not None:
+        larger = CAP_TIMES * best.batch_size
+        return f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}"
+    return None if history.limited_by == "device-broken" else _AGAIN  # the device's failure says what to do
 
 
 def _nothing_fits(history: History) -> Finding:
-    search, axis, limited_by = history.search, history.axis, history.limited_by or ""
-    refused, failing = history.refused, search.first_failing
+    axis, limited_by, refused, failing = history.axis, history.limited_by, history.refused, history.search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
-        title, why = f"no {kind_of_size(axis)} was decided", OPEN.get(limited_by, "the search did not end")
-        fix: str | None = _AGAIN
-        if limited_by == "time":
-            title, why = f"no {kind_of_size(axis)} passed before time ran out", ""
-            fix = f"--time-budget {_time(history.more_time_s)}"
-        elif limited_by == "device-broken":  # the failure stands beside it, with what to do
-            why, fix = "", None
-        return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
+        is_time = limited_by == "time"
+        title = f"no {kind_of_size(axis)} {'passed before time ran out' if is_time else 'was decided'}"
+        why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
+        return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"
-    whole = f"budget {capacity(history.budget.bytes)}"
+    budget = f"budget {capacity(history.budget.bytes)}"
     if failing is None or refused is not None:
-        evidence |= {"batch_size": search.minimum, "reason": refused}
-        why = f"building it failed ({refused}), {whole}"
+        evidence |= {"batch_size": history.search.minimum, "reason": refused}
+        why = f"building it failed ({refused}), {budget}"
         return Finding("batch_size.fits", "fail", "not even the model fits", why, evidence, fix)
     evidence |= {"batch_size": failing.batch_size, "peak_bytes": failing.peak_bytes}
     needs = "memory ran out" if failing.peak_bytes is None else f"needs {capacity(failing.peak_bytes)}"
-    why = "its trial exceeded --trial-timeout" if failing.outcome == "timeout" else f"{needs}, {whole}"
+    why = "its trial exceeded --trial-timeout" if failing.outcome == "timeout" else f"{needs}, {budget}"
     title = f"not even {in_words(failing.batch_size, axis)} fits"
     return Finding("batch_size.fits", "fail", title, why, evidence, fix)
 

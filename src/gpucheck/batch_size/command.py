@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from gpucheck.batch_size.outcome import (
     Setup,
     guard_bytes,
     in_words,
-    kind_of_size,
     margin_bytes,
     on_cpu,
 )
@@ -31,14 +30,10 @@ from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Lost, Talk
 from gpucheck.machine.host import held_bytes
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Emit, Event, Failed, Finished, Judged, Notice, Progress, Started, Trial
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.find_batch_size import (
-    EstimatedBatchSize,
-    FoundBatchSize,
-    FoundBatchSizes,
-)
+from gpucheck.report.results.find_batch_size import EstimatedBatchSize
 from gpucheck.units import MIB, capacity
 
 CPU_TIME_BUDGET_S = 60.0
@@ -58,6 +53,9 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
             "trials import the script that holds the target",
             'put what the script does under `if __name__ == "__main__":`',
         )
+    if options.device == "all":
+        line = shlex.join(["gpucheck", "find-batch-size", *filter(None, [options.target]), "--device", "cuda:0"])
+        raise UsageError("--device 'all': a search is about one device", "", f"search on each device: {line}")
     made = plan(options)
     if options.estimate:
         memory_bytes, kind = checked_memory(made.limit, options.device)
@@ -70,26 +68,17 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
+    device_id = chosen.ids[0]
     for text in (chosen.notice, using(options, made)):
         if text:
             emit(Notice(text))
-    default = CPU_TIME_BUDGET_S if chosen.ids == ("cpu",) else DEVICE_TIME_BUDGET_S * len(chosen.ids)
-    whole_s = options.time_budget_s or default
-    deadline = began + whole_s
-
-    def search(device_id: str, devices_left: int, emit: Emit) -> None:
-        seconds = (deadline - time.monotonic()) / devices_left
-        setup, budget = prepare(made, device_id, facts, emit)
-        with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
-            Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, whole_s).run()
-
-    if len(chosen.ids) == 1:
-        try:
-            search(chosen.ids[0], 1, emit)
-        except DeviceFailed as error:
-            emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
-    else:
-        each_device(chosen.ids, search, emit)
+    budget_s = options.time_budget_s or (CPU_TIME_BUDGET_S if device_id == "cpu" else DEVICE_TIME_BUDGET_S)
+    setup, budget = prepare(made, device_id, facts, emit)
+    try:
+        with Runner(setup, start_timeout_s=max(budget_s, TRIAL_TIMEOUT_LEAST_S)) as runner:
+            Loop(made, emit, facts, runner, budget, began + budget_s).run()
+    except DeviceFailed as error:
+        emit(Failed(faults.of(error, WHERE, device_id)))
 
 
 def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:
@@ -149,96 +138,6 @@ def is_shared(device: Device) -> bool:
     if device.processes is not None:
         return bool(device.processes)
     return held_bytes(device) is not None
-
-
-# --- Several devices --------------------------------------------------------------------------------------------------
-
-
-def each_device(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emit) -> None:
-    """Search on each device; `search` is given the device, how many are left with it, and where to emit its events.
-
-    A device that fails, or cannot be looked at, does not cost the others their answer; raises the CannotLook of the
-    latter in the end.
-    """
-    answers: list[FoundBatchSize] = []
-    unseen: list[CannotLook] = []
-    failed = False
-    for place, device in enumerate(ids):
-        try:
-            search(device, len(ids) - place, _Relay(device, answers, emit))
-        except DeviceFailed as error:
-            failed = True
-            emit(Failed(faults.of(error, WHERE, device)))
-        except CannotLook as error:
-            unseen.append(error)
-            emit(Notice(f"{device}: {error}", "warning"))
-        finally:  # a signal too leaves what is known
-            _emit_answers(answers, emit)
-            emit(Finished(device))
-    if answers and not unseen and not failed:
-        emit(Judged(finding_of_all(answers)))
-    if unseen:
-        raise unseen[0]
-
-
-class _Relay:
-    """Passes on the events of a search on one device, with the device's name; keeps its answer."""
-
-    def __init__(self, device: str, answers: list[FoundBatchSize], emit: Emit) -> None:
-        self.device, self.answers, self.emit = device, answers, emit
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Answered("find_batch_size", value):
-                self.answers[:] = [answer for answer in self.answers if answer.device.id != value.device.id]
-                self.answers.append(value)
-                return
-            case Judged(finding):
-                event = Judged(self._named(finding))
-            case Failed(fault, finding):
-                event = Failed(fault, finding and self._named(finding))
-            case Notice(text, level):
-                event = Notice(f"{self.device}: {text}", level)
-            case Progress():
-                event = replace(event, step=f"{self.device}, {event.step}")
-            case Trial():
-                event = replace(event, result={**event.result, "device": self.device})
-        self.emit(event)
-
-    def _named(self, finding: Finding) -> Finding:
-        evidence = {**finding.evidence, "device": self.device}
-        return replace(finding, title=f"{self.device}: {finding.title}", evidence=evidence, device=self.device)
-
-
-def _emit_answers(answers: Sequence[FoundBatchSize], emit: Emit) -> None:
-    """The least answer as the command's own, and all of them; again after each device."""
-    if answers:
-        smallest = least(answers)
-        size, at_least = smallest.max_batch_size, smallest.at_least
-        every = FoundBatchSizes(
-            least=smallest.device.id, max_batch_size=size, at_least=at_least, devices=tuple(answers)
-        )
-        emit(Answered("find_batch_size", smallest))
-        emit(Answered("find_batch_size_devices", every))
-
-
-def least(answers: Sequence[FoundBatchSize]) -> FoundBatchSize:
-    """The answer that every device can take: the smallest, none at all before any, and an open one before a closed."""
-    return min(answers, key=lambda answer: (answer.largest or 0, not answer.is_open))
-
-
-def finding_of_all(answers: Sequence[FoundBatchSize]) -> Finding:
-    """Return what every device can take. Where one takes none, its own finding has said so already."""
-    smallest = least(answers)
-    size, device, axis = smallest.largest, smallest.device.id, smallest.axis_name
-    evidence = {answer.device.id: answer.largest for answer in answers}
-    if size is None:
-        return Finding("batch_size.all_devices", "fail", f"{device} fits no {kind_of_size(axis)} at all", "", evidence)
-    if smallest.is_open:
-        title = f"at least {in_words(size, axis)} fits every device"
-        return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
-    message = f"least on {device}" if len(set(evidence.values())) > 1 else "the same on all"
-    return Finding("batch_size.all_devices", "pass", f"{in_words(size, axis)} fits every device", message, evidence)
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------

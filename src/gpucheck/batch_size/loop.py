@@ -7,10 +7,8 @@ best size in a separate process, then to the size to recommend.
 
 from __future__ import annotations
 
-import datetime
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpucheck import messages
@@ -30,7 +28,7 @@ from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
+from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.results.find_batch_size import RecommendedSize
@@ -38,10 +36,6 @@ from gpucheck.units import capacity
 
 # Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
 STEPS = 2
-# Trials beyond the bound, each time that there is time for them.
-MORE_TRIALS = 4
-# With more than this share of its time left a search whose bracket is open goes on.
-OPEN_SHARE = 1 / 3
 # The first size to recommend is interpolated; if its peak is above the aim, a second one is below.
 TRIES = 2
 # What follows a search of seconds has time to load torch once more.
@@ -49,22 +43,13 @@ FOLLOW_LEAST_S = 10.0
 
 
 class Loop:
-    """One search on one device, until `deadline` on the monotonic clock; `whole_s` is the whole command's time."""
+    """One search on one device, until `deadline` on the monotonic clock."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        emit: Emit,
-        facts: Facts,
-        runner: Runner,
-        budget: Budget,
-        deadline: float,
-        whole_s: float | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, emit: Emit, facts: Facts, runner: Runner, budget: Budget, deadline: float) -> None:
         self.plan, self.emit, self.facts, self.runner = plan, emit, facts, runner
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
-        self.time = Schedule(self.history, runner, deadline, whole_s)
+        self.time = Schedule(self.history, runner, deadline)
         self._emitted = 0
 
     def run(self) -> None:
@@ -97,7 +82,6 @@ class Loop:
         self._conclude()
 
     def _prepare(self) -> None:
-        self.runner.load_ahead()
         ready = self.runner.start()
         dangerous = is_dangerous(self.facts, ready["kind"], integrated=ready["integrated"])
         self.history.open(ready, dangerous=dangerous)
@@ -118,30 +102,23 @@ class Loop:
                 self._stop(self.history.stopped)
             if self.history.limited_by is not None:
                 return
-        closed, failing = self.search.limited_by, self.search.first_failing
+        closed = self.search.limited_by
         if closed == "safety" and self.time.is_short:  # there a confirmation ends the search, wherever it is
             closed = None
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
-        limited_by = closed if attempt is None and closed is not None else "time"
-        if limited_by == "time" and self.search.within_tolerance and failing is not None:
-            limited_by = failing.outcome  # more time would narrow what is narrow enough
         self.history.more_time_s = self.time.more()
-        self.history.end(limited_by)
+        self.history.end(closed if attempt is None and closed is not None else "time")
 
     def _next(self) -> Attempt | None:
         """The next trial that there is time for; None where the search is over, or the time."""
         asked = self.search.next()
-        if asked is None and self.search.limited_by == "trials" and self.time.left > OPEN_SHARE * self.time.seconds:
-            self.search.extra_trials += MORE_TRIALS
-            asked = self.search.next()
         return None if asked is None else self.time.within(asked)
 
     def _try(self, attempt: Attempt) -> None:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
-        self.runner.lowest = self.search.lowest
         self.runner.prepare(attempt)  # what a start takes is none of the trial's time
         steps = STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps
         limit_s = self.plan.options.trial_timeout_s or self.time.patience_s(attempt.size)
@@ -257,10 +234,7 @@ class Loop:
         self._emitted = len(findings)
 
     def _conclude(self) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        measured, final = answer.measurement(self.history, now), self.history.final
-        if measured is not None:
-            self.emit(Measured(measured))
+        final = self.history.final
         if final is not None and final.loss is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {self.history.optimizer}"))
         self._answer()
@@ -282,6 +256,8 @@ TRIAL_TIMEOUT_FACTOR = 10.0
 TIME_RESERVE = 1.3
 # A size that time allows is worth a trial only if it is so much larger than the best.
 WORTHWHILE = 1.1
+# The next size to think of, where time does not allow one.
+SHRINK = 0.8
 # At least this share of a step's time grows with the size, though noise may hide it.
 LEAST_GROWTH = 0.1
 # Before anything has passed a trial gets this share of the time that is left: it may not end at all.
@@ -304,14 +280,13 @@ class Need:
 
 
 class Schedule:
-    """The time of one search: `seconds` until `deadline`, on the monotonic clock, of the command's `whole_s`."""
+    """The time of one search: `seconds` until `deadline`, on the monotonic clock."""
 
-    def __init__(self, history: History, runner: Runner, deadline: float, whole_s: float | None = None) -> None:
+    def __init__(self, history: History, runner: Runner, deadline: float) -> None:
         self.history, self.runner = history, runner
         self.search: Search = history.search
         self.began, self.deadline = time.monotonic(), deadline
         self.seconds = deadline - self.began
-        self.whole_s = self.seconds if whole_s is None else whole_s
         # Whether the last size was not the one that the search asked for, for want of time.
         self.is_short = False
 
@@ -333,13 +308,13 @@ class Schedule:
         """Forecast how long trials of a size take; 0 before the first that was timed."""
         return self._fixed_s(need) + need.steps * self._step_s(size)
 
-    def _timed(self, of: Callable[[list[float]], float] = statistics.median) -> list[tuple[int, float]]:
-        """Each size that was timed and the median (`of`) of its later steps, smallest first."""
+    def _timed(self) -> list[tuple[int, float]]:
+        """Each size that was timed and the median of its later steps, smallest first."""
         steps: dict[int, list[float]] = {}
         for result in self.history.results:
             if result.steps_s:
                 steps.setdefault(result.batch_size, []).extend(result.later_s or result.steps_s)
-        return sorted((size, of(times)) for size, times in steps.items())
+        return sorted((size, statistics.median(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
         """A later step: as long as at the next larger size that was timed, beyond them along a line."""
@@ -347,7 +322,10 @@ class Schedule:
         nearest = next((seconds for other, seconds in timed if other >= size), None)
         if nearest is not None or not timed:
             return nearest or 0.0
-        return timed[-1][1] + _slope(timed) * (size - timed[-1][0])
+        (largest, seconds), slope = timed[-1], timed[-1][1] / timed[-1][0]
+        if len(timed) > 1:
+            slope = max((seconds - timed[-2][1]) / (largest - timed[-2][0]), LEAST_GROWTH * slope)
+        return seconds + slope * (size - largest)
 
     def _fixed_s(self, need: Need) -> float:
         """Return what does not grow with the size: starts, and what first steps take longer, by the least seen.
@@ -377,16 +355,15 @@ class Schedule:
         need = both if attempt.purpose == "search" else self.again
         if TIME_RESERVE * self.needed_s(attempt.size, need) <= self.left:
             return attempt
-        # What has passed keeps its time. The second size shows how time grows, later ones are confirmed at once; they
-        # may be lost, and their steps may be as fast as the fastest.
-        self.is_short, timed = True, self._timed(min)
-        need, purpose, left = both, attempt.purpose, self.left
-        if len(timed) > 1:
+        # What has passed keeps its time. The second size shows how time grows, later ones are confirmed at once.
+        self.is_short, purpose, left = True, attempt.purpose, self.left
+        if len(self._timed()) > 1:
             need, purpose, left = self.again, "confirm", left - self._kept_s(best)
-        step_s = (left / TIME_RESERVE - self._fixed_s(need)) / need.steps
-        most = timed[-1][0] + (step_s - timed[-1][1]) / _slope(timed)
-        if most > WORTHWHILE * best.batch_size:
-            return Attempt(self.search.rounded(min(attempt.size, most)), purpose)
+        size = attempt.size
+        while size > WORTHWHILE * best.batch_size and TIME_RESERVE * self.needed_s(size, need) > left:
+            size = self.search.rounded(SHRINK * size)
+        if size > WORTHWHILE * best.batch_size:
+            return Attempt(size, purpose)
         return None if self.search.confirmed else Attempt(best.batch_size, "confirm")
 
     def _kept_s(self, best: TrialResult) -> float:
@@ -411,14 +388,5 @@ class Schedule:
         return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """A time budget of the command to try next, in seconds: several times the one given and what was spent."""
-        return MORE_TIME * max(self.whole_s, self.whole_s - self.left)
-
-
-def _slope(timed: list[tuple[int, float]]) -> float:
-    """Seconds that one more sample takes, by the two largest sizes; by one alone time grows in proportion."""
-    size, seconds = timed[-1]
-    if len(timed) == 1:
-        return seconds / size
-    smaller, before = timed[-2]
-    return max((seconds - before) / (size - smaller), LEAST_GROWTH * seconds / size)
+        """A time budget to try next, in seconds: several times the one given and what was spent."""
+        return MORE_TIME * max(self.seconds, self.seconds - self.left)

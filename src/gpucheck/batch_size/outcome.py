@@ -13,7 +13,7 @@ import signal
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Literal
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, UsageError
@@ -51,8 +51,6 @@ class Budget:
     bytes: int
     margin_bytes: int
     reason: str
-    free_bytes: int
-    total_bytes: int
 
 
 def parse_limit(text: str) -> MemoryLimit:
@@ -72,7 +70,7 @@ def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
         reason = "the smaller of 2 GiB and half the available memory"
-        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason, free, total)
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason)
     return _limited(limit, free, 0, free, total, "available memory")
 
 
@@ -93,7 +91,7 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
             finding="batch_size.budget",
         )
     if limit is None:
-        return Budget(room, margin, "free memory minus the margin", free, total)
+        return Budget(room, margin, "free memory minus the margin")
     return _limited(limit, room, margin, free, total, "free minus the margin")
 
 
@@ -106,8 +104,8 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
             f"write it like {LIMIT_GRAMMAR}",
         )
     if asked > room:
-        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}", free, total)
-    return Budget(int(asked), 0, f"--memory-limit {limit.text}", free, total)
+        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}")
+    return Budget(int(asked), 0, f"--memory-limit {limit.text}")
 
 
 def guard_bytes(budget: int) -> int:
@@ -119,9 +117,9 @@ def guard_bytes(budget: int) -> int:
 
 FITS: Outcome = "fits"
 # The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
-# the whole search ended, says nothing of the size; `killed` bounds it until another size is killed too.
+# the whole search ended, says nothing of the size.
 BOUNDING: frozenset[Outcome] = frozenset(
-    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout", "killed")
+    ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
 )
 # Memory ran out, by class or by message.
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
@@ -187,7 +185,6 @@ class TrialResult(TrialEntry):
 
     reason: str = ""
     trace: str = ""
-    started_monotonic_s: tuple[float, ...] = ()
     # Bytes held at the end of each step.
     levels_bytes: tuple[int, ...] = ()
     # How much more the allocator took in the last two steps, where its blocks were not the same after both.
@@ -196,7 +193,8 @@ class TrialResult(TrialEntry):
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     loss: str | None = None
-    memory: dict[str, Any] = field(default_factory=dict)
+    # The peak without what the allocator kept in no tensor; None where that is unknown.
+    tensor_bytes: int | None = None
     # The fewest and the most numbers in one of its batches.
     batch_elements: tuple[int, ...] = ()
 
@@ -216,14 +214,6 @@ class TrialResult(TrialEntry):
     def fitted_bytes(self) -> int | None:
         """The peak that grows with the batch: that of forward and backward where it was measured apart."""
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
-
-    @property
-    def tensor_bytes(self) -> int | None:
-        """The peak without what the allocator kept in no tensor; None where that is unknown."""
-        in_tensors, reserved = (self.memory.get(f"max_memory_{part}_bytes") for part in ("allocated", "reserved"))
-        if in_tensors is None or reserved is None or self.peak_bytes is None or self.outcome != FITS:
-            return None
-        return int(self.peak_bytes - reserved + in_tensors)
 
     @property
     def unlike(self) -> bool:
@@ -318,15 +308,13 @@ def classify(end: End, device_kind: str) -> Outcome:
         return "timeout"
     if end.raised:
         # The most telling link decides: certain memory before the rest, whoever wrapped it.
-        found = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
-        return next((outcome for outcome in found if outcome in MEMORY), found[0] if found else "user-error")
-    if end.killed_by == KILLED:
-        # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
-        return "host-out-of-memory" if end.kernel_says_memory else "killed"
+        outcomes = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
+        return next((outcome for outcome in outcomes if outcome in MEMORY), outcomes[0] if outcomes else "user-error")
     if end.killed_by in _CRASHES:
         return _matched(end.stderr_tail, device_kind) or "suspected"
     if end.killed_by is not None:
-        return "inconclusive"
+        # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
+        return "host-out-of-memory" if end.killed_by == KILLED and end.kernel_says_memory else "inconclusive"
     if end.exit_status is None:
         return FITS
     if end.exit_status & 0xFFFFFFFF in _WINDOWS_OUT_OF_MEMORY:

@@ -59,8 +59,6 @@ TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"
 WATCH_S = 0.02
 # Importing torch takes seconds, on a loaded machine or a network disk a minute.
 START_TIMEOUT_S = 180.0
-# A change of what others hold of the device beyond this share of it makes a trial undecided.
-MOVED_SHARE = 0.02
 # A trial whose last step left more than this share of the budget behind spoils the next in its process.
 KEPT_SHARE = 0.01
 # More than this into swap is growth that the resident set does not show.
@@ -81,13 +79,11 @@ class Runner:
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
-        # The smallest size, with which a new process is warmed up; None until it is known.
-        self.lowest: int | None = None
         # The longest that a child's start has taken.
         self.start_s = 0.0
         self._child: Talk | None = None
-        # Processes that load torch for children to come.
-        self._ahead: list[Talk] = []
+        # A process that loads torch for the next child.
+        self._spare: Talk | None = None
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
@@ -101,10 +97,10 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child and the processes of those to come."""
+        """End the child and the process of the next."""
         self._drop()
-        while self._ahead:
-            self._ahead.pop().stop()
+        if self._spare is not None:
+            self._spare.stop()
 
     def _drop(self) -> None:
         """End the child; the next trial gets another."""
@@ -145,16 +141,6 @@ class Runner:
         if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
             self.start()
 
-    def load_ahead(self) -> None:
-        """Start the processes of the first child and of the confirmation's: they load torch and touch no device.
-
-        The second only where the host has room for it beside a trial that fills the budget. Both at once, so that none
-        loads beside a trial, which is timed.
-        """
-        needed = SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
-        for _ in range(2 if host.memory().usable >= needed else 1):
-            self._ahead.append(self._new_process())
-
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
         argv = python_argv("gpucheck.batch_size.trial")
@@ -171,11 +157,13 @@ class Runner:
         """A new child's answer to the setup, and how it ended where it gave none."""
         self._drop()
         began = time.monotonic()
-        self._child = self._ahead.pop(0) if self._ahead else self._new_process()
-        if not self.setup.is_cpu and not self._ahead and self.ready:
-            # On a device most trials need a new process; the next one loads beside this, where the device works.
+        self._child, self._spare = self._spare or self._new_process(), None
+        # On a device most trials need a new process. On a CPU none loads beside a trial, which is timed, and the
+        # confirmation's only where the host has room for it beside a trial that fills the budget.
+        is_cpu, needed = self.setup.is_cpu, SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
+        if not (is_cpu and self.ready) and host.memory().usable >= needed:
             with contextlib.suppress(CannotLook):  # the next trial says so, if it comes to that
-                self._ahead.append(self._new_process())
+                self._spare = self._new_process()
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
@@ -203,7 +191,6 @@ class Runner:
         request = {
             "size": attempt.size,
             "steps": steps,
-            "lowest": self.lowest,
             # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
             "spare_s": (until - started) / 2,
             "watching": attempt.purpose == "confirm",
@@ -221,11 +208,10 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why)
-        # A trial that leaves much behind makes the next one in its process count it too.
+        # A trial that leaves much behind makes the next one in its process count it too. On a device each has its own.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
-        left = answer.get("left_bytes", 0) if answer is not None else 0
-        if result.outcome != "fits" or keeps or left > KEPT_SHARE * self.budget_bytes:
+        if result.outcome != "fits" or keeps or not self.setup.is_cpu:
             self._drop()
         return result
 
@@ -234,9 +220,6 @@ class Runner:
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """A trial that raised nothing: does its measured peak fit?"""
         peak, budget = result.peak_bytes or 0, self.budget_bytes
-        if abs(answer["moved_bytes"]) > MOVED_SHARE * self.ready.get("budget", {}).get("total_bytes", 0) > 0:
-            why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
-            return replace(result, outcome="inconclusive", reason=why)
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
@@ -337,16 +320,16 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        said = first.message.strip().splitlines()
         # What torch adds of its device, its allocator and the documentation fills a screen.
-        text = said[0].partition(" GPU ")[0] if said else ""
+        text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
+    if end.killed_by == KILLED:
+        by_kernel = "killed by the kernel: the machine's memory ran out"
+        return (
+            by_kernel if end.kernel_says_memory else "killed by SIGKILL, but not by the kernel's out-of-memory killer"
+        )
     last = end.stderr_tail.strip().splitlines()
     words = f" ({last[-1]})" if last else ""
-    if end.killed_by == KILLED:
-        if end.kernel_says_memory:
-            return "killed by the kernel: the machine's memory ran out"
-        return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
         return f"killed by {Ending('killed', -end.killed_by).signal}{words}"
     return f"exit status {end.exit_status}{words or ('' if end.exit_status else ' and no answer')}"

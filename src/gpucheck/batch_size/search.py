@@ -137,14 +137,6 @@ class Search:
         return "trials" if self._exhausted(best) else None
 
     @property
-    def within_tolerance(self) -> bool:
-        """Return whether the best was confirmed and what failed lies no further above it than one tolerance."""
-        best, failing = self.best, self.first_failing
-        if best is None or failing is None or not self.confirmed:
-            return False
-        return failing.batch_size - best.batch_size <= self.step(best.batch_size)
-
-    @property
     def likely_largest(self) -> int | None:
         """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
 
@@ -221,11 +213,7 @@ class Search:
         failing = self.first_failing
         if self.on_device and self.seek_failure:
             return failing is not None or size <= CLOSE * best.batch_size
-        if failing is None:
-            return False
-        # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
-        near = failing.batch_size - size <= self._near(size)
-        return failing.purpose == "confirm" or (near and self._is_coarse(size))
+        return failing is not None and failing.purpose == "confirm"
 
     def _neighbour(self, best: TrialResult) -> Attempt | None:
         """The next smaller size, where the answer ran only because the allocator emptied its cache: it may fail."""
@@ -362,10 +350,6 @@ class Search:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
                 likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
-        failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
-        if failing.purpose == "confirm" and failing is self.trials[-1]:
-            # Half a tolerance below, which is what noise explains, then twice as far.
-            return max(high - self._apart(high) * (1 << (failed - 1)), self._middle(low, high))
         if fitted is None or fitted.peak(high) <= 1.0:
             return self._middle(low, high)
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
@@ -380,10 +364,10 @@ class Search:
 
         With `tensors` the peaks are those of tensors alone, which no allocator holds.
         """
-        peaks = [
-            (r.batch_size, r.tensor_bytes if tensors else None if r.allocation_retries else r.fitted_bytes)
-            for r in self.trials
-        ]
+        peaks: list[tuple[int, int | None]] = []
+        for r in self.trials:
+            of_tensors = r.tensor_bytes if r.outcome == FITS else None
+            peaks.append((r.batch_size, of_tensors if tensors else None if r.allocation_retries else r.fitted_bytes))
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _safe(self, best: TrialResult) -> int | None:
@@ -487,9 +471,9 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
         rows.append((size / scale, peak, math.hypot(noise * peak, MISFIT * (top - peak), LEAST_DOUBT)))
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
     ahead = 1 + max(1 - top, 0) / growth
-    found = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
+    fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
     # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
-    return found if found.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
+    return fitted if fitted.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
 def _parabola(rows: list[Triple], scale: float, curvature: float) -> Fit:

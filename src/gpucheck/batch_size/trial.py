@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Literal
 
 import psutil
@@ -41,7 +41,6 @@ from gpucheck.machine import child_stdio, device_lifetime, host
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, find, import_compiler, load, step
@@ -72,30 +71,20 @@ class DeviceGauge:
     compute: int = 0
     optimizer: int = 0
     method: Method = "device"
-    # What lay outside the allocator when its limit was set, and the most that did since.
-    set_aside: int = 0
+    # The most that lay outside the allocator.
     outside_most: int = 0
-    # What the allocator held once the model was built, and more than that as a trial began: what earlier ones left.
-    built: int | None = None
-    left: int = 0
 
-    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
-        """Start a trial from an empty cache, with the allocator held to the budget. `plain` leaves the cache as it is.
+    def begin(self, outside: int = 0) -> None:
+        """Start a trial with the allocator held to the budget.
 
         At least `outside` bytes of the budget are left to what lies outside the allocator.
         """
         self.accel.synchronize()
-        if not plain:
-            self.accel.free_workspaces()
-            self.accel.empty_cache()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = 0
         self.outside_most = self.outside()
-        self.set_aside = max(self.outside_most, outside)
-        now = self.accel.memory().memory_reserved_bytes or 0
-        self.left = 0 if self.built is None else max(0, now - self.built)
         if self.accel.set_memory_fraction is not None and self.total:
-            share = (self.budget + self.left - self.set_aside) / self.total
+            share = (self.budget - max(self.outside_most, outside)) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
@@ -117,27 +106,21 @@ class DeviceGauge:
         self.outside_most = max(self.outside_most, self.outside())
         self.accel.reset_peak()
 
-    @property
-    def misjudged(self) -> bool:
-        """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
-        return self.outside_most > self.set_aside and self.peaks().total > self.budget
-
     def level(self) -> int:
         """Bytes in tensors now."""
         return self.accel.memory().memory_allocated_bytes or 0
 
     def peaks(self) -> Peaks:
         """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
-        total = self.reserved - self.left + self.outside_most
+        total = self.reserved + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
-    def figures(self) -> MemoryFigures:
-        """The four figures of the device, the trial's peaks among them."""
-        now = self.accel.memory()
-        if now.max_memory_allocated_bytes is None:
-            return now
-        allocated = max(self.compute, self.optimizer)
-        return replace(now, max_memory_allocated_bytes=allocated, max_memory_reserved_bytes=self.reserved)
+    @property
+    def tensor_bytes(self) -> int | None:
+        """The peak without what the allocator kept in no tensor; None where no allocator counts tensors."""
+        if self.accel.memory().max_memory_allocated_bytes is None:
+            return None
+        return self.peaks().total - self.reserved + max(self.compute, self.optimizer)
 
     def retries(self) -> int:
         """Return how often the allocator had to empty its cache and try again, since the process began."""
@@ -154,9 +137,8 @@ class CpuGauge:
     budget: int = 0
     compute: int = 0
     optimizer: int = 0
-    misjudged = False
 
-    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
+    def begin(self, outside: int = 0) -> None:
         """Let the peak start anew, where the system can."""
         self.compute = self.optimizer = 0
         reset_resident_peak()
@@ -174,10 +156,6 @@ class CpuGauge:
     def level(self) -> int:
         """Resident bytes above the baseline now."""
         return (self.accel.memory().resident_bytes or 0) - self.baseline
-
-    def figures(self) -> MemoryFigures:
-        """The resident set and the trial's peak of it, the warmed process included."""
-        return replace(self.accel.memory(), max_resident_bytes=self.baseline + self.peaks().total)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
@@ -283,9 +261,8 @@ class Channel:
     """The pipes to the parent. Reading happens in a thread: the pipe's end is the parent's, also during a step."""
 
     def __init__(self) -> None:
-        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        self.send = child_stdio.claim_stdout()
         source: BinaryIO = os.fdopen(os.dup(0), "rb")
-        os.dup2(2, 1)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         sys.stdout = sys.stderr
@@ -302,15 +279,6 @@ class Channel:
     def receive(self) -> Json:
         request: Json = json.loads(self._lines.get())
         return request
-
-    def send(self, answer: Json) -> None:
-        """Answer; a parent that is gone ends this process."""
-        data = json.dumps(to_json(answer)).encode() + b"\n"
-        try:
-            while data:
-                data = data[self._out.write(data) :]
-        except BrokenPipeError:
-            os._exit(0)
 
 
 def main() -> int:
@@ -369,17 +337,12 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    given = setup.free_before
-    free = given if given is not None and given >= free_at_open else free_at_open
-    budget_found = on_device(setup.limit, free, total, shared=setup.shared)
-    # What was free before this process had a context, where that is known: the context then counts.
-    known = free != free_at_open or given == free_at_open
-    return DeviceGauge(accel, free, total, budget_found.bytes), {
-        "budget": asdict(budget_found),
-        "context_counted": known,
-        "free_at_open": free_at_open,
-        "settled": free_at_open >= least,
-    }
+    # What was free before this process had a context, where that is known: the context then counts. A reading from
+    # elsewhere that is lower than what is free now is another device's, or stale.
+    free = max(setup.free_before or 0, free_at_open)
+    budget = on_device(setup.limit, free, total, shared=setup.shared)
+    facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}
+    return DeviceGauge(accel, free, total, budget.bytes), facts
 
 
 def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
@@ -395,65 +358,32 @@ class Session:
 
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
-        self._trials = 0
-        self._is_warm = False
         # The batch and the output of the last step, as a loop's variables hold them until the next are there.
         self._batch: Batch | None = None
         self._output: list[Any] = []
-        if isinstance(gauge, DeviceGauge):
-            gauge.built = accel.memory().memory_reserved_bytes
-        self._built_level = gauge.level()
-        optimizer = workload.optimizer
-        # Whether the optimizer is one of torch's that makes its state in its first step.
-        self._is_stateless = (
-            optimizer is not None and type(optimizer).__module__.startswith("torch.optim.") and not optimizer.state
-        )
-        self._idle_outside = 0
 
     def trial(
-        self,
-        size: int,
-        steps: int,
-        *,
-        lowest: int | None = None,
-        spare_s: float = math.inf,
-        watching: bool = False,
-        outside: int = 0,
+        self, size: int, steps: int, *, spare_s: float = math.inf, watching: bool = False, outside: int = 0
     ) -> Json:
         """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
 
-        `lowest` is the smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s`
-        seconds. `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's
-        blocks and the memory held stay as they are. A confirmation of fewer steps than it has to take confirms nothing:
-        its caller ends it where there is no time. `outside` is what lay outside the allocator in the trials before.
+        A plain process does nothing before its loop, so neither does the first trial of this one; on a device there is
+        no other. Steps beyond those asked for end within `spare_s` seconds. `watching` makes it a confirmation: its
+        steps go on until the allocator's blocks and the memory held stay as they are. A confirmation of fewer steps
+        than it has to take confirms nothing: its caller ends it where there is no time. `outside` is what lay outside
+        the allocator in the trials before.
         """
         until = time.monotonic() + spare_s
         try:
-            moved = self._moved()
-            if watching and self._trials <= 1:  # a plain process does nothing before its loop
-                self.gauge.begin(outside, plain=True)
-            else:
-                self._forget()  # an earlier trial may have left gradients
-                self._warm_up(lowest)
-                self.gauge.begin(outside)
-            answer = self._run(size, steps, until, watching=watching)
-            if answer["ok"] and self.gauge.misjudged:
-                # Libraries loaded late: the allocator was left more than the budget has for it.
-                self._forget()
-                self.gauge.begin()
-                answer = self._run(size, steps, until, watching=watching)
-            left = 0
-            if isinstance(self.gauge, DeviceGauge) and answer["ok"]:  # what the model has kept spoils the next trial
-                self._forget()
-                left = max(0, self.gauge.level() - self._built_level)
+            self._forget()
+            self.gauge.begin(outside)
+            return self._run(size, steps, until, watching=watching)
         except RuntimeError as error:  # the device may fail between trials too
             return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
-        return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
         times: list[float] = []
-        starts: list[float] = []
         levels: list[int] = []
         elements: list[int] = []
         reserved: list[int] = []
@@ -467,22 +397,21 @@ class Session:
             least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
             if taken < least:
                 return True
-            if watching and on_device:
-                if _is_same(layouts):
-                    return False
-                # Blocks that still move may leave no room in a later step, though no more is held.
-                may_move = layouts[-1] is not None or _moves(levels, reserved)
-                return taken < MOST_STEPS or (may_move and _has_time(times, until, MOST_GROWING))
-            if taken == (least if watching else steps) and (watching or times[-1] < CHEAP_STEP_S):
-                return True  # closer to the steady state, or the first that shows whether memory grows
-            grows = (
-                _moves(levels, reserved) if on_device and steps >= STEPS_CONFIRMED else watching and _rises(levels[-2:])
-            )
-            return grows and _has_time(times, until, MOST_GROWING if on_device else MOST_STEPS)
+            if watching and _is_same(layouts):
+                return False
+            if watching and taken < (MOST_STEPS if on_device else least + 1):
+                return True
+            if not watching and taken == steps and times[-1] < CHEAP_STEP_S:
+                return True  # closer to the steady state
+            # Blocks that still move may leave no room in a later step, though no more is held.
+            grows = _rises(levels[-2:]) and (watching or on_device)
+            may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
+            may_move |= watching and on_device and layouts[-1] is not None
+            has_time = time.monotonic() + 2 * times[-1] < until
+            return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
 
         try:
             while wants_more():
-                starts.append(time.monotonic())
                 times.append(self._step(size, elements))
                 levels.append(gauge.level())
                 if isinstance(gauge, DeviceGauge):
@@ -499,7 +428,6 @@ class Session:
             "peak_bytes": peaks.total,
             "compute_peak_bytes": peaks.compute,
             "steps_s": times,
-            "started_monotonic_s": starts,
             "allocation_retries": gauge.retries() - retries,
             "levels_bytes": self._collected(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
@@ -510,43 +438,16 @@ class Session:
             "optimizer_bytes": workload.optimizer_bytes,
             "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
-            "memory": to_json(gauge.figures()),
+            "tensor_bytes": gauge.tensor_bytes if isinstance(gauge, DeviceGauge) else None,
         }
 
     def _forget(self) -> None:
-        """Let gradients and the optimizer's state go, and what only Python's collector frees.
-
-        In a user's process the state is made in the first step, between what that step has cached: so it is in each
-        trial on a device. Optimizers that are none of torch's may not take its loss.
-        """
-        self._batch, self._output = None, []
-        optimizer = self.workload.optimizer
-        if optimizer is not None:
-            optimizer.zero_grad(set_to_none=True)
-            if self._is_stateless and not isinstance(self.gauge, CpuGauge):
-                optimizer.state.clear()
-        gc.collect()
-
-    def _warm_up(self, lowest: int | None) -> None:
-        """Once in a process: forward and backward of the smallest size that runs.
-
-        Kernels, handles and workspaces lie outside the allocator and are loaded when they are first used. The
-        optimizer makes no step, so that its state is laid out by the trial, as in a user's process. What fails here is
-        left to the trial, which says so.
-        """
-        if lowest is None or self._is_warm or isinstance(self.gauge, CpuGauge) or self.workload.recipe.compile:
-            return
-        self._is_warm = True
-        for size in (lowest, lowest + 1):  # a normalisation over the batch needs two samples
-            try:
-                step(self.workload, self.workload.make_batch(size), update=False)
-                self.accel.synchronize()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-                _failure(error)
-                self._forget()
-            else:
-                break
-        self._forget()
+        """Let go of the last trial's batch, output and gradients, and of what only Python's collector frees."""
+        if self._batch is not None:
+            self._batch, self._output = None, []
+            if self.workload.optimizer is not None:
+                self.workload.optimizer.zero_grad(set_to_none=True)
+            gc.collect()
 
     def _collected(self, levels: list[int]) -> list[int]:
         """The levels, or none where Python's collector frees what had grown: cycles of references are no leak."""
@@ -567,31 +468,6 @@ class Session:
         # In inference, the forward pass ends here and no optimizer steps.
         self.gauge.mark(computing=self.workload.optimizer is None)
         return took
-
-    def _moved(self) -> int:
-        """Bytes by which what is held of the device outside torch's allocator changed since the trial before.
-
-        0 up to the second trial: the first loads kernels and makes workspaces of its own.
-        """
-        if isinstance(self.gauge, CpuGauge):
-            return 0
-        self._trials += 1
-        if self._trials > 1:
-            self.accel.synchronize()
-            self.accel.empty_cache()
-        outside = self.gauge.outside()
-        before, self._idle_outside = self._idle_outside, outside
-        return outside - before if self._trials > 2 else 0
-
-
-def _has_time(times: list[float], until: float, most: int = MOST_STEPS) -> bool:
-    """Return whether a trial may take a step beyond those that were asked for."""
-    return len(times) < most and time.monotonic() + 2 * times[-1] < until
-
-
-def _moves(levels: list[int], reserved: list[int]) -> bool:
-    """Return whether more was held after the last step, or the allocator took more in the last two."""
-    return _rises(levels[-2:]) or reserved[-1] > reserved[-3]
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:

@@ -13,14 +13,13 @@ scratch, and what an allocator rounds up or cannot reuse.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import traceback
 from typing import Any
 
 import torch
 
-from gpucheck.batch_size.outcome import Setup, TrialResult, in_words
+from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.search import Search
 from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
@@ -77,8 +76,6 @@ FOREACH_DEVICES = ("cuda", "xpu")
 TOLERANCE, EXACT = 0.005, 1e-4
 # So many sizes do for any search; a staircase may want more, and is left as it is then.
 MOST_SIZES = 40
-# A larger batch that takes so much less than a smaller one is none that an estimate can be read from.
-FALL = 0.01
 
 
 def main() -> int:
@@ -126,11 +123,6 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
                 compute_peak_bytes=computing,
             )
         )
-    peaks = [(size, sizes[size]["peak_bytes"]) for size in sorted(sizes) if sizes[size]]
-    for (smaller, peak), (larger, next_peak) in itertools.pairwise(peaks):
-        if next_peak < (1 - FALL) * peak:
-            more, less = (in_words(size, setup.recipe.axis) for size in (larger, smaller))
-            return {"ok": False, "why": f"{more} is predicted to need less than {less}"}
     best = search.best.batch_size if search.best is not None else None
     return {"ok": True, "largest": best, "smallest": smallest, **sizes[smallest if best is None else best]}
 
@@ -177,8 +169,8 @@ class Fake:
                 if isinstance(tensor, torch.nn.Parameter):
                     empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
                 known[id(tensor)] = empty
-            found: torch.Tensor = known[id(tensor)]
-            return found
+            placed: torch.Tensor = known[id(tensor)]
+            return placed
 
         loss = self.workload.loss
         criterion = loss.modules() if isinstance(loss, torch.nn.Module) else ()

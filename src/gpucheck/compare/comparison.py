@@ -45,7 +45,9 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
 
 def case_name(case: Mapping[str, Any]) -> str:
     """Name a case in evidence and test cases; the name never changes."""
-    return ", ".join(_value_text(name, one) if name.endswith("_bytes") else str(one) for name, one in case.items())
+    return ", ".join(
+        _value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in case.items()
+    )
 
 
 # What a copy's label says of its clock: the whole call needs no word.
@@ -66,15 +68,9 @@ def _case(row: Measurement) -> tuple[str, str, str]:
     return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
 
 
-def _method(row: Measurement) -> tuple[str | None, ...]:
-    return tuple(getattr(row.method, name) for name in METHOD_FIELDS)
-
-
-# From the strictest on: what one leaves unmatched the next may match. All agree in name, kind of device and case.
+# The stricter first: what it leaves unmatched the other may match. Both agree in name, kind of device and case.
 _KEYS: tuple[Callable[[Measurement], object], ...] = (
-    lambda row: (_case(row), _method(row), row.device.id),
-    lambda row: (_case(row), _method(row)),
-    lambda row: (_case(row), row.device.id),
+    lambda row: (_case(row), row.device.id, [getattr(row.method, name) for name in METHOD_FIELDS]),
     _case,
 )
 
@@ -232,9 +228,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     interval = test.interval(level) if test and level else None
     # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
-    told = change(*interval) if interval else "cannot tell"
+    outcome = change(*interval) if interval else "cannot tell"
     both = old.rate is not None and new.rate is not None
-    why = _untold(old, new) or ("the runs differ too much" if told == "cannot tell" else None)
+    why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
     amount = next(iter(new.work.values()), None) if both and old.work else None
     return ComparedRow(
         name=new.name,
@@ -252,7 +248,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
         ci_low=interval[0] if interval else None,
         ci_high=interval[1] if interval else None,
         ci_level=level,
-        change=told,
+        change=outcome,
         why=why,
         differences=differences(old, new),
         flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
@@ -348,45 +344,40 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
     """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
     if not comparison.rows:
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
-    found = []
+    findings = []
     if comparison.machine:
         differ = any(map(is_certain, comparison.machine))
         title = "the machines differ" if differ else "the machines may differ"
-        found.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
+        findings.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
     if comparison.software:
-        found.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
+        findings.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
     methods = {row_label(row): list(row.differences) for row in comparison.rows if row.differences}
     if methods:
         counted = Counter(text for texts in methods.values() for text in texts)
-        told = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
-        found.append(Finding("compare.method", "warn", "the methods differ", told, {"rows": methods}))
+        texts = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
+        findings.append(Finding("compare.method", "warn", "the methods differ", texts, {"rows": methods}))
     if comparison.doubts:
         verdict: Verdict = "warn" if fail_if_slower is None else "inconclusive"
-        told, fix = "; ".join(comparison.doubts), "measure again, then compare"
-        found.append(Finding("compare.reliable", verdict, "a result is not reliable", told, fix=fix))
-    found += _unmatched(comparison, gated=fail_if_slower is not None)
-    found.append(_changes(comparison))
+        doubts, fix = "; ".join(comparison.doubts), "measure again, then compare"
+        findings.append(Finding("compare.reliable", verdict, "a result is not reliable", doubts, fix=fix))
+    findings += _unmatched(comparison, gated=fail_if_slower is not None)
+    findings.append(_changes(comparison))
     if fail_if_slower is not None:
-        found.append(_gate(comparison, fail_if_slower))
-    return found
+        findings.append(_gate(comparison, fail_if_slower))
+    return findings
 
 
 def _nothing(comparison: Comparison) -> Finding:
     """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
-    sides = {
-        "old": (comparison.old_command, comparison.old_measurements),
-        "new": (comparison.new_command, comparison.new_measurements),
-    }
-    told = ", ".join(f"{side}: gpucheck {command}" for side, (command, _) in sides.items() if command)
-    without = [side for side, (_, count) in sides.items() if count == 0]
-    title, fix = "no row in common", "compare two documents of the same command with the same cases"
-    if without:
-        which = "neither document has" if len(without) == 2 else f"{without[0]} has no"
-        title, fix = f"nothing to compare: {which} measurements", "compare documents of the same `gpucheck bench …`"
-        command = sides[without[0]][0] or ""
-        if command.startswith("bench"):  # it ended before it had any
-            fix = f"measure again: gpucheck {command} --output FILE.json"
-    return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
+    sides = (
+        ("old", comparison.old_command, comparison.old_measurements),
+        ("new", comparison.new_command, comparison.new_measurements),
+    )
+    commands = ", ".join(f"{side}: gpucheck {command}" for side, command, _ in sides if command)
+    without = [side for side, _, count in sides if not count]
+    title = f"nothing to compare: no measurements in {' and '.join(without)}" if without else "no row in common"
+    fix = "compare documents of the same `gpucheck bench …` with the same cases"
+    return Finding("compare.changes", "inconclusive", title, commands, {"rows": {}}, fix)
 
 
 def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
@@ -395,18 +386,18 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
             # A row that the baseline has and the new document has not escapes the gate.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
             # Where nothing is in common, that is the answer: all names are in the evidence.
-            told = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
+            text = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
             title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
-            yield Finding(f"compare.only_{side}", verdict, title, told, evidence)
+            yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
 
 
 def _changes(comparison: Comparison) -> Finding:
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
     if any(min(row.old_runs, row.new_runs) < FEWEST_RUNS for row in comparison.rows):
         fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
-    return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
+    return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", text, {"rows": counts}, fix)
 
 
 _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
@@ -422,18 +413,16 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
     if slower:
-        told = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
-        return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
+        text = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
+        return Finding("compare.slower", "fail", f"slower by more than {limit}", text, evidence)
     if not unclear:
         return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
     causes = []
     for row in unclear:
         why = row.why or "the interval straddles the limit"
-        if row.ci_low is not None and row.ci_low > 1 + most:
-            disturbed = config.in_words(row.disturbed)
-            why = f"{speed_text(row.ratio)}, but most new runs were disturbed: {disturbed}"
-        elif row.old_disturbed and not row.disturbed:
-            why = f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
+        if disturbed := row.disturbed or row.old_disturbed:
+            side = "new" if row.disturbed else "old"
+            why = f"{speed_text(row.ratio)}, but most {side} runs were disturbed: {config.in_words(disturbed)}"
         causes.append(f"{row_text(row)}: {why}")
     fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
     if all(not_comparable(row.differences) for row in unclear):

@@ -211,10 +211,10 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         if part == "doctor" and code == errors.FAILED:
             # A torch that cannot be used leaves the node undecided.
             findings = tuple(
-                replace(one, verdict="inconclusive")
-                if one.verdict == "fail" and one.evidence.get("rung") in OF_TORCH
-                else one
-                for one in findings
+                replace(finding, verdict="inconclusive")
+                if finding.verdict == "fail" and finding.evidence.get("rung") in OF_TORCH
+                else finding
+                for finding in findings
             )
             code = exit_code(findings)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -236,10 +236,15 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
                 problems.append(NodeProblem(part, finding.id, finding.verdict, title, message, fix_, finding.device))
         # The devices and settings that were not known before.
         devices = {device.id: device for device in node.devices}
-        for one in report.facts.devices:
-            if one.id is not None and one.kind != "host" and one.id not in devices and len(devices) < MOST_DEVICES:
-                of_siblings = {field.name: getattr(one, field.name) for field in fields(NodeDevice)}
-                devices[one.id] = NodeDevice(**of_siblings | {"name": one.name or one.kind})
+        for device in report.facts.devices:
+            if (
+                device.id is not None
+                and device.kind != "host"
+                and device.id not in devices
+                and len(devices) < MOST_DEVICES
+            ):
+                of_siblings = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
+                devices[device.id] = NodeDevice(**of_siblings | {"name": device.name or device.kind})
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
         # One of each case and device, of devices that the document names.
         latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
@@ -258,10 +263,10 @@ def gpus_of(facts: Facts) -> int | None:
     """Return how many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
     if not facts.devices:
         return None
-    gpus = [one for one in facts.devices if one.kind not in ("cpu", "host")]
+    gpus = [gpu for gpu in facts.devices if gpu.kind not in ("cpu", "host")]
     if not gpus and facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None:
         return None  # NVML was not even asked
-    return len({one.parent_uuid or one.uuid or (one.nvml_index, one.cuda_index, one.id) for one in gpus})
+    return len({gpu.parent_uuid or gpu.uuid or (gpu.nvml_index, gpu.cuda_index, gpu.id) for gpu in gpus})
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
@@ -269,7 +274,7 @@ _ASKING = WORST_FIRST[:4]
 
 
 def _worst_first(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
-    return sorted(problems, key=lambda one: _ASKING.index(one.verdict))
+    return sorted(problems, key=lambda problem: _ASKING.index(problem.verdict))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
@@ -299,7 +304,7 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """The rate of a row with the relative standard error of its median; None where nothing was timed."""
+    """The rate of a row; None where nothing was timed."""
     if row.rate is None or row.time_s is None or not row.rate.median > 0:
         return None
     # The dtype or the operation first: by it the judge finds the peak. The size last.
@@ -309,12 +314,7 @@ def figure_of(row: Measurement) -> NodeFigure | None:
         words.append("x".join(str(row.case[name]) for name in sides if name in row.case))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
-    time_s, error = row.time_s, None
-    if time_s.ci_low is not None and time_s.ci_high is not None and time_s.median > 0:
-        # Half the 95 % interval of the median is 1.96 standard errors.
-        error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
-        error = error if 0 <= error < 10 else None
-    return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
+    return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, row.flags)
 
 
 def settings_of(facts: Facts) -> dict[str, str]:

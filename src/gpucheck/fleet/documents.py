@@ -136,26 +136,31 @@ def parse(data: bytes) -> NodeDocument:
 
 def _check(document: NodeDocument) -> None:
     """Check what the types do not express. Raises Refused."""
-    if not hosts.is_safe(document.host):
-        raise Refused(f"{document.host[:80]!r} is not a host name")
-    if not document.run:
-        raise Refused("no run id")
-    if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
-        raise Refused("its attempt or exit status is invalid")
-    counts = (document.expected, "nodes"), (document.gpus, "GPUs"), (document.attempt, "attempts")
-    for (count, what), most in zip(counts, (MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS), strict=True):
-        if not 0 <= (count or 0) <= most:
-            raise Refused(f"it counts {count:g} {what}, which no cluster has")
-    if (document.exit is None) is not bool(document.step):
-        raise Refused("it is both finished and at a step, or neither")
     known = [device.id for device in document.devices]
-    if len(known) != len(set(known)):
-        raise Refused("it lists a device twice")
-    seen = {(figure.device, figure.name, figure.case) for figure in document.figures}
-    if len(seen) != len(document.figures) or not {figure.device for figure in document.figures} <= set(known):
-        raise Refused("it has figures of an unlisted device, or a device twice")
-    if any(not figure.rate >= LEAST_RATE or not 0 <= (figure.error or 0) < 10 for figure in document.figures):
-        raise Refused("a rate is too small, or its error is invalid")
+    figures = [(figure.device, figure.name, figure.case) for figure in document.figures]
+    counts = (
+        (document.expected, MOST_EXPECTED, "nodes"),
+        (document.gpus, MOST_GPUS, "GPUs"),
+        (document.attempt, MOST_ATTEMPTS, "attempts"),
+    )
+    wrong = {
+        f"{document.host[:80]!r} is not a host name": not hosts.is_safe(document.host),
+        "no run id": not document.run,
+        "its attempt or exit status is invalid": document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4),
+        **{
+            f"it counts {count:g} {what}, which no cluster has": not 0 <= count <= most
+            for count, most, what in counts
+            if count is not None
+        },
+        "it is both finished and at a step, or neither": (document.exit is None) is not bool(document.step),
+        "it lists a device twice": len(known) != len(set(known)),
+        "it has figures of an unlisted device, or a device twice": len(figures) != len(set(figures))
+        or not {device for device, _, _ in figures} <= set(known),
+        "a rate is too small": any(not figure.rate >= LEAST_RATE for figure in document.figures),
+    }
+    for why, is_so in wrong.items():
+        if is_so:
+            raise Refused(why)
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
@@ -179,7 +184,11 @@ def _tidied(value: Any) -> Any:
     elif kind is list or kind is dict:
         if len(value) > MOST_ITEMS:
             raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
-        return [_tidied(one) for one in value] if kind is list else {clean(n): _tidied(one) for n, one in value.items()}
+        return (
+            [_tidied(item) for item in value]
+            if kind is list
+            else {clean(n): _tidied(item) for n, item in value.items()}
+        )
     return value
 
 
@@ -203,8 +212,8 @@ def read(paths: Sequence[str]) -> Read:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                found, cut = _documents(file, trusted, is_named=is_folder)
-                documents += found
+                own, cut = _documents(file, trusted, is_named=is_folder)
+                documents += own
                 if cut:
                     refused.append(RefusedFile(clean(str(file)), f"{MARKED_LINE}{clean(cut, 200)}"))
             except (Refused, OSError) as error:
@@ -224,15 +233,15 @@ def _files(folder: Path) -> Iterator[Path]:
         below = [entry]
         if entry.is_dir(follow_symlinks=False):
             with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
-                below = sorted(inside, key=lambda one: one.name)
-        for one in below:
+                below = sorted(inside, key=lambda file: file.name)
+        for file in below:
             # What begins with a dot is a file that is being written, or was when its writer died.
-            if one.name.startswith(".") or not one.name.endswith(".json"):
+            if file.name.startswith(".") or not file.name.endswith(".json"):
                 continue
             count += 1
             if count > MOST_FILES:
                 raise CannotLook(f"{clean(str(folder))!r} holds more than {MOST_FILES} files", "", "name the files")
-            yield Path(one.path)
+            yield Path(file.path)
 
 
 def _trusted(folder: Path) -> frozenset[int] | None:
@@ -281,7 +290,7 @@ def _is_object(head: bytes) -> bool:
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
     """The last document of each node, run and attempt on marked lines, and why one of these lines cannot be read, if
     any. Raises Refused where there is none."""
-    found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
+    latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():
         file.seek(0)
@@ -294,11 +303,11 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
                 reason = str(error)
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
-            if key not in found or document.written_monotonic_s >= found[key].written_monotonic_s:
-                found[key] = document
-    if not found:
+            if key not in latest or document.written_monotonic_s >= latest[key].written_monotonic_s:
+                latest[key] = document
+    if not latest:
         raise Refused(reason or "it contains no node's document")
-    return list(found.values()), reason
+    return list(latest.values()), reason
 
 
 def _unpacked(match: re.Match[bytes]) -> bytes:

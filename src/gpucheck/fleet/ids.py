@@ -49,8 +49,8 @@ _JUDGE = of(
     Id(
         "fleet.modes",
         "nodes of one model have two speeds",
-        "At least three nodes and a tenth on a side, with a gap between them. A setting that differs between the two "
-        "sides, such as a power cap or a driver, is named as the likely cause.",
+        "More than a quarter of the nodes are slower, with a gap between them. A setting that differs, such as a "
+        "power limit or a driver, is the likely cause; fleet.drift names what differs.",
         "give all nodes the same settings, then check again",
     ),
     Id(
@@ -79,12 +79,6 @@ _JUDGE = of(
     ),
     Id("fleet.old", "no document of an earlier start", "It has this run's ID but is older.", "a separate --run ID"),
     Id("fleet.other_run", "documents of one run", "Documents of other runs in the folder are left out.", "--run ID"),
-    Id(
-        "fleet.renamed",
-        "a GPU has one node",
-        "The same GPU's UUID appears under several host names: the host was renamed, or the GPU was moved.",
-        "remove the old document",
-    ),
     Id(
         "fleet.forged",
         "documents are their node's own",

@@ -29,7 +29,6 @@ OLD_S = 6 * 3600.0
 LEAST_MAX_BAD = 3
 # The first line has the cause of a single undecided node if it is no longer.
 MOST_CAUSE = 80
-_DEVICES = "number of devices"
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
 # The JSON holds so many groups; an attack must not make more.
 MOST_GROUPS = 200
@@ -69,17 +68,17 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, refused, run)
-    of_run = [document for document in documents if document.run == chosen]
-    listed = expected if isinstance(expected, tuple) else ()
-    of_run, listed, remarks = _by_one_name(of_run, listed)
-    nodes, duplicates = _one_each(of_run)
+    remarks: list[Finding] = []
     others = Counter(document.run for document in documents if document.run != chosen)
     if others:
         text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
         evidence = {"runs": [name for name, _ in others.most_common(3)]}
-        title = "documents of other runs were left out"
-        duplicates.append(Finding("fleet.other_run", "info", title, text, evidence))
-    remarks = [*duplicates, *_renamed(nodes), *remarks]
+        remarks.append(Finding("fleet.other_run", "info", "documents of other runs were left out", text, evidence))
+    listed = expected if isinstance(expected, tuple) else ()
+    nodes, twice = _one_each([document for document in documents if document.run == chosen], listed)
+    if twice:
+        why = f"{few(twice)}: the last one written counts"
+        remarks.append(_warning("fleet.duplicate", "several documents of one node and attempt", why, twice))
     unexpected = tuple(sorted(set(nodes) - set(listed))) if listed else ()
     if unexpected:
         title = f"{nodes_text(len(unexpected))} not expected: left out"
@@ -96,12 +95,7 @@ def judge(
     known = {row.host for row in rows}
     rows += [_missing(host, broken.get(host)) for host in listed if host not in known]
     if not listed:
-        for host, why in broken.items():
-            if host not in known:
-                # Anybody may have written a forged one, which must not drain a node.
-                fix = "find out who wrote it, and check the node again"
-                row = _missing(host, why)
-                rows.append(replace(row, state="undecided", fix=fix) if _is_forged(why) else row)
+        rows += [_missing(host, why) for host, why in broken.items() if host not in known]
         rows += _unnamed(len(rows), expected if isinstance(expected, int) else None, nodes.values(), refused)
     # Of the silent ones those first that could not even write what ended them.
     victims = {host for host, document in nodes.items() if document.ended}
@@ -111,7 +105,7 @@ def judge(
         # A stated number is no comparison. Where nobody knows how many GPUs there are it is not proven.
         proven |= {host for host in fewer if nodes[host].gpus is not None or nodes[host].devices}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
-    remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.told]
+    remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.findings]
     return Judged(result, (*_verdict(result, max_bad, proven, beside), *remarks))
 
 
@@ -137,69 +131,45 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
         known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
         raise UsageError("the documents belong to several runs", known, "choose one with --run ID")
     readable = {file_name("", name) for name in sizes}
-    ends = Counter(_host_and_end(one)[1] for one in refused)
-    unread = max((count for end, count in ends.items() if end not in {"", *readable}), default=0)
+    unread = sum(end not in {"", *readable} for _, end in map(_host_and_end, refused))
     if 2 * unread >= sizes[last]:
         why = f"{unread} document{'s' * (unread != 1)} of it, {sizes[last]} of the run {last!r}"
         raise UsageError("no document of one of several runs can be read", why, "choose one with --run ID")
     return last
 
 
-def _pairs(names: Iterable[str]) -> dict[str, str]:
-    """The short names with the whole one of each. Where two are short for the same one nothing says which is meant.
-
-    Two whole names, as addresses are, that only begin alike are two nodes.
-    """
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names, key=lambda name: (len(name), name)):
-        alike[name.partition(".")[0].lower()].append(name)
-    pairs = ((short, more[0]) for short, *more in alike.values() if len(more) == 1)
-    return {short: whole for short, whole in pairs if f"{whole}.".lower().startswith(f"{short}.".lower())}
-
-
-def _by_one_name(
+def _one_each(
     documents: Sequence[NodeDocument], listed: Sequence[str]
-) -> tuple[list[NodeDocument], tuple[str, ...], list[Finding]]:
-    """The documents and the list with one name for each node, and what is to be said of the list.
+) -> tuple[dict[str, NodeDocument], tuple[str, ...]]:
+    """The document of each node by its name, and the names of nodes with several documents of one attempt.
 
-    A short name and the whole one are one node, unless both left documents of different GPUs. It goes by its name in
-    the list, and by the whole one where the list has both or neither.
+    A short name and a whole one are one node where the list has one of them, and one document or none has the other.
+    Of several documents the last attempt counts, of one attempt the one that was written last.
     """
-    cards: dict[str, set[str]] = defaultdict(set)
-    for document in documents:
-        cards[document.host] |= {device.uuid for device in document.devices if device.uuid}
-    name_of: dict[str, str] = {}
-    twice = []
-    for short, whole in _pairs({*cards, *listed}).items():
-        if short in cards and whole in cards and cards[short].isdisjoint(cards[whole]):
-            continue
-        only_short = short in listed and whole not in listed
-        name_of |= {whole: short} if only_short else {short: whole}
-        twice += [f"{short} and {whole}"] if short in listed and whole in listed else []
-    renamed = [replace(one, host=name_of.get(one.host, one.host)) for one in documents]
-    title, text = "nodes are listed by a short and a whole name: counted once", "if they are two, one is missing here"
-    remarks = [_warning("fleet.unexpected", title, f"{few(twice)}: {text}")] if twice else []
-    return renamed, tuple(dict.fromkeys(name_of.get(name, name) for name in listed)), remarks
-
-
-def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
-    """The document of each node: of its last attempt, and of one attempt the one that was written last."""
+    short_of: dict[str, list[str]] = defaultdict(list)
+    for name in {*listed, *(document.host for document in documents)}:
+        short_of[name.partition(".")[0].lower()].append(name)
+    name_of = {}
+    for short, names in short_of.items():
+        own = [name for name in names if name in listed]
+        # Two whole names, as addresses are, that only begin alike are two nodes; of three nobody knows which are one.
+        if len(names) == 2 and len(own) == 1 and short in map(str.lower, names):
+            name_of[next(name for name in names if name not in own)] = own[0]
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
     for document in documents:
-        before = nodes.setdefault(document.host, document)
+        host = name_of.get(document.host, document.host)
+        before = nodes.setdefault(host, document)
         if before.attempt == document.attempt and before != document:
-            twice[document.host] = None
+            twice[host] = None
         # Of two that were written at one time the one that failed counts.
-        order, order_before = (
-            (one.attempt, one.written_wall_s, one.exit == errors.FAILED) for one in (document, before)
-        )
-        if order > order_before:
-            nodes[document.host] = document
-    if not twice:
-        return nodes, []
-    why = f"{few(tuple(twice))}: the last one written counts"
-    return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
+        if _order(document) > _order(before):
+            nodes[host] = document
+    return {host: replace(document, host=host) for host, document in nodes.items()}, tuple(twice)
+
+
+def _order(document: NodeDocument) -> tuple[int, float, bool]:
+    return document.attempt, document.written_wall_s, document.exit == errors.FAILED
 
 
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
@@ -210,35 +180,31 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
     """
     if not nodes:
         return {}, [], []
-    starts = sorted(one.started_wall_s for one in nodes.values())
-    middle, last = starts[len(starts) // 2], starts[-1]
+    starts = sorted(document.started_wall_s for document in nodes.values())
+    middle = starts[len(starts) // 2]
     fix = "start a check on it; use a new --run ID for every night"
     rows: list[FleetNode] = []
-    for host, one in nodes.items():
-        late_s = one.started_wall_s - middle
+    for host, document in nodes.items():
+        late_s = document.started_wall_s - middle
         if late_s < -OLD_S:
             cause = f"its document is {units.age(-late_s)} older than the others"
             rows.append(FleetNode(host, "silent", "", cause, fix))
-        elif late_s > OLD_S and one.exit == errors.OK:
+        elif late_s > OLD_S and document.exit == errors.OK:
             cause = f"its document is {units.age(late_s)} newer than the others, which may be old"
-            rows.append(FleetNode(host, "undecided", "", cause, f"check its clock; {fix}", one.attempt))
-    told = []
-    if last - starts[0] > OLD_S:
-        title = f"documents of one run are up to {units.age(last - starts[0])} apart"
+            rows.append(FleetNode(host, "undecided", "", cause, f"check its clock; {fix}", document.attempt))
+    findings = []
+    if starts[-1] - starts[0] > OLD_S:
+        title = f"documents of one run are up to {units.age(starts[-1] - starts[0])} apart"
         old = sorted(row.host for row in rows if row.state == "silent")
-        told = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
+        findings = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
     apart = {row.host for row in rows}
-    return {host: one for host, one in nodes.items() if host not in apart}, rows, told
+    return {host: document for host, document in nodes.items() if host not in apart}, rows, findings
 
 
 def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
     """Of nodes whose file could not be read, why: by its name it would be this run's document of the node."""
-    found = {}
-    for one in refused:
-        host, end = _host_and_end(one)
-        if end == file_name("", run):
-            found[host] = one.why
-    return dict(sorted(found.items())[: hosts.MOST_NODES])
+    named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", run)}
+    return dict(sorted(named.items())[: hosts.MOST_NODES])
 
 
 def _host_and_end(file: RefusedFile) -> tuple[str, str]:
@@ -247,28 +213,15 @@ def _host_and_end(file: RefusedFile) -> tuple[str, str]:
     return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
 
-def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
-    """GPUs that appear under two names of nodes."""
-    owners: dict[str, list[str]] = defaultdict(list)
-    for host, document in sorted(nodes.items()):
-        for uuid in {device.uuid for device in document.devices if device.uuid}:
-            owners[uuid].append(host)
-    shared = sorted({" and ".join(hosts) for hosts in owners.values() if len(hosts) > 1})
-    fix = "find out which name is the node's own and remove the other document"
-    text = f"{few(shared)}; a renamed node, or a forged document"
-    title = "one GPU under several node names"
-    return [Finding("fleet.renamed", "warn", title, text, {"nodes": shared}, fix)] if shared else []
-
-
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
-    told = []
+    findings = []
     for id, what, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
-        if files := [one for one in refused if _is_forged(one.why) is is_forged]:
-            reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
+        if files := [file for file in refused if _is_forged(file.why) is is_forged]:
+            reasons = Counter(file.why.removeprefix("forged? ") for file in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
             title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
-            told.append(_warning(id, title, f"{text}: {few([one.path for one in files])}"))
-    return told
+            findings.append(_warning(id, title, f"{text}: {few([file.path for file in files])}"))
+    return findings
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
@@ -283,7 +236,7 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
     if state == "good" and (wrong := _contradiction(document)):
         state, cause = "undecided", f"its check says that it passed, but {wrong}"
         fix = f"on {host}: gpucheck fleet check"
-    sure = tuple(one for one in slow if one.certain)
+    sure = tuple(device for device in slow if device.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
         # What the node itself says explains why devices are missing; it does not explain a slow one.
@@ -334,17 +287,20 @@ _UNKNOWN = "its check did not pass, cause unknown"
 
 def _contradiction(document: NodeDocument) -> str:
     """Return what in a document belies that the node's check passed."""
-    for part in document.parts:
-        if part.exit != errors.OK or part.ended:
-            ending = "has no exit code" if part.exit is None else f"ended with exit code {part.exit}"
-            return f"{part.id} {part.ended or ending}"
-    failed = (problem for problem in document.problems if problem.verdict in ("fail", "inconclusive"))
-    return next((f"{problem.part}: {problem.title}" for problem in failed), "")
+    parts = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
+    problems = [
+        f"{problem.part}: {problem.title}"
+        for problem in document.problems
+        if problem.verdict in ("fail", "inconclusive")
+    ]
+    return next(iter([*parts, *problems]), "")
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
     if broken:
-        return FleetNode(host, "silent", "", f"its document is refused: {broken}", "run the check again on that node")
+        # Anybody may have written a forged one, which must not drain a node.
+        state: NodeState = "undecided" if _is_forged(broken) else "silent"
+        return FleetNode(host, state, "", f"its document is refused: {broken}", "run the check again on that node")
     return FleetNode(host, "silent", "", "left no document", "check that the node is up and its job was started")
 
 
@@ -359,10 +315,10 @@ def _unnamed(
 
     Where neither says how many nodes there are, a line of a log that cannot be read may be a node.
     """
-    said = Counter(one.expected for one in documents if one.expected is not None)
+    said = Counter(document.expected for document in documents if document.expected is not None)
     if expected is None and not said:
         fix = "judge the whole log, or name the nodes with --expect"
-        cut = (one for one in refused if one.why.startswith(MARKED_LINE))
+        cut = (file for file in refused if file.why.startswith(MARKED_LINE))
         return [
             FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(file.path).name}: {file.why}", fix)
             for number, file in enumerate(cut, 1)
@@ -379,37 +335,36 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     have nodes of several kinds. One without a GPU is compared with all. Where no number is that of most, nodes with
     fewer than a quarter of the nodes have: which is right is not known.
     """
-    if must is not None:
-        gpus = {
-            host: one.gpus if one.gpus is not None else sum(device.id != "cpu" for device in one.devices)
-            for host, one in nodes.items()
-            if one.exit is not None
-        }
-        return {host: (gpus_text(count, must), True) for host, count in gpus.items() if count != must}
-    models = {
-        host: max((device.name for device in one.devices if device.id != "cpu"), default="")
-        for host, one in nodes.items()
-    }
-    ended = {host: len(one.devices) for host, one in nodes.items() if one.exit is not None}
-    counts_of: dict[str, Counter[int]] = defaultdict(Counter)
-    for host, count in ended.items():
-        counts_of[models[host]][count] += 1
-    if "" in counts_of:
-        counts_of[""] = Counter(ended.values())
+    ended = {host: document for host, document in nodes.items() if document.exit is not None}
     fewer = {}
-    for host, count in ended.items():
-        counts = counts_of[models[host]]
+    if must is not None:
+        for host, document in ended.items():
+            own = sum(device.id != "cpu" for device in document.devices)
+            count = own if document.gpus is None else document.gpus
+            if count != must:
+                fewer[host] = gpus_text(count, must), True
+        return fewer
+    models = {
+        host: max((device.name for device in document.devices if device.id != "cpu"), default="")
+        for host, document in ended.items()
+    }
+    counts_of: dict[str, Counter[int]] = defaultdict(Counter)
+    for host, document in ended.items():
+        counts_of[models[host]][len(document.devices)] += 1
+    if "" in counts_of:
+        counts_of[""] = Counter(len(document.devices) for document in ended.values())
+    for host, document in ended.items():
+        counts, own = counts_of[models[host]], len(document.devices)
         whole = sum(counts.values())
         # Of two nodes with different numbers the larger one is taken for whole.
         usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
-        is_known = whole >= siblings.LEAST_NODES and 2 * many > whole
         most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
-        if count < most:
-            is_bad = is_known and count < usual
-            others = f"the others have {usual}"
-            if not is_bad:
-                others = f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'} {most}"
-            fewer[host] = f"{count} device{'s' * (count != 1)}, {others}", is_bad
+        is_bad = own < usual and whole >= siblings.LEAST_NODES and 2 * many > whole
+        others = f"the others have {usual}"
+        if not is_bad:
+            others = f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'} {most}"
+        if own < most:
+            fewer[host] = f"{own} device{'s' * (own != 1)}, {others}", is_bad
     return fewer
 
 
@@ -423,29 +378,22 @@ def gpus_text(count: int, must: int) -> str:
 
 def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     """Settings in which nodes differ from most: one finding for all that the same nodes share."""
-    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    hosts_of: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for host, document in nodes.items():
         for key, value in document.settings.items():
-            values[key][value].append(host)
-        if document.exit is not None:
-            values[_DEVICES][str(len(document.devices))].append(host)
+            hosts_of[key][value].append(host)
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for key, by_value in sorted(values.items()):
-        ranked = sorted(by_value.items(), key=lambda row: (-len(row[1]), row[0]))
-        # Nodes that have more devices are not the odd ones; of settings at a tie neither is.
-        largest = max(by_value, key=int) if key == _DEVICES else ""
-        is_tie = len(ranked) > 1 and len(ranked[0][1]) == len(ranked[1][1])
-        usual = largest or ranked[0][0]
-        word = "largest" if largest else "others" if is_tie else "most"
-        for value, names in ranked:
-            if value != usual:
-                shared[tuple(sorted(names))].append(f"{key} {value} ({word}: {usual})")
-    told = []
+    for key, by_value in sorted(hosts_of.items()):
+        (usual, most), *rest = sorted(by_value.items(), key=lambda row: (-len(row[1]), row[0]))
+        for value, names in rest:
+            word = "others" if len(names) == len(most) else "most"
+            shared[tuple(sorted(names))].append(f"{key} {value} ({word}: {usual})")
+    findings = []
     for together, differences in sorted(shared.items(), key=lambda row: (-len(row[1]), row[0])):
         title = f"{nodes_text(len(together))} with {few(differences, 4)}"
         evidence = {"nodes": list(together), "settings": differences}
-        told.append(Finding("fleet.drift", "warn", title, few(together), evidence))
-    return told[: siblings.MOST_KINDS]
+        findings.append(Finding("fleet.drift", "warn", title, few(together), evidence))
+    return findings[: siblings.MOST_KINDS]
 
 
 # -- what it comes to --------------------------------------------------------------------------------------------------
@@ -492,34 +440,31 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     out = counts["bad"] + counts["silent"]
     words = {"blind": "could not look"}
     text = ", ".join(f"{counts[state]} {words.get(state, state)}" for state in _WORST_FIRST if counts[state])
-    told = []
+    suspect = []
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
         most = f"{_most_bad(result.nodes, max_bad):g}"
         title = f"suspect the check: {len(unsure)} of {nodes_text(whole)} slow or silent (limit {most})"
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
-        # Of more than that no share helps.
-        may_help = len(unsure) <= _most_bad(result.nodes, 1.0)
         named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
-        fix = (named or "check that the nodes are up and their job was started") + "; or raise --max-bad" * may_help
-        told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
+        fix = named or "check that the nodes are up and their job was started"
+        if len(unsure) <= _most_bad(result.nodes, 1.0):  # of more than that no share helps
+            fix += "; or raise --max-bad"
+        suspect.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
-            return told
+            return suspect
     if out:
         names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
         named = few(result.bad if result.suspect else names, hosts.NAMED if out > 1 else 1)
         title = f"{out} of {nodes_text(whole)} bad or silent: {'proven only for ' if result.suspect else ''}{named}"
-        return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *told]
+        return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *suspect]
     if counts["good"] == whole:
         alone = [row.host for row in result.nodes if row.host not in beside.compared]
-        if not alone and not beside.partly:
-            title = f"all {whole} nodes are good"
-            return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
+        if not alone:
+            return [Finding("fleet.nodes", "pass", f"all {whole} nodes are good", "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
-        has_figures = any(row.ratios for row in result.nodes if row.host not in beside.compared)
-        why = f"needs {siblings.LEAST_NODES} nodes of a model" if has_figures else "no figures"
-        which = f"{which} not compared ({why})" if alone else beside.partly
-        title = f"{nodes_text(whole)}: nothing failed; {which}"
+        why = f"it needs figures of {siblings.LEAST_NODES} nodes of a model"
+        title = f"{nodes_text(whole)}: nothing failed; {which} not compared ({why})"
         # What was not looked at is no pass, and no fault either.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {nodes_text(whole)} good"

@@ -22,7 +22,7 @@ TITLES = {
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
 # What takes longer, or measures what siblings seldom differ in.
-MORE_PARTS = tuple(one for one in TITLES if one not in PARTS)
+MORE_PARTS = tuple(part for part in TITLES if part not in PARTS)
 # Doctor and devices answer in seconds; a prolog has little more.
 PROLOG_PARTS = ("devices", "doctor")
 
@@ -92,16 +92,16 @@ class FleetCheckOptions:
         """The parts in their order. Raises UsageError for one that is not known, and where none is left."""
         selected = self._selected()
         usual = TITLES if self.only else PROLOG_PARTS if self.prolog else PARTS
-        left = {*self.more, *(one for one in usual if one in selected)}
+        left = {*self.more, *(part for part in usual if part in selected)}
         if not left:
             raise UsageError("--skip leaves no part", "nothing would be checked", "skip fewer")
-        return tuple(one for one in TITLES if one in left)
+        return tuple(part for part in TITLES if part in left)
 
     def _selected(self) -> list[str]:
         return naming.select(tuple(TITLES), str, self.only, self.skip, noun="part", nothing="nothing would be checked")
 
     def names(self) -> list[tuple[str, str]]:
-        return [(one, TITLES[one]) for one in self._selected()]
+        return [(part, TITLES[part]) for part in self._selected()]
 
     def check(self) -> None:
         self.parts  # noqa: B018

@@ -242,13 +242,6 @@ def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
 
 
 def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """Return what any run left out, once, and in how many runs that was so."""
-
-    def key(skip: Finding) -> object:
-        return skip.id, skip.device, skip.title
-
-    merged = []
-    for group in _grouped((skips[0] for report in reports for skips in _grouped(report.skips, key)), key):
-        of = "" if len(group) == len(reports) else f" (in {len(group)} of {len(reports)} runs)"
-        merged.append(replace(group[0], message=f"{group[0].message}{of}".strip()))
-    return tuple(merged)
+    """Return what any run left out, once."""
+    skips = {(skip.id, skip.device, skip.title): skip for report in reports for skip in report.skips}
+    return tuple(skips.values())

@@ -162,9 +162,9 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
 def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
     """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device."""
     if card is not None:
-        found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
-        if found is not None:
-            emit(Judged(found))
+        finding = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
+        if finding is not None:
+            emit(Judged(finding))
     reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
     emit(Judged(replace(judge_processes(card.processes if card else None, os.getpid(), reason), device=device)))
 
@@ -199,31 +199,20 @@ def judge_allocator(allocator: Allocator, kind: str) -> Finding:
 
 
 def on_cpu(accel: Accel, emit: Emit) -> None:
-    """Read and judge the machine's memory and this process's."""
-    for finding in judge_host(host.memory(), accel.memory()):
+    """Read and judge the machine's memory."""
+    for finding in judge_host(host.memory()):
         emit(Judged(finding))
     emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, "torch has none on the CPU", device=accel.id)))
 
 
-def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
-    """The machine's memory, this process's, and the container's limit."""
-    used = now.total - now.available
+def judge_host(now: host.HostMemory) -> list[Finding]:
+    """The machine's memory, and the container's limit."""
+    used, limit, left = now.total - now.available, now.container_limit, now.container_available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
-    limit, left = now.container_limit, now.container_available
     container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"
-    resident, peak = process.resident_bytes, process.max_resident_bytes
-    own = "unknown" if resident is None else capacity(resident)
-    own += "" if peak is None else f", peak {capacity(peak)}"
+    of_machine = {"total_bytes": now.total, "available_bytes": now.available}
+    of_container = {"limit_bytes": limit, "available_bytes": left}
     return [
-        Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
-        Finding(
-            "memory.container", "info", "container limit", container, {"limit_bytes": limit, "available_bytes": left}
-        ),
-        Finding(
-            "memory.process",
-            "info",
-            "this process (resident)",
-            own,
-            {"resident_bytes": resident, "max_resident_bytes": peak, "pid": os.getpid()},
-        ),
+        Finding("memory.host", "info", "RAM", machine, of_machine),
+        Finding("memory.container", "info", "container limit", container, of_container),
     ]

@@ -1,4 +1,4 @@
-"""`gpucheck find-batch-size` as blocks: on one device, on each, or estimated."""
+"""`gpucheck find-batch-size` as blocks: searched, or estimated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from gpucheck.report.results.find_batch_size import (
     Accumulation,
     EstimatedBatchSize,
     FoundBatchSize,
-    FoundBatchSizes,
     MemorySplit,
     RecommendedSize,
     StepRecipe,
@@ -46,9 +45,8 @@ _LIMITS = {
     "trials": "trial limit reached",
     "interrupted": "interrupted",
     "device": "a larger size broke the device",
-    "killed": "larger sizes were killed, not for lack of memory",
     "no-process": "no further process could start",
-    "disturbed": "other processes disturbed the trials",
+    "disturbed": "the trials were disturbed",
 }
 # Sizes of which none larger was to be tried: the user's, and the command's own.
 _CAPS = ("max-batch-size", "default-cap")
@@ -59,12 +57,9 @@ _UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 def page(report: Report) -> Page:
     """The answer and on what device, then the trials in the order they ran, then what the answer means for use."""
     estimate = report.results.get("find_batch_size_estimate")
-    several = report.results.get("find_batch_size_devices")
     result = report.results.get("find_batch_size")
     if estimate is not None:
         return _page_of_estimate(report, estimate)
-    if several is not None:
-        return _page_of_devices(report, several)
     return Page(None, findings=report.findings) if result is None else _page_of_one(report, result)
 
 
@@ -254,55 +249,6 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
         f"{text} × {how.steps - how.smaller} and {how.micro_batch - 1} × {how.smaller} accumulation steps: "
         f"{how.effective_batch} has no divisor near {how.limit}"
     ]
-
-
-# --- Several devices --------------------------------------------------------------------------------------------------
-
-
-def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
-    """Return what every device can take, a row for each, and each one's own search with the details."""
-    devices = several.devices
-    # A KeyError where an edited file names another: StopIteration would say nothing.
-    least = {result.device.id: result for result in devices}[several.least]
-    cause = next((finding for finding in report.findings if finding.id == "batch_size.all_devices"), None)
-    under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")]
-    advice = [advice_line(text) for text in accumulation_lines(least.accumulation)]
-    details: list[Block] = []
-    for result in devices:
-        details += [Line(_subject(result)), Line(), *_trials_of(result), *([Line()] if result.trials else [])]
-        details += _details(result) if result.largest is not None else []
-    # Without the finding a device is missing, and what fits every one is not known.
-    text = f"{several.least}: {_first_line(least) if least.largest is not None else 'no size passed'}"
-    first = answer(cause.verdict, finding_text(cause)) if cause else answer(report.summary.verdict, text)
-    body = [_devices(devices), *([Line(), *advice] if advice else [])]
-    return Page(first, body, details, report.findings, cause, under=under)
-
-
-def _devices(devices: Sequence[FoundBatchSize]) -> Block:
-    """A row for each device."""
-    # Along an axis sizes are lengths, and the rate is of lengths.
-    axis = next((result.axis_name for result in devices if result.axis), None)
-    names = [short_name(result.device) if result.device.name else UNKNOWN for result in devices]
-    largest = [
-        _whole(result.max_batch_size) if result.at_least is None else f"≥{result.at_least}" for result in devices
-    ]
-    recommended = [_whole(result.recommended.batch_size if result.recommended else None) for result in devices]
-    rates = column_of_numbers([result.samples_per_s for result in devices])
-    limits = [_limit(result).partition(":")[0] if result.limiting_factor else UNKNOWN for result in devices]
-    return by_column(
-        [
-            (Column("device", "left"), [result.device.id for result in devices]),
-            (Column("name", "left", keep=4), names),
-            (Column(f"largest {axis}" if axis else "largest"), largest),
-            (Column("recommended", keep=6), recommended),
-            (Column(f"{axis}/s" if axis else "samples/s", keep=5), rates),
-            (Column("limit", "left", keep=0, wraps=True), limits),
-        ]
-    )
-
-
-def _whole(size: int | None) -> str:
-    return UNKNOWN if size is None else str(size)
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------

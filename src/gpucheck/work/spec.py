@@ -51,9 +51,9 @@ class Input:
     high: float | None = None
 
 
-def sized(one: Input, axis: str | None, length: int) -> Input:
+def sized(given: Input, axis: str | None, length: int) -> Input:
     """The input with `length` for the dimension named `axis`."""
-    return replace(one, shape=tuple(length if size == axis else size for size in one.shape))
+    return replace(given, shape=tuple(length if size == axis else size for size in given.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]
             made |= dict.fromkeys(names, node.value)
             needed |= {name: [] for name in names}
     ready = [name for name in made if not needed[name]]
-    used = {name: {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} for name, node in made.items()}
+    used = {name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} for name, node in made.items()}
     roots = [name for name in ready if not any(name in used[other] for other in made if other != name)]
     return roots or ready, [(name, needed[name]) for name in made if needed[name]]
 
@@ -182,17 +182,17 @@ def _makes_module(value: ast.expr | None, modules: set[str]) -> bool:
 def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
     if node.returns is not None and (_is_module(node.returns, modules) or _name_of(node.returns) == "Module"):
         return True
-    within = [one for one in ast.walk(node) if isinstance(one, (ast.Return, ast.Assign))]
-    made = {
-        _name_of(one.targets[0]) for one in within if isinstance(one, ast.Assign) and _makes_module(one.value, modules)
-    }
-    returned = [one.value for one in within if isinstance(one, ast.Return) and one.value is not None]
-    return any(_makes_module(one, modules) or _name_of(one) in made - {""} for one in returned)
+    parts = [*ast.walk(node)]
+    assigned = [part for part in parts if isinstance(part, ast.Assign) and _makes_module(part.value, modules)]
+    made = {_name_of(part.targets[0]) for part in assigned}
+    returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
+    return any(_makes_module(value, modules) or _name_of(value) in made - {""} for value in returned)
 
 
 def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
     """The `__init__` that makes an object of this class, as far as the file has it."""
-    own = next((one for one in classes[name].body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    methods = (node for node in classes[name].body if isinstance(node, ast.FunctionDef))
+    own = next((method for method in methods if method.name == "__init__"), None)
     bases = [_name_of(base) for base in classes[name].bases if _name_of(base) != name]
     return own or next((_init_of(classes, base) for base in bases if base in classes), None)
 
@@ -202,8 +202,8 @@ def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
     if node is None:
         return []
     given = node.args
-    by_place = [one.arg for one in (*given.posonlyargs, *given.args)]
-    by_name = [one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    by_place = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    by_name = [name.arg for name, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
     return [*by_place[first : len(by_place) - len(given.defaults)], *by_name]
 
 
@@ -211,7 +211,7 @@ def _works_on_import(tree: ast.Module) -> int | None:
     """The line of a loop at the top of the file that trains; None where importing it only defines."""
     for node in tree.body:
         if isinstance(node, (ast.For, ast.While, ast.With)):
-            called = {_name_of(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+            called = {_name_of(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
             if called & {"backward", "step", "fit", "train"}:
                 return node.lineno
     return None
@@ -233,7 +233,7 @@ def parse_input(text: str) -> Input:
 def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
     """Several inputs; raises UsageError where a name stands twice."""
     inputs = tuple(parse_input(text) for text in texts)
-    names = [one.name for one in inputs]
+    names = [given.name for given in inputs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--input {twice!r} is given twice", "", "name each input once", finding="usage")

@@ -98,7 +98,7 @@ class Storages:
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
                 self._young.clear()
                 there = [(key, self.rows[key].end.peek()) for key in keys]
-                self._collected = {key: StorageWeakRef(found[0]) for key, found in there if found is not None}
+                self._collected = {key: StorageWeakRef(alive[0]) for key, alive in there if alive is not None}
                 return
             collected, self._collected = self._collected, {}
             for key, reference in collected.items():
@@ -229,4 +229,4 @@ class Memory(Generic[P]):
 
 
 def _largest(held: dict[Key[P], int]) -> tuple[tuple[Key[P], int], ...]:
-    return tuple(sorted(((key, size) for key, size in held.items() if size), key=lambda one: -one[1]))
+    return tuple(sorted(((key, size) for key, size in held.items() if size), key=lambda row: -row[1]))

@@ -74,19 +74,21 @@ def random_batches(
     if not inputs:
         options, takes = proposed(model)
         raise TargetError(f"the inputs of {target.text} are not known", takes, f"add {options}")
-    if recipe.axis is not None and not any(recipe.axis in one.shape for one in inputs):
+    if recipe.axis is not None and not any(recipe.axis in given.shape for given in inputs):
         fix = f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}"
         raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
     named = all(
-        (one.name in signature and signature[one.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
-        or (open_ended and one.name not in signature)
-        for one in inputs
+        (given.name in signature and signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
+        or (open_ended and given.name not in signature)
+        for given in inputs
     )
 
     def make(size: int) -> Batch:
         batch_size = size if recipe.axis is None else recipe.batch_size
-        tensors = {one.name: random_tensor(sized(one, recipe.axis, size), batch_size, device, dtype) for one in inputs}
+        tensors = {
+            given.name: random_tensor(sized(given, recipe.axis, size), batch_size, device, dtype) for given in inputs
+        }
         return Batch(keywords=tensors) if named else Batch(arguments=tuple(tensors.values()))
 
     return make
@@ -115,13 +117,14 @@ def proposed(model: nn.Module) -> tuple[str, str]:
     The first one's shape is a guess from the first layer, if there is one that knows; others are left open.
     """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    given = [one for one in parameters_of(model.forward).values() if one.kind not in variadic]
-    names = [one.name for one in given if one.default is inspect.Parameter.empty] or [one.name for one in given[:1]]
+    given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
+    required = [parameter.name for parameter in given if parameter.default is inspect.Parameter.empty]
+    names = required or [parameter.name for parameter in given[:1]]
     if not names:
         return f"--input {INPUT_GRAMMAR}", ""
     takes, is_index = f"its forward takes {', '.join(names)}", _INDEX.search(names[0]) is not None
     layers = ((layer, shape) for layer in model.modules() for kind, shape in _FIRST if isinstance(layer, kind))
-    first = next((one for one in layers if isinstance(one[0], nn.Embedding) or not is_index), None)
+    first = next((row for row in layers if isinstance(row[0], nn.Embedding) or not is_index), None)
     shapes = [f"SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names]
     if first is not None:
         shapes[0] = first[1](first[0])
@@ -136,16 +139,16 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     return {}
 
 
-def random_tensor(one: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
+def random_tensor(given: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
     """A batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless told)."""
-    shape = (size, *(int(length) for length in one.shape))
-    if one.dtype == "bool" or one.dtype in INTEGRAL:
-        low, high = (0, 1) if one.low is None or one.high is None else (int(one.low), int(one.high))
-        return torch.randint(low, high + 1, shape, dtype=getattr(torch, one.dtype), device=device)
-    kind = getattr(torch, dtype or one.dtype)
-    if one.low is None or one.high is None:
+    shape = (size, *(int(length) for length in given.shape))
+    if given.dtype == "bool" or given.dtype in INTEGRAL:
+        low, high = (0, 1) if given.low is None or given.high is None else (int(given.low), int(given.high))
+        return torch.randint(low, high + 1, shape, dtype=getattr(torch, given.dtype), device=device)
+    kind = getattr(torch, dtype or given.dtype)
+    if given.low is None or given.high is None:
         return torch.randn(shape, dtype=kind, device=device)
-    return torch.empty(shape, dtype=kind, device=device).uniform_(one.low, one.high)
+    return torch.empty(shape, dtype=kind, device=device).uniform_(given.low, given.high)
 
 
 def own_batches(
@@ -307,10 +310,10 @@ def by_name(name: str) -> Optimizer:
     }
     if wanted not in every:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
-    found = every[wanted]
-    if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
+    chosen = every[wanted]
+    if inspect.signature(chosen.step).parameters["closure"].default is inspect.Parameter.empty:
         raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
-    return Optimizer(lambda p: found(p, lr=LEARNING_RATE), f"torch.optim.{found.__name__}")
+    return Optimizer(lambda p: chosen(p, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
 def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
@@ -344,11 +347,11 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 SCALED = ("cuda", "xpu", "cpu")
 # What a model calls its own activation checkpointing, and with which arguments it is switched on: transformers' names,
 # the newer one first, then timm's.
-CHECKPOINTING: tuple[tuple[str, tuple[bool, ...]], ...] = (
-    ("activation_checkpointing_enable", ()),
-    ("gradient_checkpointing_enable", ()),
-    ("set_grad_checkpointing", (True,)),
-)
+CHECKPOINTING: dict[str, tuple[bool, ...]] = {
+    "activation_checkpointing_enable": (),
+    "gradient_checkpointing_enable": (),
+    "set_grad_checkpointing": (True,),
+}
 # Failures of torch.compile itself are raised by these, each with the reason of a step below it as its cause.
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 # Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
@@ -401,7 +404,7 @@ class Workload:
         """Bytes of the optimizer's tensors on the device now; one that several entries share counts once."""
         entries = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = {id(value): value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
-        return sum(_tensor_bytes(one) for one in tensors.values() if one.device.type == self.device.type)
+        return sum(_tensor_bytes(tensor) for tensor in tensors.values() if tensor.device.type == self.device.type)
 
     @property
     def smallest_batch(self) -> int:
@@ -476,7 +479,7 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
             "",
             "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
         )
-    if any(nn.parameter.is_lazy(one) for one in (*model.parameters(), *model.buffers())):
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise TargetError(
             f"layers of {target.text} do not know their sizes yet",
             "lazy layers have weights once they have run",
@@ -526,9 +529,7 @@ def equip(
 
 def forward(workload: Workload, batch: Batch) -> Any:
     """The model's output for a batch, as the recipe has it run."""
-    if not workload.recipe.compile:
-        return workload.model(*batch.arguments, **batch.keywords)
-    with compiler_errors(workload.text):
+    with compiler_errors(workload.text) if workload.recipe.compile else contextlib.nullcontext():
         return workload.model(*batch.arguments, **batch.keywords)
 
 
@@ -595,23 +596,18 @@ def checkpoint(model: nn.Module, target: Target) -> None:
     """
     done: list[str] = []
     for path, module in model.named_modules():
-        if any(path.startswith(f"{outer}.") or not outer for outer in done):
-            continue
-        name, arguments = next(
-            ((name, given) for name, given in CHECKPOINTING if callable(getattr(module, name, None))), ("", ())
-        )
-        if not name:
+        switch = next((name for name in CHECKPOINTING if callable(getattr(module, name, None))), None)
+        if switch is None or any(path.startswith(f"{outer}.") or not outer for outer in done):
             continue
         try:
-            getattr(module, name)(*arguments)
+            getattr(module, switch)(*CHECKPOINTING[switch])
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UsageError(f"{target.text} refuses --grad-checkpointing", str(error), "leave it out") from error
         done.append(path)
     if not done:
-        names = " nor ".join(name for name, _ in CHECKPOINTING[1:])
         raise UsageError(
             f"{target.text} has no built-in checkpointing to switch on",
-            f"its model has neither {names}",
+            f"its model has neither {' nor '.join([*CHECKPOINTING][1:])}",
             "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         )
 
@@ -652,10 +648,10 @@ def compiler_errors(target: str) -> Iterator[None]:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # "backend='inductor' raised:" has its reason in the line below.
-        said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+        reason = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
         raise TargetError(
             f"torch.compile cannot compile {target}",
-            f"{type(error).__name__}: {said}",
+            f"{type(error).__name__}: {reason}",
             "leave --compile out, or see the traceback with --debug",
             trace="".join(traceback.format_exception(error)),
         ) from error
@@ -699,18 +695,20 @@ def find(target: Target) -> Callable[[], Any]:
         raise _on_import(target, error) from error
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise _on_import(target, error) from error
-    found: Any = module
+    factory: Any = module
     for name in (target.attribute or "").split("."):
-        if not hasattr(found, name):
+        if not hasattr(factory, name):
             public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")][:8]
             hint = f"it has {', '.join(public)}" if public else "it has no functions"
             raise TargetError(f"{target.file or target.module} has no {target.attribute}", hint)
-        found = getattr(found, name)
-    if not callable(found):
+        factory = getattr(factory, name)
+    if not callable(factory):
         raise TargetError(
-            f"the target {target.text} is not callable", f"it is {kind(found)}", "name a function that returns a module"
+            f"the target {target.text} is not callable",
+            f"it is {kind(factory)}",
+            "name a function that returns a module",
         )
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def _import_file(file: str) -> Any:
@@ -740,16 +738,16 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
     """Return what importing the target raised, with the target's own line: a script may work as it is imported."""
-    told = raised(f"importing the target {target.text}", error)
+    failure = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")
     trace = traceback.walk_tb(error.__traceback__) if file else ()
     lines = [line for frame, line in trace if Path(frame.f_code.co_filename).resolve() == Path(file).resolve()]
     if lines:
-        told.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
+        failure.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
         run = f"gpucheck run --dry cuda {file}"
-        told.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
-    return told
+        failure.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
+    return failure
 
 
 def raised(what: str, error: BaseException) -> TargetError:

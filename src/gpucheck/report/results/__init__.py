@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SearchResult,
         TransferResult,
     )
-    from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
+    from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.model import ModelResult
     from gpucheck.report.results.run import DryResult, RanksResult, RunResult
@@ -41,7 +41,6 @@ class Results(TypedDict, total=False):
     explain: ExplainResult
     find_batch_size: FoundBatchSize
     lint: LintResult
-    find_batch_size_devices: FoundBatchSizes
     find_batch_size_estimate: EstimatedBatchSize
     fleet_check: NodeDocument
     fleet_judge: FleetResult

@@ -1,4 +1,4 @@
-"""The answer of `find-batch-size`: for one device, for several, or as an estimate for another device.
+"""The answer of `find-batch-size`: for one device, or as an estimate for another device.
 
 Along an axis every size is a length. Keys with a default are newer than the first documents, which are read without
 them.
@@ -188,16 +188,6 @@ class FoundBatchSize:
     def axis_name(self) -> str | None:
         """The dimension whose length sizes are; None where they are batch sizes."""
         return self.axis.name if self.axis else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundBatchSizes:
-    """The answers of several devices: the id of the one that takes `least`, its size, and each device's own answer."""
-
-    least: str
-    max_batch_size: int | None
-    at_least: int | None = None
-    devices: tuple[FoundBatchSize, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,20 +44,17 @@ class NodeDevice:
     compute_capability: str | None = None
     multiprocessors: int | None = None
     memory_bus_width_bits: int | None = None
-    max_sm_clock_hz: float | None = None
-    max_memory_clock_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFigure:
-    """One rate of one device. `error` is the relative standard error of the median, None where it is not known."""
+    """One rate of one device."""
 
     device: str
     name: str
     case: str
     rate: float
     unit: str
-    error: float | None = None
     flags: tuple[str, ...] = ()
 
 
@@ -94,7 +91,7 @@ class NodeDocument:
 
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
-    """A device that is slower than its siblings, or than its part's floor: `ratio` to it, with its interval.
+    """A device that is slower than its siblings, or than its part's floor: `ratio` to it.
 
     `device` is `all devices` where the whole node is slow.
     """
@@ -104,8 +101,6 @@ class SlowDevice:
     rate: float
     unit: str
     ratio: float
-    low: float | None
-    high: float | None
     against: Literal["siblings", "peak"]
     certain: bool
 
