@@ -3,10 +3,10 @@ on the shared counters, and the lines of the program's source."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import json
+import linecache
 import math
 import mmap
 import os
@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucheck import naming, units
-from gpucheck.errors import BUG, FAILED, UNDECIDED, CannotLook, UsageError
+from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, descendants, interpreter_argv, python_argv
 from gpucheck.machine.child_stdio import mapped_library
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import counters, judge, ranks, ranks_findings, reached
+from gpucheck.program.run import counters, judge, ranks, ranks_findings
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -145,38 +145,24 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
                 while (code := running.wait()) is None:
-                    if running.is_torch_unseen:
-                        running.program.kill()
-                    elif running.child and not is_said:
+                    if running.child and not is_said:
                         is_said = True
                         emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
                 failure, read = running.failure(), counters.read(running.memory)
-                if running.is_torch_unseen:
-                    emit(Judged(judge.unseen("it was stopped before it trained for real")))
-                    return BUG
                 if failure is not None or not read.head[counters.TORCH_NS]:
                     emit(Judged(judge.not_seen(failure, running.child)))
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
-                result = judge.dry_result(read, counted, options, not_reached(read, began_s))
+                result = judge.dry_result(read, counted, options, folder)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
-    emit(Answered("run_dry", judge.relative(result, folder)))
+    emit(Answered("run_dry", result))
     found = judge.dry_findings(result, counted, folder)
     for finding in found:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
     return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
-
-
-def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
-    """The program's functions that a dry run did not reach."""
-    sources = Sources(began_s)
-    ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
-    trees = {file: tree for file in ran if (tree := sources.file(file)[1]) is not None}
-    left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
-    return tuple(reached.not_reached(trees, ran, left))
 
 
 def _watched(
@@ -229,9 +215,6 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
             emit(Answered("ranks", together))
             for finding in ranks_findings.findings(together):
                 emit(Judged(finding))
-    if running.is_torch_unseen:
-        emit(Judged(judge.unseen()))
-        return
     if failure is not None:
         emit(Judged(judge.not_seen(failure)))
         return
@@ -269,27 +252,22 @@ def scratch(*, enabled: bool) -> Iterator[str | None]:
     if not enabled:
         yield None
         return
-    here = os.getcwd()
-    size = _size(here)
-    if size > LARGEST:
-        sizes = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", sizes, "start it in a folder that contains only the program")
+    here, copied = os.getcwd(), 0
+
+    def copy(source: str, target: str) -> str:
+        nonlocal copied
+        copied += os.path.getsize(source)
+        if copied > LARGEST:
+            more = f"it has more than {units.capacity(LARGEST)}"
+            raise UsageError(
+                f"--scratch cannot copy {here}", more, "start it in a folder that contains only the program"
+            )
+        return shutil.copy2(source, target)
+
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
-        shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        shutil.copytree(here, path, ignore=_LEFT_OUT, ignore_dangling_symlinks=True, copy_function=copy)
         yield path
-
-
-def _size(path: str) -> int:
-    total = 0
-    for parent, folders, files in os.walk(path, followlinks=True):
-        folders[:] = set(folders) - _LEFT_OUT(parent, folders)
-        for name in files:
-            with contextlib.suppress(OSError):  # a link that leads nowhere is not copied either
-                total += os.path.getsize(os.path.join(parent, name))
-        if total > LARGEST:
-            break
-    return total
 
 
 _HOOK = Path(__file__).parent / "hook"
@@ -306,33 +284,20 @@ _LIBTORCH = "libtorch_cpu"
 @dataclass(slots=True)
 class Started:
     """A program that runs, and the counters that it writes to. `child` is a process of its that loaded torch while the
-    program itself had not, 0 if none was seen."""
+    hook saw no load, 0 if none was seen: a child, a program in its place, or itself by a loader of its own."""
 
     program: Program
     memory: mmap.mmap
     child: int = 0
-    _is_unseen: bool = False
 
     def wait(self) -> int | None:
         """Return how the program ended, negative for a signal; None where it still runs after a while."""
-        code = self.program.wait(_LOOK_EVERY_S if self._torch else _LOOK_FOR_TORCH_EVERY_S)
-        if code is None and self.memory[0] and not self._torch:
-            # A program that another took the place of has no hook.
-            self._is_unseen = mapped_library(_LIBTORCH, self.program.pid) is not None
-            loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
-            self.child = self.child or next(loaded, 0)
-        with counters.cells_of(self.memory) as cells:
-            self.child = self.child or cells[counters.CHILD]
+        is_seen = self.memory[counters.TORCH_BYTE]
+        code = self.program.wait(_LOOK_EVERY_S if is_seen else _LOOK_FOR_TORCH_EVERY_S)
+        if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE] and not self.child:
+            pids = (self.program.pid, *descendants(self.program.pid))
+            self.child = next((pid for pid in pids if mapped_library(_LIBTORCH, pid) is not None), 0)
         return code
-
-    @property
-    def _torch(self) -> int:
-        return self.memory[counters.TORCH_BYTE]
-
-    @property
-    def is_torch_unseen(self) -> bool:
-        """Return whether the program loaded torch, and the hook did not see it."""
-        return self._torch == counters.UNSEEN or (self._is_unseen and not self._torch)
 
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
@@ -386,51 +351,14 @@ def started(
 
 # -- from the counters to the answer -----------------------------------------------------------------------------------
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
-
-class Sources:
-    """The files of a program, each read once. What was changed after the program began says nothing of its lines."""
-
-    def __init__(self, began_s: float = math.inf) -> None:
-        self._began_s = began_s
-        self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
-
-    def line(self, file: str, line: int) -> tuple[str | None, bool | None]:
-        """The source of a line, and whether it is in a loop."""
-        lines, tree = self.file(file)
-        text = lines[line - 1].strip() if 0 < line <= len(lines) else None
-        if tree is None:
-            return text, None
-        path = _path_to(tree, line)
-        inner = [node for node in path if isinstance(node, _FUNCTIONS)]
-        within = path[path.index(inner[-1]) :] if inner else path
-        # A comprehension is one line's loop; the head of a `for` is not in it.
-        loops = [node for node in within if isinstance(node, _LOOPS)]
-        return text, any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
-
-    def file(self, file: str) -> tuple[list[str], ast.Module | None]:
-        """The lines of a file, and its syntax tree."""
-        if file not in self._files:
-            self._files[file] = [], None
-            with contextlib.suppress(OSError, SyntaxError, ValueError):
-                # A time that is still to come is that of a wrong clock, and no edit's.
-                if not self._began_s < Path(file).stat().st_mtime <= time.time():
-                    text = Path(file).read_text(encoding="utf-8")
-                    self._files[file] = text.splitlines(), ast.parse(text)
-        return self._files[file]
-
-
-def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
-    """The nodes that enclose a line, outermost first."""
-    path: list[ast.AST] = []
-    node: ast.AST | None = tree
-    while node is not None:
-        path.append(node)
-        below = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
-        node = next((child for child in below if child.lineno <= line <= (getattr(child, "end_lineno", 0) or 0)), None)
-    return path
+def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
+    """The source of a line. A file that was changed after the program began says nothing of it."""
+    with contextlib.suppress(OSError, ValueError):
+        # A time that is still to come is that of a wrong clock, and no edit's.
+        if not began_s < os.stat(file).st_mtime <= time.time():
+            return linecache.getline(file, line).strip() or None
+    return None
 
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
@@ -511,11 +439,10 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    traced = read.head[counters.TRACED_STEPS]
-    if traced:  # traced steps take longer: they stand apart as well
-        last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
-        apart = min(max(apart, last), len(rows) - 1)
-    first, steady = rows[:apart], rows[apart:]
+    # Traced steps take longer: they stand apart as well.
+    apart = min(max(apart, *(int(line["last_step"]) for line in read.said("trace")), 0), count - 1)
+    first = [row for row in rows if row["number"] < apart]
+    steady = rows[len(first) :]
     durations = [row["duration_ns"] / 1e9 for row in steady]
     steps = RunSteps(
         count,
@@ -594,7 +521,6 @@ _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_ag
 
 
 def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
-    sources = Sources(began_s)
     said = {int(line["site"]): line for line in read.said("site")}
     calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
     for number, row in enumerate(read.sites):
@@ -603,11 +529,10 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
             calls.setdefault((line["kind"], line["file"], line["line"]), []).append((row, line["discarded"]))
     lines = []
     for (kind, file, at), rows in calls.items():
-        source, in_loop = sources.line(file, at)
         fields: dict[str, Any] = {name: sum(row[name] for row, _ in rows) for name in _SUMS}
         fields |= {"steps": max(row["steps"] for row, _ in rows), "discarded": any(flag for _, flag in rows)}
         time_s = sum(row["time_ns"] for row, _ in rows) / 1e9
-        lines.append(RunLine(kind, file, at, time_s=time_s, in_loop=in_loop, source=source, **fields))
+        lines.append(RunLine(kind, file, at, time_s=time_s, source=source_of(file, at, began_s), **fields))
     return tuple(sorted(lines, key=lambda line: -line.time_s))
 
 

@@ -9,35 +9,29 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import ctypes
 import dis
 import functools
 import importlib
 import io
-import itertools
 import mmap
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
-import traceback
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
 from multiprocessing import spawn
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import DataLoader, IterableDataset
 
+from gpucheck.errors import CannotLook
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
-from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
+from gpucheck.program import engine, placement, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -67,13 +61,11 @@ _EARLY = (
 )
 
 
-class StepsDone(SystemExit):
-    """The steps that were asked for are done: the program ends as by `sys.exit(0)`."""
-
-
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
     """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
     global _world, _steps, _began_ns
+    if threading.current_thread() is not threading.main_thread():  # the modes are each thread's own
+        raise CannotLook("the program loads torch in a thread, which --dry does not follow")
     _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
@@ -96,8 +88,6 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _simulated.enter_context(simulated_cuda.simulated(_world))
-    if threading.current_thread() is not threading.main_thread():
-        _enter_in_main(made)
     _simulated.enter_context(engine.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
@@ -114,33 +104,13 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
-    hooks._replace(DataLoader, "__iter__", _beginning)
-    hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
-    warnings.showwarning = _of_caller(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
-
-
-def _enter_in_main(surface: simulated_cuda.Surface) -> None:
-    """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
-
-    def enter(_: Any) -> int:
-        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
-            _kept.append(mode)
-            mode.__enter__()
-        return 0
-
-    _kept.append(ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter))
-    ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
-
-
-# Objects that must stay alive.
-_kept: list[Any] = []
 
 
 def _without_ours(shown: Any) -> Any:
@@ -163,17 +133,6 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
     if is_ours(trace.tb_frame.f_code.co_filename):
         return following
     return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
-def _of_caller(shown: Any) -> Any:
-    """Return what prints a warning, at the user's line where torch took one of ours for it."""
-
-    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-        if is_ours(filename) and (place := here()) is not None:
-            filename, lineno = place.file, place.line
-        shown(message, category, filename, lineno, file, line)
-
-    return show
 
 
 def _device_of(tensor: Any) -> str | None:
@@ -199,7 +158,7 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
         c10d = distributed.distributed_c10d
-        init, (whole, device, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
+        init, (whole, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
 
         def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None:  # gloo for the CPU and NCCL for the GPUs
@@ -219,13 +178,9 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         for owner in (distributed, c10d):
             patches += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
-        # Torch's own tensors of objects go where the group takes them.
-        of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         patches += [
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
-            *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
-            *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
         ]
     prepared = spawn.get_preparation_data
 
@@ -237,47 +192,12 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
 
 _C10D = "torch.distributed.distributed_c10d"
-_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._get_object_coll_device", f"{_C10D}._world")
+_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._world")
 
 
 @functools.cache
 def _remark_nccl() -> None:
-    _remark("NCCL is replaced by gloo")
-
-
-# Methods that send tensors: each operation of `torch.distributed` calls one. Not `barrier`, which makes its own tensor.
-_COLLECTIVES = [
-    name
-    for name in (
-        *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv"),
-        *("recv_anysource", "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
-        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
-        *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "all_to_all_single"),
-    )
-    if torch.distributed.is_available() and hasattr(torch.distributed.ProcessGroup, name)
-]
-
-
-def _is_of_nccl(group: Any) -> bool:
-    """Return whether a group, None for all ranks, was asked for with NCCL alone: it takes no tensor of the CPU."""
-    return str(torch.distributed.get_backend(group)) == "nccl"
-
-
-def _collective(original: Any) -> Any:
-    """Return the method of a group, which NCCL refuses for a tensor on the CPU."""
-
-    @functools.wraps(original)
-    def called(group: Any, *args: Any, **kwargs: Any) -> Any:
-        known = torch_private.need(_OF_GROUPS[2]).pg_map
-        if group in known and _is_of_nccl(group):
-            with memory_peaks.unseen():
-                for tensor in engine.tensors_in([*args, kwargs]):
-                    if _world.claims.device(tensor) == simulated_devices.CPU:
-                        name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
-                        _world.apart("tensor", tensor, simulated_devices.device_of("cuda"), name, text)
-        return original(group, *args, **kwargs)
-
-    return called
+    _remark("NCCL is replaced by gloo, which also takes tensors on the CPU")
 
 
 _compile = torch.compile
@@ -300,21 +220,18 @@ def _remark(text: str) -> None:
 
 def _is_done() -> bool:
     """Return whether the steps that were asked for are behind: the counted ones, with all that follows each."""
-    return bool(hooks.cells[counters.STEPS] >= _steps) and hooks.memory is not None
+    return bool(hooks.cells[counters.STEPS] >= _steps)
 
 
 def _end_here() -> None:
-    _say("steps_done", place=text_of(here()))
-    for frame, line in traceback.walk_stack(sys._getframe(1)):
-        _say_left(frame.f_code, line)
-    raise StepsDone(0)
+    _say("steps_done")
+    raise SystemExit(0)
 
 
-# Iterators of loaders: the rounds, the steps and the time in backward passes when each began, and its length.
-_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
-# The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
-# data is ended at its step.
-_fed = 0
+# Iterators of loaders: their rounds, and the steps and the time in backward passes when each began.
+_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+# Whether a loop got batches of a loader: such loops end themselves. A program with other data is ended at its step.
+_is_fed = False
 # A program trains so many times the steps that were asked for: its loops over loaders are begun again.
 _MOST_EPOCHS = 3
 
@@ -324,114 +241,41 @@ def _following(original: Any) -> Any:
     While a loop gathers gradients, the steps count in place of the rounds."""
 
     def following(self: Any) -> Any:
-        global _fed
-        frame = sys._getframe(1)
+        global _is_fed
         done, backward = hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS]
-        if _is_by_hand(frame):
+        if _is_by_hand(sys._getframe(1)):
             if _is_done():
                 _end_here()
             return original(self)
-        rounds, done_before, backward_before, length = _rounds.get(self, (0, done, backward, None))
+        rounds, done_before, backward_before = _rounds.pop(self, (0, done, backward))
+        batch = original(self)  # its own end comes first
         gathers = _trains and backward != backward_before and done - done_before < _steps
-        is_over = rounds == length
-        if is_over or (rounds >= _steps and not gathers):
-            if done == done_before and backward == backward_before:  # it trained nothing
-                _fed = max(_fed - rounds, 0)
-            if not is_over:
-                _end_loop(frame)
-                raise StopIteration
-        _rounds[self] = rounds + 1, done_before, backward_before, length
-        batch = original(self)
-        _fed += 1
+        if rounds >= _steps and not gathers:
+            _end_loop()
+            raise StopIteration
+        _rounds[self] = rounds + 1, done_before, backward_before
+        _is_fed = True
         return batch
 
     return following
 
 
-def _beginning(original: Any) -> Any:
-    """A loader's `__iter__`, which may begin an iterator again whose workers stay."""
-
-    def beginning(self: Any) -> Any:
-        made = original(self)
-        try:
-            # An IterableDataset that was asked for its length makes torch warn.
-            length = None if isinstance(self.dataset, IterableDataset) else len(self)
-        except TypeError:  # a sampler without a length
-            length = None
-        _rounds[made] = 0, hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS], length
-        return made
-
-    return beginning
-
-
-def _is_loop(frame: FrameType) -> bool:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
-
-
 def _is_by_hand(frame: FrameType) -> bool:
     """Return whether the user's code calls `next()` and does not expect an end."""
-    names = frame.f_code.co_names
-    is_called = ("next" in names or "__next__" in names) and "StopIteration" not in names
-    return is_called and rank(frame.f_code.co_filename) == 0 and not _is_loop(frame)
+    code = frame.f_code
+    is_called = not {"next", "__next__"}.isdisjoint(code.co_names) and "StopIteration" not in code.co_names
+    is_loop = dis.opname[code.co_code[frame.f_lasti]] == "FOR_ITER"
+    return is_called and not is_loop and rank(code.co_filename) == 0
 
 
-def _end_loop(frame: FrameType) -> None:
+@functools.cache
+def _end_loop() -> None:
     """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
-    if not _sunk:
-        _simulated.enter_context(_sinking(_began_ns, _remark))
-        _sunk.append(True)
-    at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
-    inner = next(at, None)
-    if inner is not None:
-        _say_left(inner.f_code, inner.f_lineno, is_loop=True)
-    for outer in at:
-        if _is_loop(outer):
-            _say_left(outer.f_code, outer.f_lineno, is_loop=True)
+    _simulated.enter_context(engine.replaced(_sparing(_began_ns)))
+    _say("loop_ended")
 
 
-_sunk: list[bool] = []
 _began_ns = 0
-_left: set[tuple[Any, int, bool]] = set()
-
-
-def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
-    """A line of the user's that was left before its function ended."""
-    if rank(code.co_filename) or (code, line, is_loop) in _left:
-        return
-    _left.add((code, line, is_loop))
-    function = 0 if code.co_name == "<module>" else code.co_firstlineno
-    _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
-
-
-# The code that was at work as torch was called.
-_ran: set[CodeType] = set()
-
-
-def _reaching(original: Any) -> Any:
-    """`Surface.__torch_function__`: notes whose code calls torch."""
-
-    def reached(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            _ran.add(frame.f_code)
-            frame = frame.f_back
-        return original(self, func, types, args, kwargs)
-
-    return reached
-
-
-def _say_ran() -> None:
-    """The user's functions that called torch, and the files that may have others."""
-    ran: dict[str, list[int]] = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and rank(file) == 0:
-            ran[hooks.lines.path(file)] = []
-    for code in _ran:
-        if rank(code.co_filename) == 0:
-            ran.setdefault(hooks.lines.path(code.co_filename), []).append(code.co_firstlineno)
-    for file, begins in ran.items():
-        _say("ran", file=file, begins=begins)
 
 
 def _training(original: Any) -> Any:
@@ -448,15 +292,12 @@ def _training(original: Any) -> Any:
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     leader = hooks._steps.leader() if hooks._steps.leader is not None else None
     is_last = hooks.cells[counters.STEPS] >= _MOST_EPOCHS * _steps
-    if _is_done() and leader is optimizer and (is_last or not _fed):
+    if _is_done() and leader is optimizer and (is_last or not _is_fed):
         _end_here()
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
-    global _fed
-    leader = hooks._steps.leader() if hooks._steps.leader is not None else None
-    _fed = max(_fed - (leader is optimizer), 0)
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
             _say(
@@ -470,64 +311,40 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 # -- files that were there before --------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _sinking(began_ns: int, say: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, what would write over a file from before `began_ns` writes elsewhere; `say` gets a remark."""
+def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
+    """Return what in the place of calls that write over a file from before `began_ns` leaves it alone."""
 
-    def of(path: Any) -> Any:
-        """The path to write to in the place of this one: a file that the program made is its own."""
+    def is_older(path: Any) -> bool:
         try:
-            is_older = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
-            if not is_older or os.stat(path).st_ctime_ns >= began_ns:
-                return path
+            is_file = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
+            if not is_file or os.stat(path).st_ctime_ns >= began_ns:
+                return False
         except OSError:
-            return path
-        say(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
-        return os.path.join(folder, str(next(numbers)))
+            return False
+        _remark(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
+        return True
 
     def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        return opened(of(file) if "w" in mode else file, mode, *args, **kwargs)
+        return opened(os.devnull if "w" in mode and is_older(file) else file, mode, *args, **kwargs)
 
-    def saving(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return what takes the path as its second argument."""
+    def sparing(owner: Any, name: str, place: int, keyword: str = "") -> tuple[Any, str, Any]:
+        original = getattr(owner, name)
 
         @functools.wraps(original)
-        def saved(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if args:
-                args = (of(args[0]), *args[1:])
-            elif name in kwargs:
-                kwargs[name] = of(kwargs[name])
-            return original(value, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            path = args[place] if len(args) > place else kwargs.get(keyword)
+            return None if "dir_fd" not in kwargs and is_older(path) else original(*args, **kwargs)
 
-        return saved
+        return owner, name, call
 
-    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-            if of(target) is target:
-                original(source, target, *args, **kwargs)
-            else:
-                remove(source)
-
-        return moved
-
-    def removing(path: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs or of(path) is path:
-            remove(path, *args, **kwargs)
-
-    opened, remove, numbers = io.open, os.remove, itertools.count()
-    patches: list[tuple[Any, str, Any]] = [(builtins, "open", opening), (io, "open", opening)]
-    patches += [(owner, "save", saving(owner.save, "f")) for owner in (torch, torch.jit, torch.serialization)]
-    patches += [(os, name, moving(getattr(os, name))) for name in ("replace", "rename")]
-    patches += [(os, name, removing) for name in ("remove", "unlink")]
-    safetensors: Any = sys.modules.get("safetensors.torch")
-    if safetensors is not None:
-        patches.append((safetensors, "serialize_file", saving(safetensors.serialize_file, "filename")))
-    with (
-        tempfile.TemporaryDirectory(prefix="gpucheck-sink-", ignore_cleanup_errors=True) as folder,
-        engine.replaced(patches),
-    ):
-        yield
+    opened = io.open
+    patches = [(builtins, "open", opening), (io, "open", opening)]
+    patches += [sparing(owner, "save", 1, "f") for owner in (torch, torch.jit, torch.serialization)]
+    patches += [sparing(os, name, 1) for name in ("replace", "rename")]
+    patches += [sparing(os, name, 0) for name in ("remove", "unlink")]
+    if (safetensors := sys.modules.get("safetensors.torch")) is not None:
+        patches.append(sparing(safetensors, "serialize_file", 1, "filename"))
+    return patches
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -551,10 +368,6 @@ def _end() -> None:
             )
         if error is not None and ended_by is None:
             _say_error(error)
-        for frame, line in traceback.walk_tb(None if error is None else error.__traceback__):
-            _say_left(frame.f_code, line)
-        if _left:
-            _say_ran()
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:
@@ -587,9 +400,8 @@ def _say_error(error: BaseException) -> None:
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
     of_device = placement.is_of_device(error, text)
-    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cuda"))
+    _say("stopped", kind=type(error).__name__, text=text, place=text_of(place), of_device=of_device)
 
 
 def _row_of(moment: Moment[Place]) -> dict[str, Any]:

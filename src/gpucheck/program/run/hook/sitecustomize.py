@@ -8,26 +8,20 @@ import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process is there, the looking failed, and how torch came to be loaded.
+# Bytes of the counters: the process is there, the looking failed, and torch's load was seen.
 _STARTED, _FAILED, _TORCH = range(3)
-_SEEN, _UNSEEN, _BEFORE = 1, 2, 3
-# The cell of `counters.CHILD`.
-_CHILD = 8 * 17
 
 
-def _waiting(loaded, stolen):
+def _waiting(loaded):
     """Return `exec_module` of Python's loaders of source files, which waits for torch.
 
     All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
-    hand. A look-up does not. torch's parts without torch mean that a loader of the program's ran torch.
+    hand. A look-up does not, and neither does a loader of the program's own.
     """
     original = _LOADERS.exec_module
 
     def exec_module(self, module):
-        name = module.__name__
-        if name != "torch":
-            if name[:6] == "torch.":
-                stolen()
+        if module.__name__ != "torch":
             return original(self, module)
         loaded(None)
         was_on = gc.isenabled()
@@ -46,23 +40,11 @@ def _waiting(loaded, stolen):
 
 
 def _shared(path):
-    """The file as memory. No descriptor stays open: the program's own are to have the numbers that they always had."""
+    """The file as memory."""
+    import mmap
+
     with open(path, "r+b") as file:
-        if os.name != "posix" or sys.version_info >= (3, 13):
-            import mmap
-
-            return mmap.mmap(file.fileno(), 0, **({"trackfd": False} if os.name == "posix" else {}))
-        import ctypes
-
-        size = os.fstat(file.fileno()).st_size
-        call = ctypes.CDLL(None).mmap
-        call.restype = ctypes.c_void_p
-        call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(3 * [ctypes.c_int]), ctypes.c_long)
-        # PROT_READ | PROT_WRITE is 3 and MAP_SHARED 1, on every system that has them.
-        address = call(None, size, 3, 1, file.fileno(), 0)
-        if address in (None, ctypes.c_void_p(-1).value):
-            raise OSError("the counters cannot be mapped")
-        return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        return mmap.mmap(file.fileno(), 0)
 
 
 def _begin():
@@ -101,38 +83,29 @@ def _begin():
             is_told = type(error).__module__ == "gpucheck.errors"
             text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
-            end_dry()
+            if dry:  # the program would train for real
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(70)
         finally:
             sys.path.remove(root)
-
-    def end_dry():
-        if dry:  # the program would train for real
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(70)
 
     def loaded(module):
         """torch begins to load (None), or is there."""
         if os.getpid() != pid:  # a process that the program forked: nobody's counters are its
-            memory[_CHILD : _CHILD + 8] = os.getpid().to_bytes(8, sys.byteorder)
-        elif module is None:
-            memory[_TORCH] = _SEEN
+            return
+        if module is None:
+            memory[_TORCH] = 1
         else:
             look()
 
-    def stolen():
-        if os.getpid() != pid or memory[_TORCH] in (_SEEN, _UNSEEN):
-            return
-        memory[_TORCH] = _UNSEEN
-        end_dry()
-
     is_there = "torch" in sys.modules  # a file of the environment's, which Python reads before this one, has loaded it
-    memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
+    memory[_TORCH] = is_there
     memory[_STARTED] = 1
     if is_there:
         look()
     elif _LOADERS is not None:
-        _LOADERS.exec_module = _waiting(loaded, stolen)
+        _LOADERS.exec_module = _waiting(loaded)
 
 
 if "GPUCHECK_RUN" in os.environ:
