@@ -249,12 +249,12 @@ def test_a_part_of_a_line_that_was_not_cut_keeps_its_estimate(name: str, capabil
 def test_turing_without_tensor_cores_has_no_tensor_estimate(name: str) -> None:
     part = found(name, (7, 5), 14, clock_hz=1.665e9)
     assert {peak.dtype for peak in part.peaks} == {"float64", "float32"}
-    assert part.missing == "this part has no tensor cores"
+    assert part.missing == peaks.CUT
 
 
 def test_a_mining_card_has_no_rate() -> None:
     part = found("NVIDIA CMP 170HX", (8, 0), 70, 4096, clock_hz=1.41e9, memory_clock_hz=1.458e9)
-    assert part.peaks == () and part.missing == "the rates of mining GPUs are not known"
+    assert part.peaks == () and part.missing == peaks.CUT
 
 
 def test_what_cannot_even_be_estimated_says_why() -> None:

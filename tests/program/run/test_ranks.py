@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -163,26 +162,6 @@ def test_work_of_every_nth_step_is_named_with_its_period() -> None:
     assert {number: ranks_judge.ordinal(number) for number in numbers} == numbers
 
 
-def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
-    """It sits on a GPU that became hot, or behind a neighbour that came later."""
-    late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 1 and step >= 42)], 2)
-    verdict = ranks_judge.judge(late)
-    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
-    assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
-
-
-def test_what_all_ranks_have_of_a_long_tail_names_none_of_them() -> None:
-    """Each is beyond the median of its siblings in the mean: of eight sound ranks up to four were named."""
-    for seed in range(5):
-        random_ = random.Random(seed)
-        tail = [[0.005 * random_.lognormvariate(0.0, 1.0) for _ in range(8)] for _ in range(200)]
-        for late, expected in ((None, ()), (5, (5,))):
-            verdict = ranks_judge.judge(
-                table(lambda rank, step: [STEP_S + tail[step][rank] + 0.02 * (rank == late)], 8, 200)  # noqa: B023
-            )
-            assert (verdict.outcome == "straggler", verdict.ranks) == (late is not None, expected)
-
-
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
@@ -204,15 +183,6 @@ def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
         calls.append(Call("0", step, second, place=1))
     verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
-
-
-def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
-    calls = [
-        Call("0", step, {rank: -(0.03 - 0.02 * (rank == 1) + noise(rank, step)) for rank in range(4)})
-        for step in range(80)
-    ]
-    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls, inside=True))
-    assert verdict.ranks == (1,)
 
 
 # -- files of ranks ----------------------------------------------------------------------------------------------------
@@ -344,17 +314,6 @@ def test_clocks_of_hosts_that_were_not_compared_decide_nothing(tmp_path: Path) -
     assert rank_files.result(tmp_path).late == (1,)
 
 
-def test_ranks_with_other_host_names_have_clocks_of_their_own_whatever_the_launcher_says(tmp_path: Path) -> None:
-    """Sound ranks, started by srun: the clock of the second node is 5 ms ahead."""
-    for rank in range(3):
-        lines = steps_of(rank, -1)
-        lines[2]["rows"] = [[kind, number, at + 5 * MS * (rank == 2)] for kind, number, at in lines[2]["rows"]]
-        host = {"host": "node2"} if rank == 2 else {}
-        write(tmp_path, rank, lines, more=host)
-    result = rank_files.result(tmp_path)
-    assert (result.outcome, result.reason) == ("not_decided", "the clocks of the hosts could not be compared")
-
-
 def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path) -> None:
     """The clock of rank 2's host, 100 ms behind, was set right after a quarter of a job of 10 s."""
     for rank in range(3):
@@ -412,26 +371,6 @@ def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
     assert finding.title == "every 20th step takes 400 ms longer"
     assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
     assert shown.ranks_page(report_of(result)).body[0] == text.finding_line(finding)
-
-
-def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_path: Path) -> None:
-    """Rank 1 is late by 300 ms each tenth step; the others wait for it. Rank 0 goes on by itself for 20 steps."""
-    for rank in range(3):
-        lines = steps_of(rank, -1)
-        lost = 0
-        for step, (call, row) in enumerate(zip(lines[2]["rows"], lines[3]["rows"], strict=True)):
-            is_long = step % 10 == 9
-            call[2] += (lost + 300 * is_long * (rank == 1)) * MS
-            lost += 300 * is_long
-            row[0], row[1] = row[0] + lost * MS, row[1] + 300 * MS * is_long
-        if rank == 0:
-            lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
-        write(tmp_path, rank, lines)
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
-    assert finding.message.startswith(
-        "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, "
-        "in every 10th step: a checkpoint, an evaluation or logging"
-    )
 
 
 def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record(tmp_path: Path) -> None:
@@ -566,12 +505,6 @@ def test_a_message_that_is_not_seen_at_both_ends_decides_nothing(
     # From anybody: which peer it was is not known, how many is.
     any_ = {1: [[0, 80, 0], [2, 80, 80], [-1, 0, 80]]}
     assert pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0, counts=any_).busiest == (2,)
-
-
-def test_sends_and_receives_before_the_first_steps_change_nothing(tmp_path: Path) -> None:
-    for rank in range(3):
-        write(tmp_path, rank, [P2P | {"peers": [[1 - rank, 1, 1]] if rank < 2 else []}, *steps_of(rank, 1)])
-    assert rank_files.result(tmp_path).late == (1,)
 
 
 def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> None:
@@ -722,16 +655,6 @@ def test_ranks_that_wait_for_each_other_are_not_missing(tmp_path: Path) -> None:
             "rank 1 waits in another collective at /job/train.py:11"
         )
         assert finding.fix == "make them in one order on all ranks, whatever their group"
-
-
-def test_two_groups_of_one_name_blame_nobody(tmp_path: Path) -> None:
-    """split_group() of older torch counts the groups of each rank. The stages of a pipeline have other shapes."""
-    for rank in range(4):
-        lines = steps_of(rank, 1)
-        of = GROUP | {"ranks": [0, 1] if rank < 2 else [2, 3]}
-        write(tmp_path, rank, [KIND | {"sizes": [[8 if rank < 2 else 16]]}, of, *lines[2:]], world=4)
-    result = rank_files.result(tmp_path)
-    assert (result.mismatch, result.outcome, result.late) == (None, "not_decided", ())
 
 
 def test_all_ranks_in_a_call_are_not_cleared(tmp_path: Path) -> None:

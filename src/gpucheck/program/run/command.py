@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import re
-import shlex
 import shutil
 import statistics
 import sys
@@ -120,9 +119,7 @@ def _check_file(script: str) -> None:
         hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"the program {script!r} does not exist", "", hint)
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
-        files = sorted(name for name in os.listdir(script) if name.endswith(".py"))
-        programs = [shlex.join(["gpucheck", "run", os.path.join(script, name)]) for name in files]
-        raise UsageError(f"the folder {script!r} has no __main__.py", "", naming.few(programs, " or "))
+        raise UsageError(f"the folder {script!r} has no __main__.py", "", f"gpucheck run {script}/PROGRAM.py")
 
 
 # -- on a claimed device -----------------------------------------------------------------------------------------------
@@ -162,7 +159,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     for finding in found:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
-    return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
+    return judged if code >= 0 and judged == FAILED else code or judged
 
 
 def _watched(
@@ -171,8 +168,10 @@ def _watched(
     """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
+    code = None
     try:
-        while (code := running.wait()) is None:
+        while code is None:
+            code = running.wait()
             if watch is None:  # the device that the program uses first
                 uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
@@ -180,22 +179,16 @@ def _watched(
                         uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
                     )
             if watch is not None:
-                busy += _loads(watch)
-            if job is not None:
+                rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
+                busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
+            if job is not None and code is None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
-        if watch is not None:
-            busy += _loads(watch)
     finally:
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _loads(watch: Watch) -> list[tuple[float, float]]:
-    rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
-    return [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:

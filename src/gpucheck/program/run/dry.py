@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import torch_private
@@ -104,6 +105,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
+    hooks._replace(DataLoader, "__iter__", _beginning)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
@@ -247,8 +249,8 @@ def _following(original: Any) -> Any:
             if _is_done():
                 _end_here()
             return original(self)
-        rounds, done_before, backward_before = _rounds.pop(self, (0, done, backward))
         batch = original(self)  # its own end comes first
+        rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
         gathers = _trains and backward != backward_before and done - done_before < _steps
         if rounds >= _steps and not gathers:
             _end_loop()
@@ -258,6 +260,17 @@ def _following(original: Any) -> Any:
         return batch
 
     return following
+
+
+def _beginning(original: Any) -> Any:
+    """A loader's `__iter__`, which may begin an iterator again whose workers stay."""
+
+    def beginning(self: Any) -> Any:
+        made = original(self)
+        _rounds.pop(made, None)
+        return made
+
+    return beginning
 
 
 def _is_by_hand(frame: FrameType) -> bool:

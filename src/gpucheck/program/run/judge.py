@@ -417,17 +417,6 @@ def placed(result: DryResult) -> str:
     return f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
 
 
-def is_of_ended_loops(result: DryResult) -> bool:
-    """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
-    may have counted on all of its data."""
-    stop = result.stopped
-    if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
-        return False
-    if stop is None:
-        return (result.exit or 0) > 0
-    return not stop.of_device and _known(stop.text, "") is None and stop.kind != "OutOfMemoryError"
-
-
 def _how_far(result: DryResult) -> str:
     """How much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
@@ -503,9 +492,6 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
-        elif is_of_ended_loops(result):
-            why = "loops over a DataLoader were ended early, which may be the cause"
-            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", why)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
         return  # the memory has its own finding
@@ -517,10 +503,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         yield Finding(name, verdict, place, message, evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
-    if is_of_ended_loops(result):
-        why = f"{place}: {text}; loops over a DataLoader were ended early, which may be the cause"
-        yield Finding("run.dry.remark", "info", f"the program ended with {stop.kind}", why, evidence)
-        return
+    if result.loops_ended and not stop.of_device:
+        text += "; loops over a DataLoader were ended early, which may be the cause"
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
     by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'

@@ -91,15 +91,12 @@ class RankRecord:
     hidden: int = 0
     waited: int = 0
     failed: str = ""
-    # A group that was made again begins its numbers anew: how often, and its latest number.
-    _made: Counter[str] = field(default_factory=Counter)
+    # The latest number of each group.
     _latest: dict[str, int] = field(default_factory=dict)
 
     def key(self, kind: int, number: int) -> _Key:
         """A call by its group and number."""
-        group = self.kinds[kind]["group"]
-        made = self._made[group]
-        return f"{group}#{made}" if made else group, number
+        return self.kinds[kind]["group"], number
 
     @property
     def steps_made(self) -> int:
@@ -156,10 +153,12 @@ class RankRecord:
 
     def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
         group = self.kinds[kind]["group"]
-        if number <= self._latest.get(group, 0):
-            self._made[group] += 1
+        if number < self._latest.get(group, 0):  # made again, it begins its numbers anew: only the last one's count
+            for calls in (self.calls, self.inside, self.places):
+                for key in [key for key in calls if key[0] == group]:
+                    del calls[key]
         self._latest[group] = number
-        key = self.key(kind, number)
+        key = group, number
         self.calls[key] = kind, created_ns
         if duration_ms is not None and math.isfinite(duration_ms):
             self.inside[key] = float(duration_ms) / 1e3
@@ -250,7 +249,7 @@ def read(folder: Path) -> list[RankRecord]:
         alike = [record for record in ranks if name in record.groups]
         if len({record.groups[name] for record in alike}) > 1:
             for record in alike:
-                record.calls = {key: call for key, call in record.calls.items() if key[0].partition("#")[0] != name}
+                record.calls = {key: call for key, call in record.calls.items() if key[0] != name}
     return ranks
 
 
@@ -285,7 +284,6 @@ def result(folder: Path) -> RanksResult:
         busiest=verdict.ranks if verdict.outcome == "busiest" else (),
         since=verdict.since,
         periodic=_periodic(ranks, table, verdict),
-        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
@@ -387,7 +385,6 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
     for key in sorted(arrivals):
         times = arrivals[key]
         first = by_rank[min(times)]
-        # A group that was made again may have other members.
         expected = set(first.groups.get(key[0], callers[key[0]])) & set(by_rank)
         if len(times) < max(len(expected), 2):
             continue
@@ -424,7 +421,7 @@ def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, S
         return Verdict("not_decided", reason=reason)
     if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
         return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
-    callers = {group.partition("#")[0] for record in ranks for group, _ in record.calls}
+    callers = {group for record in ranks for group, _ in record.calls}
     groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
     peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
     return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
@@ -615,9 +612,7 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
         or (record.exit is not None and record.exit >= 0)
         or record.state[:1] in ("T", "t")
     }
-    members = {
-        key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
-    }
+    members = {key: set(by_rank[rank].groups.get(key[0], range(world))) for key, (_, rank) in first.items()}
     inside = {
         key: {record.rank for record in ranks if key in record.calls and record.calls[key][1] <= marked_ns}
         & members[key]

@@ -254,8 +254,6 @@ def _of_lateness(job: RanksResult) -> Finding:
     if job.periodic is not None and job.periodic.ranks:
         every = ranks_judge.ordinal(job.periodic.every)
         message += f", in every {every} step: a checkpoint, an evaluation or logging"
-    elif job.cost_share is not None and job.cost_share < 0.5:
-        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(job.cost_share)} of steps"
     if job.activity is not None:
         what = f"{job.activity} at {job.place}" if job.place else job.activity
         if job.activity_s is None:

@@ -445,10 +445,9 @@ class PeriodicWork:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
-    arise. `p2p` counts sends and receives. In a job with these in its steps arrivals name nobody: `busiest` are the
-    ranks of the stage that works longest by itself, without blame, and a late rank is slower than the siblings of its
-    stage, or than itself before step `since`."""
+    issued the calls (NCCL), or the time inside them. `p2p` counts sends and receives. In a job with these in its steps
+    arrivals name nobody: `busiest` are the ranks of the stage that works longest by itself, without blame, and a late
+    rank is slower than the siblings of its stage, or than itself before step `since`."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
@@ -466,7 +465,6 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
-    cost_share: float | None = None
     p2p: int = 0
     busiest: tuple[int, ...] = ()
     since: int | None = None
