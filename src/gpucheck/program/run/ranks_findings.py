@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -152,8 +151,7 @@ def _of_end(job: RanksResult) -> Finding | None:
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
-    raised = _raised(failed)
-    evidence: dict[str, Any] = {"raised": raised} if raised else {}
+    evidence: dict[str, Any] = {}
     after, fix = f"after {first.steps} steps", None
     others = names(row.rank for row in failed if row is not first)
     # An error that several raise at one line is no one rank's fault.
@@ -196,16 +194,6 @@ def _unknown_first(
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
     """The class and line of an error, which tell it from another: its text may name the rank."""
     return (row.raised.type, row.raised.place) if row.raised else (None, None)
-
-
-def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
-    """The errors of ranks, those alike together, in the order in which they ended."""
-    alike: dict[tuple[str | None, str | None], dict[str, Any]] = {}
-    for row in rows:
-        if row.raised is not None:
-            error = alike.setdefault(_kind(row), {"ranks": [], **dataclasses.asdict(row.raised)})
-            error["ranks"] = sorted([*error["ranks"], row.rank])
-    return [*alike.values()]
 
 
 def _error(raised: RankError | None, *, text: bool = True) -> str:
