@@ -358,10 +358,10 @@ def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Caus
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
-    found = cause_of(text, where) if SPEAKING_CLASSES.intersection(classes) else None
-    if found is None and any(name in classes for name in _OF_THE_RUNTIME):
+    cause = cause_of(text, where) if SPEAKING_CLASSES.intersection(classes) else None
+    if cause is None and any(name in classes for name in _OF_THE_RUNTIME):
         return BY_ID["device.runtime"]
-    return found
+    return cause
 
 
 @dataclass(frozen=True, slots=True)

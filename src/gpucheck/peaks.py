@@ -88,7 +88,7 @@ class Unknown:
 
 
 def parts() -> tuple[Part, ...]:
-    found = []
+    listed = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
         widths = tuple(width) if isinstance(width, list) else (width,)
@@ -105,8 +105,8 @@ def parts() -> tuple[Part, ...]:
             memory_bytes_per_s=row["memory_bytes_per_s"],
             bus_widths=widths,
         )
-        found.append(part)
-    return tuple(found)
+        listed.append(part)
+    return tuple(listed)
 
 
 def lookup(

@@ -155,10 +155,10 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", result))
-    found = judge.dry_findings(result, counted, folder)
-    for finding in found:
+    findings = judge.dry_findings(result, counted, folder)
+    for finding in findings:
         emit(Judged(finding))
-    judged = exit_code(tuple(found))
+    judged = exit_code(tuple(findings))
     return judged if code >= 0 and judged == FAILED else code or judged
 
 

@@ -29,7 +29,7 @@ from gpucheck.program.run.counters import SITES_AT
 now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
-_COUNT, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
+_, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
 # Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
 # something was seen in what it copies, all are.
 _CLOSELY = 32

@@ -54,15 +54,15 @@ _Said = tuple[str, Verdict, str, str]
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
     """The findings, the time first. Paths below `folder` are named without it."""
-    found = [time_finding(result)]
+    judged = [time_finding(result)]
     if _is_broken_off(result):
-        found.append(_end(result, folder))
+        judged.append(_end(result, folder))
     if result.out_of_memory is not None:
-        found.append(memory_finding(result.out_of_memory, folder))
+        judged.append(memory_finding(result.out_of_memory, folder))
     if result.growth is not None:
-        found.append(_growth(result, folder))
-    found += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
-    return found + of_lines(result, folder)
+        judged.append(_growth(result, folder))
+    judged += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
+    return judged + of_lines(result, folder)
 
 
 def in_child(pid: int) -> str:
@@ -74,7 +74,7 @@ def not_seen(failure: str | None, child: int = 0) -> Finding:
     """A program that was not measured: for a `failure` of ours, or because it did not load torch itself."""
     if failure is not None:
         title = "gpucheck could not measure the program"
-        return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
+        return Finding("run.not_seen", "inconclusive", title, failure, fix=_REPORT)
     fix = "run the child's own command under gpucheck run" if child else None
     title = in_child(child) if child else "the program did not load torch"
     return Finding("run.not_seen", "inconclusive", title, fix=fix)
@@ -85,14 +85,14 @@ _REPORT = "report it with the program's first lines, at the project's issue trac
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
     """Return what the counts of each line show: a warning where the line takes a part of the time that can be seen."""
-    found = []
+    judged = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
         where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
         said = (*_needless(line, verdict), *_waiting(line, result, verdict))
-        found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
-    return found
+        judged += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
+    return judged
 
 
 def at(file: str | None, line: int | None, folder: str) -> str:
@@ -302,14 +302,7 @@ _FORK_FIX = (
     "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
     "with spawn"
 )
-# `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
-_NOT_COUNTED = (
-    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB on earlier GPUs)",
-    "buffers of NCCL",
-    "the CUDA context (about 300 to 600 MiB for each process)",
-    "memory that the allocator caches or fragments",
-)
-# From this part of the memory on what is not counted decides.
+# From this part of the memory on what is not counted decides (workspaces, buffers of NCCL, the context, fragmentation).
 _CLOSE = 0.9
 
 
@@ -386,7 +379,6 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else from_json(MemoryMoment, exceeded["peak"]),
-        not_counted=_NOT_COUNTED,
     )
 
 
@@ -395,7 +387,7 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
 
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
     """All findings, the worst first. Advice on copies is what `run` gives, without times."""
-    found = [
+    judged = [
         *_mismatches(result),
         *_stop(result),
         *_undone(result),
@@ -405,10 +397,10 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_remarks(result),
     ]
     if not any(
-        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in found
+        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in judged
     ):
-        found.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
-    return sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        judged.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
+    return sorted(judged, key=lambda finding: WORST_FIRST.index(finding.verdict))
 
 
 def placed(result: DryResult) -> str:

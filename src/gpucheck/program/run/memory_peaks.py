@@ -450,9 +450,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
-    found: dict[Key[_Place], str] = {}
+    names: dict[Key[_Place], str] = {}
     if not kept:
-        return found
+        return names
     asked: dict[Key[_Place], int] = {}
     for tensor in gc.get_objects():
         if not issubclass(type(tensor), torch.Tensor):
@@ -461,13 +461,13 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
             owner = kept.get(tensor.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
             continue
-        if owner is None or owner in found or asked.get(owner, 0) >= _ASKED:
+        if owner is None or owner in names or asked.get(owner, 0) >= _ASKED:
             continue
         asked[owner] = asked.get(owner, 0) + 1
         for container in gc.get_referrers(tensor):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
-                found[owner] = f"{type(container).__name__} {name} of {len(container)}"
-    return found
+                names[owner] = f"{type(container).__name__} {name} of {len(container)}"
+    return names
 
 
 def _made_by(func: Any, result: Any) -> list[Any]:

@@ -280,7 +280,6 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks if decided else (),
         cost_s=verdict.cost_s if decided else None,
         last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
-        p2p=sum(record.p2p + sum(map(sum, record.peers.values())) for record in ranks),
         busiest=verdict.ranks if verdict.outcome == "busiest" else (),
         since=verdict.since,
         periodic=_periodic(ranks, table, verdict),

@@ -261,7 +261,6 @@ class DryMemory:
     gradients_bytes: int | None
     optimizer_bytes: int | None
     exceeded: MemoryMoment | None
-    not_counted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +444,7 @@ class PeriodicWork:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. `p2p` counts sends and receives. In a job with these in its steps
+    issued the calls (NCCL), or the time inside them. In a job with sends and receives in its steps
     arrivals name nobody: `busiest` are the ranks of the stage that works longest by itself, without blame, and a late
     rank is slower than the siblings of its stage, or than itself before step `since`."""
 
@@ -465,7 +464,6 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
-    p2p: int = 0
     busiest: tuple[int, ...] = ()
     since: int | None = None
     periodic: PeriodicWork | None = None

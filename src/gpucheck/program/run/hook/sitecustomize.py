@@ -55,7 +55,7 @@ def _begin():
         os.environ["PYTHONPATH"] = before[1:]
     else:
         os.environ.pop("PYTHONPATH", None)
-    sys.path[:] = [one for one in sys.path if os.path.abspath(one) != here]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
     memory, pid = _shared(path), os.getpid()
 
