@@ -391,8 +391,15 @@ def begin(asked: dict[str, Any]) -> None:
     recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
     if STACK_SIGNAL is not None:
-        path = os.path.splitext(asked["path"])[0] + ".stack"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        import fcntl
+
+        handle = low = os.open(
+            os.path.splitext(asked["path"])[0] + ".stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        with contextlib.suppress(OSError):  # a limit below that
+            # Far from the numbers that the program's own files get.
+            handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
+            os.close(low)
         faulthandler.register(STACK_SIGNAL, handle, all_threads=True, chain=False)
         if not faulthandler.is_enabled():  # an abort inside a backend leaves no other word of where it was
             faulthandler.enable(handle, all_threads=True)

@@ -40,11 +40,23 @@ def _waiting(loaded):
 
 
 def _shared(path):
-    """The file as memory."""
-    import mmap
-
+    """The file as memory. No descriptor stays open: the program's own are to have the numbers that they always had."""
     with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
+        if os.name != "posix" or sys.version_info >= (3, 13):
+            import mmap
+
+            return mmap.mmap(file.fileno(), 0, **({"trackfd": False} if os.name == "posix" else {}))
+        import ctypes
+
+        size = os.fstat(file.fileno()).st_size
+        call = ctypes.CDLL(None).mmap
+        call.restype = ctypes.c_void_p
+        call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(3 * [ctypes.c_int]), ctypes.c_long)
+        # PROT_READ | PROT_WRITE is 3 and MAP_SHARED 1, on every system that has them.
+        address = call(None, size, 3, 1, file.fileno(), 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError("the counters cannot be mapped")
+        return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
 def _begin():
