@@ -189,23 +189,23 @@ def test_a_forward_pass_after_gathered_gradients_is_no_step(dry: Dry, tmp_path: 
     assert {entry["phase"] for entry in held if entry["place"] == f"prog.py:{line}"} == {"forward"}
 
 
-def test_a_loop_without_an_end_is_ended(dry: Dry, tmp_path: Path) -> None:
+def test_a_loop_without_an_end_is_ended_and_what_follows_it_is_named(dry: Dry, tmp_path: Path) -> None:
     (tmp_path / "prog.py").write_text(
         LOOPS + "while True:\n    train()\n    if optimizer is None:\n        break\nevaluate('cpu')\n"
     )
     document = dry("prog.py", cwd=tmp_path)
     result = document["results"]["run_dry"]
-    assert (result["steps"], result["ended_after_steps"]) == (6, True)
-    first = "✓ cuda:0 (simulated GPU): no tensor was on the wrong device in what ran · ended after 6 steps"
+    assert (result["steps"], result["ended_after_steps"], result["not_reached"]) == (6, True, ["evaluate()"])
+    first = "✓ cuda:0 (simulated GPU): no tensor was on the wrong device in what ran; evaluate() was not reached"
     assert first in " ".join(document["screen"].split())
 
 
-def test_an_error_after_a_loop_was_ended_early_decides_nothing(dry: Dry, tmp_path: Path) -> None:
+def test_an_error_after_a_loop_was_ended_early_is_a_remark(dry: Dry, tmp_path: Path) -> None:
     (tmp_path / "prog.py").write_text(LOOPS + "rounds = train()\nassert rounds == 16, rounds\nevaluate('cpu')\n")
-    document = dry("prog.py", cwd=tmp_path, status=1)
-    ((name, title),) = wrong(document)
-    assert (name, title) == ("run.dry.followed", f"not judged from prog.py:{LOOPS.count(chr(10)) + 2} on")
-    assert "loops over a DataLoader were ended early, which may be the cause" in " ".join(document["screen"].split())
+    document = dry("prog.py", cwd=tmp_path)
+    assert document["results"]["run_dry"]["not_reached"] == ["evaluate()"]
+    (said,) = [entry for entry in document["findings"] if entry["id"] == "run.dry.remark"]
+    assert said["title"] == "the program ended with AssertionError"
 
 
 SAVING = """
@@ -258,24 +258,41 @@ except RuntimeError as error:
 GROUP = """
 import os, torch, torch.distributed as dist
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-dist.init_process_group("nccl")
+dist.init_process_group("{backend}")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
 model(torch.ones(2, 2, device="cuda")).sum().backward()
 objects = [None]
-dist.all_gather_object(objects, {"a": 1})
+dist.all_gather_object(objects, {{"a": 1}})
 dist.barrier()
+on_host = dist.new_group(backend="gloo")
+dist.all_reduce(torch.ones(2), group=on_host)
 group, x = dist.new_group([0]), torch.ones(2, device="cuda")
-dist.all_reduce(x)
-dist.all_gather([torch.zeros(2, device="cuda")], x)
-print(dist.get_backend(), dist.get_backend(group), dist.get_backend(dist.new_group(backend="gloo")))
+print(dist.get_backend(), dist.get_backend(group), dist.get_backend(on_host))
+{call}
 dist.destroy_process_group()
 """
+SENT = {
+    "all_reduce": "dist.all_reduce(x{cpu})",
+    "broadcast": "dist.broadcast(x{cpu}, 0, group=group)",
+    "gathered": "dist.all_gather([torch.zeros(2{device})], x)",
+    "coalesced": "dist.all_gather_into_tensor(torch.zeros(2{device}), x)",
+    "later": "dist.all_reduce(x{cpu}, async_op=True).wait()",
+}
 
 
-def test_gloo_stands_in_for_nccl(dry: Dry, tmp_path: Path) -> None:
-    (tmp_path / "sends.py").write_text(GROUP)
-    document = dry("sends.py", cwd=tmp_path)
-    assert wrong(document) == [] and document["stdout"].split() == ["nccl", "nccl", "gloo"]
+@pytest.mark.parametrize("name", SENT)
+def test_nccl_takes_no_tensor_of_the_cpu(name: str, dry: Dry, tmp_path: Path) -> None:
+    def judged(status: int, backend: str = "nccl", **put: str) -> dict[str, Any]:
+        (tmp_path / "sends.py").write_text(GROUP.format(call=SENT[name].format(**put), backend=backend))
+        return dry("sends.py", cwd=tmp_path, status=status)
+
+    document = judged(1, cpu=".cpu()", device="")
+    ((identifier, title),) = wrong(document)
+    assert (identifier, title.split()[0]) == ("run.dry.mismatch", "sends.py:14")
+    assert "RuntimeError: No backend type associated with device type cpu" in document["screen"]
+    right = judged(0, cpu="", device=", device='cuda'")
+    assert wrong(right) == [] and right["stdout"].split() == ["nccl", "nccl", "gloo"]
+    assert wrong(judged(0, "cpu:gloo,cuda:nccl", cpu=".cpu()", device=", device='cuda'")) == []
 
 
 def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None:
@@ -535,6 +552,8 @@ LOADED = {
     "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nloader.exec_module(torch)",
     "by hand": "import importlib.util, sys\nspec = importlib.util.find_spec('torch')\n"
     "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(torch)",
+    "in a thread": "import threading\nthread = threading.Thread(target=__import__, args=('torch',))\n"
+    "thread.start()\nthread.join()\nimport torch",
     "past all other finders": "import sys\nfrom importlib.machinery import PathFinder\n"
     "sys.meta_path.insert(0, PathFinder)\nimport torch",
 }
@@ -578,23 +597,43 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
-ELSEWHERE = {
+UNSEEN = {
+    "a loader of its own": LOADER + "import torch\nprint('trains')\n",
+    "in its place another program": "import os, sys, time\nif len(sys.argv) == 1:\n"
+    "    os.execv(sys.executable, [sys.executable, *sys.argv, 'again'])\n"
+    "import torch\ntime.sleep(60)\nprint('trains')\n",
+}
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_a_program_whose_torch_is_not_seen_is_stopped(way: str, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(UNSEEN[way])
+    done = gpucheck("run", "--dry", "cuda", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "a bug in gpucheck" in done.stderr
+
+
+def test_a_program_whose_torch_is_not_seen_keeps_its_status(gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOADER + "import torch\nprint('trains')\nsys.exit(5)\n")
+    done = gpucheck("run", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (5, "trains\n")
+    assert "a bug in gpucheck" in done.stderr
+
+
+CHILD = {
     "forked": "import os\nif not os.fork():\n    import torch\n    os._exit(0)\nos.wait()\n",
     "started": "import subprocess, sys\nline = 'import torch, time; time.sleep(2)'\n"
     "subprocess.run([sys.executable, '-c', line])\n",
-    "in its place": "import os, sys, time\nif len(sys.argv) == 1:\n"
-    "    os.execv(sys.executable, [sys.executable, *sys.argv, 'again'])\nimport torch\ntime.sleep(2)\n",
-    "by a loader of its own": LOADER + "import torch, time\ntime.sleep(2)\n",
 }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded")
-@pytest.mark.parametrize(("way", "is_dry"), [*((way, False) for way in ELSEWHERE), ("started", True)])
-def test_torch_that_is_not_seen_is_said_so(way: str, is_dry: bool, gpucheck: Gpucheck, tmp_path: Path) -> None:
-    (tmp_path / "prog.py").write_text(ELSEWHERE[way])
+@pytest.mark.parametrize(("way", "is_dry"), [("forked", False), ("started", False), ("started", True)])
+def test_torch_in_a_child_alone_is_said_so(way: str, is_dry: bool, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(CHILD[way])
     done = gpucheck("run", *(("--dry", "cuda") if is_dry else ()), "prog.py", cwd=tmp_path, whole=True)
     assert done.returncode == (4 if is_dry else 0)
-    assert re.search(r"^\? .*torch was loaded in process \d+, not measured", done.stderr, re.MULTILINE)
+    assert re.search(r"^\? .*torch was loaded in child \d+, not measured", done.stderr, re.MULTILINE)
 
 
 def test_a_traceback_shows_no_frame_of_ours(dry: Dry) -> None:

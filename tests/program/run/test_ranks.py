@@ -769,7 +769,8 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
     finding = judged(*[["ValueError", f"bad label {rank}", "/job/train.py", 31] for rank in range(4)])
     assert finding.title == "all 4 ranks raised ValueError at /job/train.py:31"
     assert finding.message == "bad label 0; after 7 steps"
-    assert finding.evidence == {}
+    error = {"type": "ValueError", "message": "bad label 0", "place": "/job/train.py:31"}
+    assert finding.evidence == {"raised": [{"ranks": [0, 1, 2, 3], **error}]}
     # The launcher ended the last before it came to its error.
     finding = judged(bad, bad, bad, (), codes={3: -15})
     assert finding.title == "ranks 0–2 raised ValueError at /job/train.py:31"
@@ -780,9 +781,10 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
     finding = judged(gone, bad, gone, lost=(0, 2))
     assert finding.title == "rank 1 ended first, exit 1"
     assert finding.message == (
-        "ValueError at /job/train.py:31: bad label 17; after 7 steps; ranks 0 and 2 failed after it"
+        "ValueError at /job/train.py:31: bad label 17; after 7 steps; ranks 0 and 2 failed after it; ranks 0 and 2 "
+        "raised RuntimeError at /job/train.py:40"
     )
-    assert finding.evidence == {"rank": 1}
+    assert [error["ranks"] for error in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
     # A handler of the program's, which exits as shells say it.
     assert judged((), bad, codes={0: 143}).title == "rank 0 ended first, exit 143 (SIGTERM)"
 

@@ -3,6 +3,7 @@ on the shared counters, and the lines of the program's source."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import itertools
 import json
@@ -22,12 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucheck import naming, units
-from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
+from gpucheck.errors import BUG, FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, descendants, interpreter_argv, python_argv
 from gpucheck.machine.child_stdio import mapped_library
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import counters, judge, ranks, ranks_findings
+from gpucheck.program.run import counters, judge, ranks, ranks_findings, reached
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -142,16 +143,21 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
                 while (code := running.wait()) is None:
-                    if running.child and not is_said:
+                    if running.is_torch_unseen:
+                        running.program.kill()
+                    elif running.child and not is_said:
                         is_said = True
                         emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
                 failure, read = running.failure(), counters.read(running.memory)
+                if running.is_torch_unseen:
+                    emit(Judged(judge.unseen("it was stopped before it trained for real")))
+                    return BUG
                 if failure is not None or not read.head[counters.TORCH_NS]:
                     emit(Judged(judge.not_seen(failure, running.child)))
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
-                result = judge.dry_result(read, counted, options, folder)
+                result = judge.dry_result(read, counted, options, folder, not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", result))
@@ -159,7 +165,19 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     for finding in findings:
         emit(Judged(finding))
     judged = exit_code(tuple(findings))
-    return judged if code >= 0 and judged == FAILED else code or judged
+    return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
+
+
+def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
+    """The program's functions that a dry run did not reach."""
+    ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
+    trees = {}
+    for file in ran:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            if _is_as_it_ran(file, began_s):
+                trees[file] = ast.parse(Path(file).read_bytes())
+    left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
+    return tuple(reached.not_reached(trees, ran, left))
 
 
 def _watched(
@@ -208,6 +226,9 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
             emit(Answered("ranks", together))
             for finding in ranks_findings.findings(together):
                 emit(Judged(finding))
+    if running.is_torch_unseen:
+        emit(Judged(judge.unseen()))
+        return
     if failure is not None:
         emit(Judged(judge.not_seen(failure)))
         return
@@ -277,20 +298,30 @@ _LIBTORCH = "libtorch_cpu"
 @dataclass(slots=True)
 class Started:
     """A program that runs, and the counters that it writes to. `child` is a process of its that loaded torch while the
-    hook saw no load, 0 if none was seen: a child, a program in its place, or itself by a loader of its own."""
+    program itself had not, 0 if none was seen. `is_replaced` is whether a program in its place, without the hook, did.
+    """
 
     program: Program
     memory: mmap.mmap
     child: int = 0
+    is_replaced: bool = False
 
     def wait(self) -> int | None:
         """Return how the program ended, negative for a signal; None where it still runs after a while."""
         is_seen = self.memory[counters.TORCH_BYTE]
         code = self.program.wait(_LOOK_EVERY_S if is_seen else _LOOK_FOR_TORCH_EVERY_S)
-        if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE] and not self.child:
-            pids = (self.program.pid, *descendants(self.program.pid))
-            self.child = next((pid for pid in pids if mapped_library(_LIBTORCH, pid) is not None), 0)
+        if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE]:
+            # The hook says that torch loads before its library is there.
+            is_mapped = mapped_library(_LIBTORCH, self.program.pid) is not None
+            self.is_replaced |= is_mapped and not self.memory[counters.TORCH_BYTE]
+            loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
+            self.child = self.child or next(loaded, 0)
         return code
+
+    @property
+    def is_torch_unseen(self) -> bool:
+        """Return whether the program loaded torch, and the hook did not see it."""
+        return self.is_replaced or self.memory[counters.TORCH_BYTE] == counters.UNSEEN
 
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
@@ -348,10 +379,14 @@ def started(
 def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
     """The source of a line. A file that was changed after the program began says nothing of it."""
     with contextlib.suppress(OSError, ValueError):
-        # A time that is still to come is that of a wrong clock, and no edit's.
-        if not began_s < os.stat(file).st_mtime <= time.time():
+        if _is_as_it_ran(file, began_s):
             return linecache.getline(file, line).strip() or None
     return None
+
+
+def _is_as_it_ran(file: str, began_s: float) -> bool:
+    """Return whether a file was not changed since. A time that is still to come is that of a wrong clock."""
+    return not began_s < os.stat(file).st_mtime <= time.time()
 
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.

@@ -16,7 +16,7 @@ CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
 # -- the head: one cell each. The bytes of the first are the hook's: whether the program's process came to its start,
-# whether the looking failed, and whether torch's load was seen. ------------------------------------------------------
+# whether the looking failed, and whether torch's load was seen, was not, or its library was there before. -------------
 (
     STARTED,
     TORCH_NS,
@@ -35,7 +35,7 @@ SIZE = CELLS * 8 + TEXT_BYTES
     TORCH_CPU_NS,
     FORK_ERRORS,
 ) = range(16)
-TORCH_BYTE = 2
+TORCH_BYTE, UNSEEN = 2, 2
 # Text of the last error that a forked process met, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)

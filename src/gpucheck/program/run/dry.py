@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import ctypes
 import dis
 import functools
 import importlib
@@ -19,20 +20,20 @@ import re
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections import Counter
 from multiprocessing import spawn
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader
 
-from gpucheck.errors import CannotLook
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
-from gpucheck.program import engine, placement, simulated_cuda, simulated_devices
+from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -65,8 +66,6 @@ _EARLY = (
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
     """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
     global _world, _steps, _began_ns
-    if threading.current_thread() is not threading.main_thread():  # the modes are each thread's own
-        raise CannotLook("the program loads torch in a thread, which --dry does not follow")
     _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
@@ -89,6 +88,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _simulated.enter_context(simulated_cuda.simulated(_world))
+    if threading.current_thread() is not threading.main_thread():
+        _enter_in_main(made)
     _simulated.enter_context(engine.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
@@ -106,6 +107,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", _beginning)
+    hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
@@ -113,6 +115,23 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     sys.excepthook = _without_ours(sys.excepthook)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
+
+
+def _enter_in_main(surface: simulated_cuda.Surface) -> None:
+    """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
+
+    def enter(_: Any) -> int:
+        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
+            _kept.append(mode)
+            mode.__enter__()
+        return 0
+
+    _kept.append(ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter))
+    ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
+
+
+# Objects that must stay alive.
+_kept: list[Any] = []
 
 
 def _without_ours(shown: Any) -> Any:
@@ -160,7 +179,7 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
         c10d = distributed.distributed_c10d
-        init, (whole, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
+        init, (whole, device, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
 
         def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None:  # gloo for the CPU and NCCL for the GPUs
@@ -180,9 +199,13 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         for owner in (distributed, c10d):
             patches += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
+        # Torch's own tensors of objects go where the group takes them.
+        of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         patches += [
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
+            *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
+            *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
         ]
     prepared = spawn.get_preparation_data
 
@@ -194,12 +217,47 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
 
 _C10D = "torch.distributed.distributed_c10d"
-_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._world")
+_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._get_object_coll_device", f"{_C10D}._world")
 
 
 @functools.cache
 def _remark_nccl() -> None:
-    _remark("NCCL is replaced by gloo, which also takes tensors on the CPU")
+    _remark("NCCL is replaced by gloo")
+
+
+# Methods that send tensors: each operation of `torch.distributed` calls one. Not `barrier`, which makes its own tensor.
+_COLLECTIVES = [
+    name
+    for name in (
+        *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv"),
+        *("recv_anysource", "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
+        *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "all_to_all_single"),
+    )
+    if torch.distributed.is_available() and hasattr(torch.distributed.ProcessGroup, name)
+]
+
+
+def _is_of_nccl(group: Any) -> bool:
+    """Return whether a group, None for all ranks, was asked for with NCCL alone: it takes no tensor of the CPU."""
+    return str(torch.distributed.get_backend(group)) == "nccl"
+
+
+def _collective(original: Any) -> Any:
+    """Return the method of a group, which NCCL refuses for a tensor on the CPU."""
+
+    @functools.wraps(original)
+    def called(group: Any, *args: Any, **kwargs: Any) -> Any:
+        known = torch_private.need(_OF_GROUPS[2]).pg_map
+        if group in known and _is_of_nccl(group):
+            with memory_peaks.unseen():
+                for tensor in engine.tensors_in([*args, kwargs]):
+                    if _world.claims.device(tensor) == simulated_devices.CPU:
+                        name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
+                        _world.apart("tensor", tensor, simulated_devices.device_of("cuda"), name, text)
+        return original(group, *args, **kwargs)
+
+    return called
 
 
 _compile = torch.compile
@@ -227,6 +285,8 @@ def _is_done() -> bool:
 
 def _end_here() -> None:
     _say("steps_done")
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        _say_left(frame.f_code, line)
     raise SystemExit(0)
 
 
@@ -245,7 +305,8 @@ def _following(original: Any) -> Any:
     def following(self: Any) -> Any:
         global _is_fed
         done, backward = hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS]
-        if _is_by_hand(sys._getframe(1)):
+        frame = sys._getframe(1)
+        if _is_by_hand(frame):
             if _is_done():
                 _end_here()
             return original(self)
@@ -253,7 +314,7 @@ def _following(original: Any) -> Any:
         rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
         gathers = _trains and backward != backward_before and done - done_before < _steps
         if rounds >= _steps and not gathers:
-            _end_loop()
+            _end_loop(frame)
             raise StopIteration
         _rounds[self] = rounds + 1, done_before, backward_before
         _is_fed = True
@@ -277,18 +338,67 @@ def _is_by_hand(frame: FrameType) -> bool:
     """Return whether the user's code calls `next()` and does not expect an end."""
     code = frame.f_code
     is_called = not {"next", "__next__"}.isdisjoint(code.co_names) and "StopIteration" not in code.co_names
-    is_loop = dis.opname[code.co_code[frame.f_lasti]] == "FOR_ITER"
-    return is_called and not is_loop and rank(code.co_filename) == 0
+    return is_called and not _is_loop(frame) and rank(code.co_filename) == 0
+
+
+def _is_loop(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
+
+
+def _end_loop(frame: FrameType) -> None:
+    """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
+    _spare()
+    at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
+    for number, outer in enumerate(at):
+        if not number or _is_loop(outer):  # the loop itself, and those that go on through generators
+            _say_left(outer.f_code, outer.f_lineno, is_loop=True)
 
 
 @functools.cache
-def _end_loop() -> None:
-    """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
+def _spare() -> None:
     _simulated.enter_context(engine.replaced(_sparing(_began_ns)))
-    _say("loop_ended")
 
 
 _began_ns = 0
+
+
+@functools.cache
+def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
+    """A line of the user's that was left before its function ended."""
+    if rank(code.co_filename) == 0:
+        function = 0 if code.co_name == "<module>" else code.co_firstlineno
+        _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
+
+
+# The code that was at work as torch was called.
+_ran: set[CodeType] = set()
+
+
+def _reaching(original: Any) -> Any:
+    """`Surface.__torch_function__`: notes whose code calls torch."""
+
+    def reached(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            _ran.add(frame.f_code)
+            frame = frame.f_back
+        return original(self, func, types, args, kwargs)
+
+    return reached
+
+
+def _say_ran() -> None:
+    """The user's functions that called torch, and the files that may have others."""
+    ran: dict[str, list[int]] = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and rank(file) == 0:
+            ran[hooks.lines.path(file)] = []
+    for code in _ran:
+        if rank(code.co_filename) == 0:
+            ran.setdefault(hooks.lines.path(code.co_filename), []).append(code.co_firstlineno)
+    for file, begins in ran.items():
+        _say("ran", file=file, begins=begins)
 
 
 def _training(original: Any) -> Any:
@@ -381,6 +491,10 @@ def _end() -> None:
             )
         if error is not None and ended_by is None:
             _say_error(error)
+        for frame, line in traceback.walk_tb(None if error is None else error.__traceback__):
+            _say_left(frame.f_code, line)
+        if _say_left.cache_info().currsize:
+            _say_ran()
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:

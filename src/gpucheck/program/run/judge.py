@@ -66,18 +66,23 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def in_child(pid: int) -> str:
-    """Return the sentence on torch where the hook did not see its load: usually in a child of the program's."""
-    return f"torch was loaded in process {pid}, not measured"
+    """Return the sentence on torch in a child of the program's."""
+    return f"torch was loaded in child {pid}, not measured"
 
 
 def not_seen(failure: str | None, child: int = 0) -> Finding:
     """A program that was not measured: for a `failure` of ours, or because it did not load torch itself."""
     if failure is not None:
         title = "gpucheck could not measure the program"
-        return Finding("run.not_seen", "inconclusive", title, failure, fix=_REPORT)
+        return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
     fix = "run the child's own command under gpucheck run" if child else None
     title = in_child(child) if child else "the program did not load torch"
     return Finding("run.not_seen", "inconclusive", title, fix=fix)
+
+
+def unseen(then: str = "") -> Finding:
+    """A program that loaded torch in a way that gpucheck does not see."""
+    return not_seen("the program loaded torch in a way that it does not see" + (f"; {then}" if then else ""))
 
 
 _REPORT = "report it with the program's first lines, at the project's issue tracker"
@@ -302,6 +307,7 @@ _FORK_FIX = (
     "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
     "with spawn"
 )
+_ENDED_LOOPS = "loops over a DataLoader were ended early, which may be the cause"
 # From this part of the memory on what is not counted decides (workspaces, buffers of NCCL, the context, fragmentation).
 _CLOSE = 0.9
 
@@ -311,6 +317,7 @@ def dry_result(
     counted: RunResult,
     options: RunOptions,
     folder: str = "",
+    not_reached: tuple[str, ...] = (),
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters; files are named from `folder`."""
     assert options.dry is not None
@@ -334,7 +341,8 @@ def dry_result(
         remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
         mixed=tuple(_errors_caught(read, stopped)),
         trains=written_at_end is not None and written_at_end["trains"],
-        loops_ended=any(read.said("loop_ended")),
+        loops_ended=any(line["is_loop"] for line in read.said("left")),
+        not_reached=not_reached,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
@@ -404,9 +412,22 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
 
 
 def placed(result: DryResult) -> str:
-    """The sentence on a run without a finding, which says so if a part of the program did not run."""
-    is_whole = not result.ended_after_steps and not result.loops_ended
-    return f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+    """The sentence on a run without a finding, which says so if a part of the program is known not to have run."""
+    is_whole = not result.not_reached and not is_of_ended_loops(result)
+    text = f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+    were = "was" if len(result.not_reached) == 1 else "were"
+    return f"{text}; {', '.join(result.not_reached)} {were} not reached" if result.not_reached else text
+
+
+def is_of_ended_loops(result: DryResult) -> bool:
+    """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
+    may have counted on all of its data."""
+    stop = result.stopped
+    if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
+        return False
+    if stop is None:
+        return (result.exit or 0) > 0
+    return not stop.of_device and _known(stop.text, "") is None and stop.kind != "OutOfMemoryError"
 
 
 def _how_far(result: DryResult) -> str:
@@ -484,6 +505,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
+        elif is_of_ended_loops(result):
+            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", _ENDED_LOOPS)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
         return  # the memory has its own finding
@@ -495,8 +518,10 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         yield Finding(name, verdict, place, message, evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
-    if result.loops_ended and not stop.of_device:
-        text += "; loops over a DataLoader were ended early, which may be the cause"
+    if is_of_ended_loops(result):
+        title = f"the program ended with {stop.kind}"
+        yield Finding("run.dry.remark", "info", title, f"{place}: {text}; {_ENDED_LOOPS}", evidence)
+        return
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
     by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -151,8 +152,10 @@ def _of_end(job: RanksResult) -> Finding | None:
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
-    evidence: dict[str, Any] = {}
+    raised = _raised(failed)
+    evidence: dict[str, Any] = {"raised": raised} if raised else {}
     after, fix = f"after {first.steps} steps", None
+    is_said_of: list[int] = []  # ranks whose error is in the title or at the beginning of the message
     others = names(row.rank for row in failed if row is not first)
     # An error that several raise at one line is no one rank's fault.
     same = [row.rank for row in causes if first.raised and not first.lost_peer and _kind(row) == _kind(first)]
@@ -164,13 +167,18 @@ def _of_end(job: RanksResult) -> Finding | None:
     elif 1 < len(same) == len(causes) and not is_signalled:
         who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
         title, message = f"{who} raised {_error(first.raised, text=False)}", f"{_first_line(first.raised)}; {after}"
+        is_said_of = same
     elif why := _unknown_first(job, failed, causes, is_signalled=is_signalled):
         how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}" if is_signalled else "failed"
         title, message = f"{names(row.rank for row in failed)} {how}", f"{after}; {why}"
     else:
         title, evidence["rank"] = f"rank {first.rank} ended first, {_how(code)}", first.rank
+        is_said_of = [first.rank]
         message = f"{_error(first.raised)}; {after}" if first.raised else after
         message += f"; {others} failed after it" if len(failed) > 1 else ""
+    for error in raised[:4]:
+        if rest := [rank for rank in error["ranks"] if rank not in is_said_of]:
+            message += f"; {names(rest)} raised {error['type']}" + (f" at {error['place']}" if error["place"] else "")
     message += "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -signal.SIGKILL else ""
     return Finding("run.ranks.ended", "warn", title, message, evidence, fix)
 
@@ -194,6 +202,16 @@ def _unknown_first(
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
     """The class and line of an error, which tell it from another: its text may name the rank."""
     return (row.raised.type, row.raised.place) if row.raised else (None, None)
+
+
+def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
+    """The errors of ranks, those alike together, in the order in which they ended."""
+    alike: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    for row in rows:
+        if row.raised is not None:
+            error = alike.setdefault(_kind(row), {"ranks": [], **dataclasses.asdict(row.raised)})
+            error["ranks"] = sorted([*error["ranks"], row.rank])
+    return [*alike.values()]
 
 
 def _error(raised: RankError | None, *, text: bool = True) -> str:

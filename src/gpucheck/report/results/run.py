@@ -319,7 +319,9 @@ class DryResult:
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `mixed` are errors about dtypes that the program caught, and the last
     that a process which it forked met. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a
-    DataLoader were ended early. `not_followed` is what this torch does not let be followed.
+    DataLoader were ended early, `not_reached` names functions of the program, and the next line of code that runs once,
+    that use a module, an optimizer or a loss and that the code which ran would have come to.
+    `not_followed` is what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -340,6 +342,7 @@ class DryResult:
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
     loops_ended: bool = False
+    not_reached: tuple[str, ...] = ()
     not_followed: tuple[str, ...] = ()
 
 

@@ -8,20 +8,23 @@ import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process is there, the looking failed, and torch's load was seen.
+# Bytes of the counters: the process is there, the looking failed, and torch's load was seen, or was not.
 _STARTED, _FAILED, _TORCH = range(3)
+_SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 
 
-def _waiting(loaded):
+def _waiting(loaded, stolen):
     """Return `exec_module` of Python's loaders of source files, which waits for torch.
 
     All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
-    hand. A look-up does not, and neither does a loader of the program's own.
+    hand. A look-up does not. torch's parts without torch mean that a loader of the program's own ran torch.
     """
     original = _LOADERS.exec_module
 
     def exec_module(self, module):
         if module.__name__ != "torch":
+            if module.__name__[:6] == "torch.":
+                stolen()
             return original(self, module)
         loaded(None)
         was_on = gc.isenabled()
@@ -95,29 +98,37 @@ def _begin():
             is_told = type(error).__module__ == "gpucheck.errors"
             text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
-            if dry:  # the program would train for real
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(70)
+            end_dry()
         finally:
             sys.path.remove(root)
+
+    def end_dry():
+        if dry:  # the program would train for real
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(70)
 
     def loaded(module):
         """torch begins to load (None), or is there."""
         if os.getpid() != pid:  # a process that the program forked: nobody's counters are its
             return
         if module is None:
-            memory[_TORCH] = 1
+            memory[_TORCH] = _SEEN
         else:
             look()
 
+    def stolen():
+        if os.getpid() == pid and memory[_TORCH] in (0, _BEFORE):
+            memory[_TORCH] = _UNSEEN
+            end_dry()
+
     is_there = "torch" in sys.modules  # a file of the environment's, which Python reads before this one, has loaded it
-    memory[_TORCH] = is_there
+    memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
     memory[_STARTED] = 1
     if is_there:
         look()
     elif _LOADERS is not None:
-        _LOADERS.exec_module = _waiting(loaded)
+        _LOADERS.exec_module = _waiting(loaded, stolen)
 
 
 if "GPUCHECK_RUN" in os.environ:

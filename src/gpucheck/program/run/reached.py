@@ -1,0 +1,189 @@
+"""Functions and lines of the program that a dry run did not reach: the code that ran would have come to them, and they
+use a module, an optimizer or a loss. Pure: from the source, the functions that ran, and the places where it was left.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+
+# Named at most.
+MOST = 5
+# Methods of modules, optimizers and losses, and the names by which programs call torch. What is called of torch beside
+# operations makes no function one that computes.
+_METHODS = frozenset(
+    ("backward", "zero_grad", "state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "generate")
+)
+_TORCH = frozenset(("torch", "nn", "F"))
+_NO_WORK = frozenset(("no_grad", "inference_mode", "save", "load", "device", "manual_seed", "is_available", "cuda"))
+# Methods of other objects, which an attribute of unknown type may have.
+_OF_OTHERS = frozenset(("to", *(name for kind in (dict, list, set, str) for name in dir(kind))))
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A line at which the program was ended, in the function that begins at the line `function`, 0 for the module's own
+    code; with `is_loop` a loop that was ended there, after which the program went on."""
+
+    file: str
+    function: int
+    line: int
+    is_loop: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Function:
+    name: str
+    file: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    # Names of its module that are variables.
+    variables: frozenset[str]
+
+    @property
+    def line(self) -> int:
+        """The first line as code objects have it, that of a decorator."""
+        return min(node.lineno for node in (self.node, *self.node.decorator_list))
+
+
+def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
+    """Return functions as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs once as
+    `train.py:74`; `ran` are the first lines of functions that ran."""
+    functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
+    known: dict[str, list[_Function]] = {}
+    for function in functions:
+        if function.node.name not in function.variables:  # which may be a lambda in another branch
+            known.setdefault(function.node.name, []).append(function)
+    begins = {(function.file, function.line): function.node for function in functions}
+    names: dict[str, None] = {}
+    for at in left:
+        tree = trees.get(at.file)
+        scope = tree if at.function == 0 else begins.get((at.file, at.function))
+        if scope is None:
+            continue
+        ahead, once = _ahead(scope.body, at)
+        for call in _calls(ahead):
+            called = known.get(_name_of(call), [])
+            if isinstance(call.func, ast.Attribute) and _name_of(call) in _OF_OTHERS:
+                continue
+            if not any(function.line in ran.get(function.file, ()) for function in called):
+                names |= dict.fromkeys(f"{function.name}()" for function in called if _works(function, known, set()))
+        if once and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
+            held = frozenset((*_assigned(tree.body if tree is not None else []), *_assigned(scope.body)))
+            own = (statement for statement in once if _uses([statement], held, {}, set()))
+            names |= dict.fromkeys(f"{os.path.basename(at.file)}:{statement.lineno}" for statement in [*own][:1])
+    return list(names)[:MOST]
+
+
+def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
+    variables = frozenset(_assigned(tree.body))
+
+    def below(node: ast.AST, prefix: str) -> Iterator[_Function]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, _FUNCTIONS):
+                yield _Function(prefix + child.name, file, child, variables)
+                yield from below(child, "")
+            elif isinstance(child, ast.ClassDef):
+                yield from below(child, f"{child.name}.")
+            else:
+                yield from below(child, prefix)
+
+    yield from below(tree, "")
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that the statements of a module give values."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            nodes = (node for target in statement.targets for node in ast.walk(target))
+            yield from (node.id for node in nodes if isinstance(node, ast.Name))
+        elif not isinstance(statement, _SCOPES):
+            for block in _blocks(statement):
+                yield from _assigned(block)
+
+
+def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements that were still to run: of a loop that was ended its own, else those behind the line, and the
+    whole of the outermost loop around it. And those of them that no round of that loop has run."""
+    loops: list[list[ast.stmt]] = []
+    behind: list[ast.stmt] = []
+    once: list[ast.stmt] = []
+    while True:
+        index = next((n for n, entry in enumerate(body) if at.line <= (entry.end_lineno or entry.lineno)), len(body))
+        statement = body[index] if index < len(body) and body[index].lineno <= at.line else None
+        behind = [*body[index + (statement is not None) :], *behind]
+        once = once if loops else behind
+        if isinstance(statement, _LOOPS):
+            loops.append(statement.body)
+        inside = () if statement is None or isinstance(statement, _SCOPES) else _blocks(statement)
+        block = next((part for part in inside if part[0].lineno <= at.line <= (part[-1].end_lineno or 0)), None)
+        if block is None:
+            break
+        body = block
+    if at.is_loop:
+        return (loops[-1] if loops else []), []
+    return [*(loops[0] if loops else ()), *behind], once
+
+
+def _runs_once(name: str, tree: ast.Module | None) -> bool:
+    """Return whether a function is called once in its file, by code that runs once itself."""
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
+    if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):
+        return False
+    return not any(calls[0] in ast.walk(loop) for loop in nodes if isinstance(loop, _LOOPS))
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for part in (statement, *ast.iter_child_nodes(statement)):  # a handler and a case have blocks too
+        blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
+        yield from (block for block in blocks if isinstance(block, list) and block)
+
+
+def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    """The calls of statements, without those of functions that are only defined there."""
+    for node in body:
+        if isinstance(node, _SCOPES):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        yield from _calls(ast.iter_child_nodes(node))
+
+
+def _name_of(call: ast.Call) -> str:
+    function = call.func
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
+    """Return whether a function, or one that it calls, uses a module, an optimizer or a loss."""
+    if function in asked:
+        return False
+    asked.add(function)
+    given = function.node.args
+    held = {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
+    return _uses(function.node.body, held, known, asked)
+
+
+def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
+    """Return whether statements use a module, an optimizer or a loss; `held` are variables, which may be one."""
+    for call in _calls(body):
+        name, called = _name_of(call), call.func
+        if any(_works(other, known, asked) for other in known.get(name, ())):
+            return True
+        if isinstance(called, ast.Name):
+            if name in held:
+                return True
+        elif isinstance(called, ast.Attribute):
+            root: ast.AST = called
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            is_torchs = isinstance(root, ast.Name) and root.id in _TORCH and name not in _NO_WORK
+            is_held = isinstance(called.value, ast.Name) and called.value.id == "self" and name not in known
+            if name in _METHODS or is_torchs or is_held:
+                return True
+    return False
