@@ -95,12 +95,9 @@ def test_slow(number):
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadfile")])
-def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(
-    tmp_path: Path, workers: tuple[str, ...]
-) -> None:
-    if workers:
-        pytest.importorskip("xdist")
+def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    workers = "-n", "2", "--dist", "loadfile"
     (tmp_path / "tests").mkdir()
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / "tests" / name).write_text(SLOW)

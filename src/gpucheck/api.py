@@ -237,8 +237,8 @@ def bench(
     from gpucheck.bench.benchmarks import BENCHMARKS
     from gpucheck.machine import installed_torch
 
-    naming.one_of("bench", name, [one.id for one in BENCHMARKS])
-    row = next(one for one in BENCHMARKS if one.id == name)
+    naming.one_of("bench", name, [benchmark.id for benchmark in BENCHMARKS])
+    row = next(benchmark for benchmark in BENCHMARKS if benchmark.id == name)
     made = _read(row.options, {"time_budget": time_budget_s, **options}, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged

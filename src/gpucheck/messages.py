@@ -331,16 +331,11 @@ SPEAKING_CLASSES = frozenset(
 )
 
 
-# From this part of a device's memory on, what is free is enough for a stream, an event or a library's start.
-_ENOUGH_FREE = 0.05
-
-
-def cause_of(text: str, where: str = "", free_share: float | None = None) -> Cause | None:
+def cause_of(text: str, where: str = "") -> Cause | None:
     """The first cause that the text holds; None for a text that is not known.
 
-    "CUDA error: out of memory" is not the allocator's: `where`, the frames, tells whether memory was to be pinned, and
-    so does the part of the device's memory that is free (`free_share`). Else the runtime had none for a stream, an
-    event, a context or a library's start.
+    "CUDA error: out of memory" is not the allocator's: `where`, the frames, tells whether memory was to be pinned. Else
+    the runtime had none for a stream, an event, a context or a library's start.
     """
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
@@ -349,8 +344,7 @@ def cause_of(text: str, where: str = "", free_share: float | None = None) -> Cau
         return next((row for row in CAUSES if row.id != "oom.host" and row.matches(text)), None)
     if _compiled(ALLOCATOR).search(text) or not (_compiled(OF_RUNTIME).search(text) or _compiled(PINNED).search(text)):
         return row
-    is_host = _compiled(PINNED).search(f"{text}\n{where}") or (free_share is not None and free_share >= _ENOUGH_FREE)
-    return BY_ID["oom.host" if is_host else "oom.runtime"]
+    return BY_ID["oom.host" if _compiled(PINNED).search(f"{text}\n{where}") else "oom.runtime"]
 
 
 def is_of_memory(text: str) -> bool:
@@ -359,17 +353,15 @@ def is_of_memory(text: str) -> bool:
     return cause is not None and cause.whose == "memory"
 
 
-def cause_of_error(
-    classes: Collection[str], text: str, where: str = "", free_share: float | None = None
-) -> Cause | None:
+def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Cause | None:
     """Return what an exception stands for, by the qualified names of its class and bases, then as `cause_of` does."""
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
-    found = cause_of(text, where, free_share) if SPEAKING_CLASSES.intersection(classes) else None
-    if found is None and any(name in classes for name in _OF_THE_RUNTIME):
+    cause = cause_of(text, where) if SPEAKING_CLASSES.intersection(classes) else None
+    if cause is None and any(name in classes for name in _OF_THE_RUNTIME):
         return BY_ID["device.runtime"]
-    return found
+    return cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,19 +410,18 @@ def message_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def cause_in(chain: Sequence[Raised], free_share: float | None = None) -> tuple[Cause | None, Raised]:
+def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
     """Return what a chain of exceptions stands for, and the link that says so; its first where none does.
-    `free_share` is the part of the device's memory that is free.
 
     A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
     """
-    told = ((cause_of_error(one.classes, one.message, one.where, free_share), one) for one in chain)
-    found = [(row, link) for row, link in told if row is not None]
+    causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]
+    known = [(cause, link) for cause, link in causes if cause is not None]
     for whose in ("device", "memory"):
-        for row, link in found:
-            if row.whose == whose:
-                return row, link
-    return found[0] if found else (None, chain[0])
+        for cause, link in known:
+            if cause.whose == whose:
+                return cause, link
+    return known[0] if known else (None, chain[0])
 
 
 # -- what is advised alike ---------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from gpucheck.errors import UsageError
 Row = TypeVar("Row")
 
 
-# As like as this is a slip, or short for it: `dev` is as like `devices`.
-SLIP = 0.6
+# As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
+SLIP = 0.7
 # What torch and others call a dtype; by spelling, `float` would be float64.
 DTYPES = {
     "float": "float32",
@@ -30,20 +30,19 @@ def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     import difflib  # most commands know every name that they are given
 
     # The first word of a name twice as long is another name: `device` of `device-arrival`.
-    others = [one for one in known if 2 * len(name) >= len(one) or not one.startswith(f"{name}-")]
+    others = [other for other in known if 2 * len(name) >= len(other) or not other.startswith(f"{name}-")]
     return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question for the name that was meant; empty where none is near."""
-    meant = slip(name, known, cutoff)
+    meant = slip(name, known)
     return f"did you mean {meant}?" if meant else ""
 
 
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
     """Return what to give in place of an unknown name: the one that was meant, or any."""
-    cutoff = SLIP_OF_A_PREFIX if len(known) <= FEW else SLIP
-    return did_you_mean(name, known, cutoff) or f"give {between.join(known)}"
+    return did_you_mean(name, known) or f"give {between.join(known)}"
 
 
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
@@ -73,7 +72,7 @@ def select(
                 # A slip of a name or of a group of names, else what there is.
                 groups = [name.partition(".")[0] for name in names]
                 listed = f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
-                fix = did_you_mean(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX) or listed
+                fix = did_you_mean(prefix, dict.fromkeys([*names, *groups])) or listed
                 raise UsageError(f"{option} {prefix!r} matches no {noun}", "", fix)
     taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
     left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
@@ -82,10 +81,6 @@ def select(
     return left
 
 
-# As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
-SLIP_OF_A_PREFIX = 0.7
-# So few names are soon listed: `gpu` is as like `xpu` as many a slip.
-FEW = 4
 # A sentence lists all names where they are no more than this.
 MOST_LISTED = 8
 # A sentence names so many of several; the rest is counted.

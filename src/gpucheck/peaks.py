@@ -27,8 +27,6 @@ GEFORCE = "NVIDIA GeForce "
 TRANSFERS_PER_CLOCK = 2
 
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
-NO_TENSOR_CORES = "this part has no tensor cores"
-NO_RATES = "the rates of mining GPUs are not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Unknown:
 
 
 def parts() -> tuple[Part, ...]:
-    found = []
+    listed = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
         widths = tuple(width) if isinstance(width, list) else (width,)
@@ -107,8 +105,8 @@ def parts() -> tuple[Part, ...]:
             memory_bytes_per_s=row["memory_bytes_per_s"],
             bus_widths=widths,
         )
-        found.append(part)
-    return tuple(found)
+        listed.append(part)
+    return tuple(listed)
 
 
 def lookup(
@@ -168,14 +166,10 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     more."""
     rates: dict[str, float] = {**row["per_clock_per_sm"], **_geforce(name, row)}
     if re.search(_table()["no_rates"], name):
-        return {}, NO_RATES
-    if "without_tensor_cores" in row and re.search(row["without_tensor_cores"], name):
-        missing = NO_TENSOR_CORES
-    elif "cut" in row and re.search(row["cut"], name):
-        missing = CUT
-    else:
-        return rates, ""
-    return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, missing
+        return {}, CUT
+    if "cut" in row and re.search(row["cut"], name):
+        return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, CUT
+    return rates, ""
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:

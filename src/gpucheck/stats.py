@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -29,9 +30,7 @@ class Interval:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value. Raises ValueError for no values."""
-    if not values:
-        raise ValueError("the median of nothing")
+    """The middle value. Raises StatisticsError, a ValueError, for no values."""
     return float(statistics.median(values))
 
 
@@ -55,30 +54,15 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """The rank of each value from 1 on; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    found = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in order[start : end + 1]:
-            found[place] = (start + end) / 2 + 1
-        start = end + 1
-    return found
+    ordered = sorted(values)
+    return [(bisect.bisect_left(ordered, value) + bisect.bisect_right(ordered, value) + 1) / 2 for value in values]
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's correlation of two equally long series, -1 to 1; 0 where one of them does not vary."""
-    if len(first) != len(second):
-        raise ValueError("two series of different length")
-    if len(first) < 3:
+    if len(first) < 3 or min(len(set(first)), len(set(second))) < 2:
         return 0.0
-    a, b = ranks(first), ranks(second)
-    mean = (len(a) + 1) / 2
-    across = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
-    spread = math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))
-    return across / spread if spread else 0.0
+    return statistics.correlation(ranks(first), ranks(second))
 
 
 def lag1_correlation(values: Sequence[float]) -> float:

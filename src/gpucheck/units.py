@@ -180,10 +180,7 @@ def capacity(size: float) -> str:
 def duration(seconds: float) -> str:
     """A time span: 1.5e-6 → `1.50 µs`, 90 → `1 min 30 s`."""
     if seconds >= 60:
-        minutes, rest = divmod(round(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
-        return " ".join(f"{count} {unit}" for count, unit in parts if count)
+        return age(round(seconds))
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 

@@ -179,9 +179,7 @@ def test_a_folder_without_a_main_is_refused_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert refused(capsys, "run", "folder") == "the folder 'folder' has no __main__.py"
-    (tmp_path / "folder" / "train.py").write_text("")
-    assert refused(capsys, "run", "folder") == "the folder 'folder' has no __main__.py; gpucheck run folder/train.py"
+    assert refused(capsys, "run", "folder") == "the folder 'folder' has no __main__.py; gpucheck run folder/PROGRAM.py"
 
 
 def test_an_empty_folder_of_a_fleet_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

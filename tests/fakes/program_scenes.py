@@ -165,7 +165,6 @@ MEMORY = DryMemory(
     gradients_bytes=100 * MIB,
     optimizer_bytes=200 * MIB,
     exceeded=None,
-    not_counted=("the CUDA context",),
 )
 LINE = DryLine(
     kind="item",

@@ -194,7 +194,7 @@ def word(given: str, emit: Emit) -> None:
         raise UsageError(
             f"unknown id {given!r}",
             "",
-            naming.did_you_mean(given, known, naming.SLIP_OF_A_PREFIX) or "--list shows all",
+            naming.did_you_mean(given, known) or "--list shows all",
         )
     page(given, emit)
 

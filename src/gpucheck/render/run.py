@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.program.run.judge import at, costly, placed, unreached
+from gpucheck.program.run.judge import at, costly, placed
 from gpucheck.render.text import (
     UNKNOWN,
     Block,
@@ -265,8 +265,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         *("CUDA in a forked process" for finding in bad if finding.id == "run.dry.fork"),
         *(finding.title for finding in bad if finding.id in ("run.dry.memory", "run.dry.followed")),
     ]
-    if not parts:
-        parts = [placed(result), *([unreached(result)] if result.not_reached else [])]
+    parts = parts or [placed(result)]
     steps = counted(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:

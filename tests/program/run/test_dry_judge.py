@@ -82,7 +82,6 @@ STOP = DryStop(
     text="mat1 and mat2 must have the same dtype, but got Half and Float",
     place="a.py:3",
     of_device=False,
-    autocast=False,
 )
 
 
@@ -90,7 +89,6 @@ STOP = DryStop(
     ("stop", "verdict"),
     [
         (STOP, ("run.dry.dtype", "fail")),
-        (replace(STOP, autocast=True), ("run.dry.dtype", "fail")),
         (replace(STOP, text=" ".join(rules.UNSAFE_TO_AUTOCAST.split())), ("run.dry.dtype", "fail")),
         (replace(STOP, text="shapes cannot be multiplied"), ("run.dry.followed", "inconclusive")),
         (replace(STOP, text="expected scalar type Long but found Float"), ("run.dry.dtype", "fail")),

@@ -16,7 +16,6 @@ import torch
 
 from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
-from gpucheck.program.run.command import Sources
 from gpucheck.report.results.run import OutOfMemory, RunLine, TimeShares, Traced, TracedLine
 
 GIB = 2**30
@@ -177,7 +176,6 @@ LINE = RunLine(
     unpinned_async=0,
     unchanged_again=0,
     discarded=False,
-    in_loop=True,
     source=None,
 )
 
@@ -244,14 +242,14 @@ def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monke
 # -- the ring ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_run_keeps_its_first_and_its_last_steps() -> None:
+def test_a_long_run_keeps_its_last_steps() -> None:
     memory = bytearray(counters.SIZE)
     with counters.cells_of(memory) as cells:
         count = cells[counters.STEPS] = 3 * counters.MOST_KEPT + 5
         for number in range(count):
             cells[counters.step_at(number) + counters.STEP.index("number")] = number
     numbers = [row["number"] for row in counters.read(memory).steps]
-    assert numbers == [*range(counters.FIRST_STEPS), *range(count - counters.MOST_KEPT, count)]
+    assert numbers == [*range(count - counters.MOST_KEPT, count)]
 
 
 def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:
@@ -292,34 +290,16 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
 
 # -- source -----------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import torch
-for batch in data:
-    f = batch.to(device)
-    rows = [row.to(device) for row in batch]
-g = torch.zeros(3).to(device)
-def forward(x):
-    mask = torch.arange(x.shape[1])
-    return x + mask.to(x.device)
-"""
-
-
-@pytest.mark.parametrize(("line", "in_loop"), [(4, True), (5, True), (6, False), (9, False)])
-def test_what_the_source_says_of_a_copy(line: int, in_loop: bool, tmp_path: Path) -> None:
-    file = tmp_path / "program.py"
-    file.write_text(PROGRAM)
-    assert Sources().line(str(file), line) == (PROGRAM.splitlines()[line - 1].strip(), in_loop)
-
 
 def test_a_file_that_was_edited_while_its_program_ran_says_nothing(tmp_path: Path) -> None:
-    """Its lines have moved: another line's source stood there, and what it said of loops and factories counted."""
+    """Its lines have moved: another line's source stood there."""
     file = tmp_path / "program.py"
-    file.write_text(PROGRAM)
+    file.write_text("import torch\n  f = 1\n")
     written_s = file.stat().st_mtime
-    assert Sources(written_s).line(str(file), 5)[0] == PROGRAM.splitlines()[4].strip()
-    assert Sources(written_s - 1).line(str(file), 5) == (None, None)
+    assert command.source_of(str(file), 2, written_s) == "f = 1"
+    assert command.source_of(str(file), 2, written_s - 1) is None
     os.utime(file, (0, written_s + 86400))  # unpacked in another time zone, or on a disk whose clock is ahead
-    assert Sources(written_s - 1).line(str(file), 5)[0] == PROGRAM.splitlines()[4].strip()
+    assert command.source_of(str(file), 2, written_s - 1) == "f = 1"
 
 
 # -- what is replaced takes what torch's own takes ---------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -163,26 +162,6 @@ def test_work_of_every_nth_step_is_named_with_its_period() -> None:
     assert {number: ranks_judge.ordinal(number) for number in numbers} == numbers
 
 
-def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
-    """It sits on a GPU that became hot, or behind a neighbour that came later."""
-    late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 1 and step >= 42)], 2)
-    verdict = ranks_judge.judge(late)
-    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
-    assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
-
-
-def test_what_all_ranks_have_of_a_long_tail_names_none_of_them() -> None:
-    """Each is beyond the median of its siblings in the mean: of eight sound ranks up to four were named."""
-    for seed in range(5):
-        random_ = random.Random(seed)
-        tail = [[0.005 * random_.lognormvariate(0.0, 1.0) for _ in range(8)] for _ in range(200)]
-        for late, expected in ((None, ()), (5, (5,))):
-            verdict = ranks_judge.judge(
-                table(lambda rank, step: [STEP_S + tail[step][rank] + 0.02 * (rank == late)], 8, 200)  # noqa: B023
-            )
-            assert (verdict.outcome == "straggler", verdict.ranks) == (late is not None, expected)
-
-
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
@@ -206,19 +185,10 @@ def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
 
 
-def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
-    calls = [
-        Call("0", step, {rank: -(0.03 - 0.02 * (rank == 1) + noise(rank, step)) for rank in range(4)})
-        for step in range(80)
-    ]
-    verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls, inside=True))
-    assert verdict.ranks == (1,)
-
-
 # -- files of ranks ----------------------------------------------------------------------------------------------------
 
 
-P2P = {"say": "p2p", "peers": [], "hidden": 0, "waited": 0, "waits": []}
+P2P = {"say": "p2p", "peers": [], "hidden": 0, "waited": 0}
 
 
 def write(
@@ -329,7 +299,7 @@ def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
         head |= {"at_ns": rank != 2, "job": "old" if rank == 2 else "new"}
         write(tmp_path, rank, [head, *(earlier if rank == 2 else steps_of(rank, 1))])
     result = rank_files.result(tmp_path)
-    assert ([each.rank for each in result.ranks], result.late) == ([0, 1], (1,))
+    assert ([each.rank for each in result.ranks], result.reason) == ([0, 1], "2 of 3 ranks wrote here")
     assert result.not_seen[0].startswith("rank 2 wrote nothing here")
 
 
@@ -342,17 +312,6 @@ def test_clocks_of_hosts_that_were_not_compared_decide_nothing(tmp_path: Path) -
     for rank in range(3):
         write(tmp_path, rank, [clock, *steps_of(rank, 1)], hosts=True)
     assert rank_files.result(tmp_path).late == (1,)
-
-
-def test_ranks_with_other_host_names_have_clocks_of_their_own_whatever_the_launcher_says(tmp_path: Path) -> None:
-    """Sound ranks, started by srun: the clock of the second node is 5 ms ahead."""
-    for rank in range(3):
-        lines = steps_of(rank, -1)
-        lines[2]["rows"] = [[kind, number, at + 5 * MS * (rank == 2)] for kind, number, at in lines[2]["rows"]]
-        host = {"host": "node2"} if rank == 2 else {}
-        write(tmp_path, rank, lines, more=host)
-    result = rank_files.result(tmp_path)
-    assert (result.outcome, result.reason) == ("not_decided", "the clocks of the hosts could not be compared")
 
 
 def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path) -> None:
@@ -386,37 +345,17 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     assert result.outcome == "not_decided"
     assert result.reason == "1 of 3 ranks wrote here"
     assert result.not_seen[0] == "ranks 1 and 2 wrote nothing here: give all ranks one folder with --output DIR/"
-    # Those that wrote are alike: they may all wait for the third.
+    # Those that wrote may all wait for the third.
     for rank in range(2):
-        write(tmp_path, rank, steps_of(rank, -1))
+        write(tmp_path, rank, steps_of(rank, 1))
     (finding,) = findings_of(tmp_path)
     assert (finding.verdict, finding.message) == ("inconclusive", "2 of 3 ranks wrote here")
-    write(tmp_path, 1, steps_of(1, 1))
-    (finding,) = findings_of(tmp_path)
-    assert (finding.verdict, finding.message.endswith("; 2 of 3 ranks wrote here")) == ("warn", True)
     # A file of its own, but no call in it, of a group whose members are not known.
     for rank in range(3):
         lines = [line | ({"rows": []} if line["say"] == "calls" and rank == 2 else {}) for line in steps_of(rank, -1)]
         write(tmp_path, rank, [line for line in lines if line["say"] != "group"])
     (finding,) = findings_of(tmp_path)
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
-
-
-def test_who_waits_in_a_group_of_its_own_for_a_rank_without_a_record_is_not_blamed(tmp_path: Path) -> None:
-    """Rank 3 is late in its pair with rank 2, which is late in the call of all because of it."""
-    for rank in range(4):
-        lines = steps_of(rank, rank if rank >= 2 else -1)
-        pair = (0, 1) if rank < 2 else (2, 3)
-        # The pair meets 30 ms before all do, in time but for rank 3.
-        early = (50 if rank == 2 else 30) * MS
-        calls = [[1, number, at - early] for _, number, at in lines[2]["rows"]]
-        groups = [GROUP | {"ranks": [0, 1, 2, 3]}, GROUP | {"name": f"p{pair[0]}", "ranks": pair}]
-        lines[2] |= {"rows": sorted([*lines[2]["rows"], *calls], key=lambda row: row[2])}
-        write(tmp_path, rank, [KIND | {"kind": 1, "group": f"p{pair[0]}"}, *groups, lines[0], *lines[2:]], world=4)
-    assert rank_files.result(tmp_path).late == (3,)
-    (tmp_path / "rank3.jsonl").unlink()
-    result = rank_files.result(tmp_path)
-    assert (result.outcome, result.late, result.reason) == ("not_decided", (), "3 of 4 ranks wrote here")
 
 
 def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
@@ -432,26 +371,6 @@ def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
     assert finding.title == "every 20th step takes 400 ms longer"
     assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
     assert shown.ranks_page(report_of(result)).body[0] == text.finding_line(finding)
-
-
-def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_path: Path) -> None:
-    """Rank 1 is late by 300 ms each tenth step; the others wait for it. Rank 0 goes on by itself for 20 steps."""
-    for rank in range(3):
-        lines = steps_of(rank, -1)
-        lost = 0
-        for step, (call, row) in enumerate(zip(lines[2]["rows"], lines[3]["rows"], strict=True)):
-            is_long = step % 10 == 9
-            call[2] += (lost + 300 * is_long * (rank == 1)) * MS
-            lost += 300 * is_long
-            row[0], row[1] = row[0] + lost * MS, row[1] + 300 * MS * is_long
-        if rank == 0:
-            lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
-        write(tmp_path, rank, lines)
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
-    assert finding.message.startswith(
-        "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, "
-        "in every 10th step: a checkpoint, an evaluation or logging"
-    )
 
 
 def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record(tmp_path: Path) -> None:
@@ -482,10 +401,9 @@ def pipeline(
     replicas: int = 1,
     counts: Mapping[int, Sequence[Sequence[int]]] | None = None,
     more: Mapping[str, Any] | None = None,
-    buckets: bool = False,
+    waited: int = 80,
 ) -> RanksResult:
-    """Ranks of stages that send to each other in steps of 100 ms. What a rank does not work it waits for messages; with
-    `buckets` for its siblings instead, in calls that Python does not wait for."""
+    """Ranks of stages that send to each other in steps of 100 ms. What a rank does not work it waits for messages."""
     for rank in range(world):
         stage = rank // replicas
         peers = [each for each in (rank - replicas, rank + replicas) if 0 <= each < world]
@@ -493,11 +411,8 @@ def pipeline(
         for step in range(80):
             own = int((own_ms(rank, step) + noise(rank, step) * 1e3) * MS)
             end = (step + 1) * 100 * MS
-            slowest = max(own_ms(each, step) for each in range(world) if each // replicas == stage)
-            arrives = end - 10 * MS - (int(slowest * MS) - own if buckets else 0)
-            calls.append([0, step + 1, arrives])
-            waits = 100 * MS - own - (max(end - 10 * MS - arrives, 0) if buckets else 0)
-            steps.append([end, 100 * MS, 0, 0, 0, 0, 0, 0, waits, waits])
+            calls.append([0, step + 1, end - 10 * MS])
+            steps.append([end, 100 * MS, 0, 0, 0, 0, 0, 0, 100 * MS - own, 100 * MS - own])
         siblings = [each for each in range(world) if each // replicas == stage]
         group = f"stage{stage}" if replicas > 1 else "0"
         judged = P2P | {"peers": (counts or {}).get(rank, [[peer, 80, 80] for peer in peers])}
@@ -506,7 +421,7 @@ def pipeline(
             {"say": "group", "name": group, "ranks": siblings if replicas > 1 else [*range(world)]},
             {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},
             {"say": "steps", "rows": steps},
-            judged | {"waited": 0 if buckets else 80} | dict(more or {}),
+            judged | {"waited": waited} | dict(more or {}),
             {"say": "end", "exit": 0, "at_ns": 10**10, "steps": 80, "lines": [], "devices": []},
         ]
         write(folder, rank, lines, world=world)
@@ -538,9 +453,8 @@ def test_a_rank_of_a_pipeline_is_slower_than_its_siblings_or_than_before(tmp_pat
     # Both of a stage: that is its work.
     assert pipeline(tmp_path, lambda rank, step: 50.0 if rank > 1 else 40.0, replicas=2).busiest == (2, 3)
     # DDP waits for its buckets in C++: what the sibling waited there is not its own work.
-    slow = pipeline(tmp_path, lambda rank, step: 50.0 if rank == 3 else 40.0, replicas=2, buckets=True)
-    assert [round(row.own_s or 0.0, 3) for row in slow.ranks] == [0.04, 0.04, 0.04, 0.05]
-    assert slow.late == (3,)
+    slow = pipeline(tmp_path, lambda rank, step: 50.0 if rank == 3 else 40.0, replicas=2, waited=0)
+    assert (slow.outcome, slow.late) == ("not_decided", ()) and "(as DDP does)" in slow.reason
 
 
 def test_a_rank_that_becomes_slower_is_held_against_its_own_earlier_steps() -> None:
@@ -573,8 +487,8 @@ def test_stages_are_those_whose_ranks_exchange_with_siblings() -> None:
 @pytest.mark.parametrize(
     ("counts", "more", "reason"),
     [
-        ({1: [[0, 80, 79], [2, 80, 80]]}, {}, "rank 0 sent 80 messages to rank 1, which received 79"),
-        ({1: [[0, 80, 80], [2, 80, 80], [-1, 0, 1]]}, {}, "rank 0 sent 80 messages to rank 1, which received 161"),
+        ({1: [[0, 80, 79], [2, 80, 80]]}, {}, "rank 1 received 159 messages, and the others sent it 160"),
+        ({1: [[0, 80, 80], [2, 80, 80], [-1, 0, 1]]}, {}, "rank 1 received 161 messages, and the others sent it 160"),
         (
             None,
             {"hidden": 3},
@@ -593,12 +507,6 @@ def test_a_message_that_is_not_seen_at_both_ends_decides_nothing(
     assert pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0, counts=any_).busiest == (2,)
 
 
-def test_sends_and_receives_before_the_first_steps_change_nothing(tmp_path: Path) -> None:
-    for rank in range(3):
-        write(tmp_path, rank, [P2P | {"peers": [[1 - rank, 1, 1]] if rank < 2 else []}, *steps_of(rank, 1)])
-    assert rank_files.result(tmp_path).late == (1,)
-
-
 def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> None:
     def judged(kept: int, done: int, name: str = "all_reduce") -> str:
         for rank in range(3):
@@ -612,14 +520,6 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
     assert judged(0, 40) == "40 steps: at least 60 are needed"
     assert judged(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
     assert judged(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
-
-
-def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
-    """The folder was full: of 80 steps 54 were written, and no word of the others."""
-    for rank in range(3):
-        write(tmp_path, rank, steps_of(rank, -1, 54)[: 4 if rank else 5])
-    reason = "54 steps: at least 60 are needed; the record of ranks 1 and 2 has no end"
-    assert rank_files.result(tmp_path).reason == reason
 
 
 def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> None:
@@ -757,17 +657,7 @@ def test_ranks_that_wait_for_each_other_are_not_missing(tmp_path: Path) -> None:
         assert finding.fix == "make them in one order on all ranks, whatever their group"
 
 
-def test_groups_without_a_common_rank_are_two_where_torch_gives_them_one_name(tmp_path: Path) -> None:
-    """split_group() of older torch counts the groups of each rank. The stages of a pipeline have other shapes."""
-    for rank in range(4):
-        lines = steps_of(rank, rank if rank > 1 else -1)
-        of = GROUP | {"ranks": [0, 1] if rank < 2 else [2, 3]}
-        write(tmp_path, rank, [KIND | {"sizes": [[8 if rank < 2 else 16]]}, of, *lines[2:]], world=4)
-    result = rank_files.result(tmp_path)
-    assert (result.mismatch, result.outcome, result.late) == (None, "alike", ())
-
-
-def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
+def test_all_ranks_in_a_call_are_not_cleared(tmp_path: Path) -> None:
     def judged(*names: str) -> str:
         for rank in range(3):
             calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 2, 2 * MS]]}
@@ -776,9 +666,7 @@ def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(
         (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
         return finding_of(tmp_path, "run.ranks.hang").message
 
-    assert judged("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
-    possible = "all ranks are in a call of this name: another root, other sizes or another order are possible"
-    assert judged("broadcast").endswith(possible) and judged("all_to_all").endswith(possible)
+    assert judged("broadcast").endswith("its root, sizes or order may differ, or the network failed")
     assert judged("all_reduce", "broadcast", "all_reduce") == (
         "ranks 0–2 wait in call number 2 of group 0 for 5.00 s; the ranks do not make the same calls"
     )
@@ -886,7 +774,7 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
     # The launcher ended the last before it came to its error.
     finding = judged(bad, bad, bad, (), codes={3: -15})
     assert finding.title == "ranks 0–2 raised ValueError at /job/train.py:31"
-    assert finding.message == "bad label 17; after 7 steps; rank 3 failed after them"
+    assert finding.message == "bad label 17; after 7 steps"
     # One alone, and who was connected with it.
     gone = ["RuntimeError", "Connection closed by peer", "/job/train.py", 40]
     (tmp_path / "rank3.jsonl").unlink()
@@ -896,7 +784,7 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
         "ValueError at /job/train.py:31: bad label 17; after 7 steps; ranks 0 and 2 failed after it; ranks 0 and 2 "
         "raised RuntimeError at /job/train.py:40"
     )
-    assert [each["ranks"] for each in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
+    assert [error["ranks"] for error in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
     # A handler of the program's, which exits as shells say it.
     assert judged((), bad, codes={0: 143}).title == "rank 0 ended first, exit 143 (SIGTERM)"
 
@@ -904,7 +792,7 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
 def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path: Path) -> None:
     # The other is on a host without a common folder, or was killed with the gpucheck that watched it.
     finding = ended(tmp_path, [(1, 10, True), (1, 11, True)], world=4)
-    assert finding.title == "ranks 0 and 1 failed because another rank was gone"
+    assert finding.title == "ranks 0 and 1 failed"
     assert finding.message == "after 7 steps; how ranks 2 and 3 ended is in no record"
     assert ended(tmp_path, [(1, 10, True), (-15, 12, False), (None, 0, False)]).message.endswith(
         "rank 2 ended is in no record"
@@ -952,7 +840,7 @@ def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: i
     """Ctrl-C, scancel: each rank gets the signal, and one of them is the first to end."""
     at_once = [(-number, rank * 300 * MS, False) for rank in range(3)]
     finding = ended(tmp_path, at_once)
-    assert finding.title == f"all ranks were ended by {signal.Signals(number).name}"
+    assert finding.title == f"ranks 0–2 were ended by {signal.Signals(number).name}"
     assert finding.evidence == {}
     # A launcher ends the others once one has ended, and what ended one alone is told.
     later = [(-number, 0, False), *((-number, rank * 1000 * MS, False) for rank in (2, 3))]
@@ -961,7 +849,6 @@ def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: i
     killed = ended(tmp_path, [*at_once[:2], (None, 0, False)])
     assert killed.title == f"ranks 0 and 1 were ended by {signal.Signals(number).name}"
     assert (killed.message, killed.evidence) == ("after 7 steps; how rank 2 ended is in no record", {})
-    assert ended(tmp_path, [at_once[0], (1, 1, True), (None, 0, False)]).title.endswith("another rank was gone")
 
 
 def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> None:
@@ -999,7 +886,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
     finding = finding_of(tmp_path, "run.ranks.ended")
-    unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
+    unknown = "after 7 steps; which of them was first is unknown: the clocks of the hosts could not be compared"
     assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
 
@@ -1166,14 +1053,14 @@ def test_sends_and_receives_are_counted_by_peer_and_their_waits_timed() -> None:
         assert group.send([], 1, 0).wait() and group.recv([], 2, 0).wait()
     group.recv_anysource([], 0).wait()
     group.send([], 1, 0)  # nobody waits for it: what is sent costs the sender nothing
-    judged = made.told()
+    judged = made.totals()
     assert sorted(judged["peers"]) == [[-1, 0, 1], [1, 3, 0], [2, 0, 2]]
-    assert (judged["hidden"], judged["waited"], judged["waits"]) == (0, 0, [])
+    assert (judged["hidden"], judged["waited"]) == (0, 0)
     assert made.p2p_ns == made.blocked_ns > 0
     # A collective's wait is one for other ranks too.
     Work().wait()
-    judged = made.told()
-    assert (judged["waited"], len(judged["waits"]), made.blocked_ns > made.p2p_ns) == (1, 1, True)
+    judged = made.totals()
+    assert (judged["waited"], made.blocked_ns > made.p2p_ns) == (1, True)
     # Asked again and again, in another thread, and never: how long it was waited for is not known.
     asked = group.recv([], 1, 0)
     assert asked.is_completed()
@@ -1182,7 +1069,7 @@ def test_sends_and_receives_are_counted_by_peer_and_their_waits_timed() -> None:
     thread.start()
     thread.join()
     group.recv([], 1, 0)
-    assert made.told()["hidden"] == 3
+    assert made.totals()["hidden"] == 3
 
 
 # -- real --------------------------------------------------------------------------------------------------------------
@@ -1204,7 +1091,7 @@ def test_made_tables_are_judged_as_the_bounds_ask() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun with signals, as on clusters")
-@pytest.mark.parametrize("fault", ["data", "backward", "skipped", "killed", "stopped", "shapes", "sound"])
+@pytest.mark.parametrize("fault", ["data", "skipped", "killed", "stopped", "shapes", "sound"])
 def test_real_jobs(fault: str, request: pytest.FixtureRequest) -> None:
     """The launcher, its ranks and their programs are forks of one process, but for one job."""
     made = benchmark()

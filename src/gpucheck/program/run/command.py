@@ -7,11 +7,11 @@ import ast
 import contextlib
 import itertools
 import json
+import linecache
 import math
 import mmap
 import os
 import re
-import shlex
 import shutil
 import statistics
 import sys
@@ -120,9 +120,7 @@ def _check_file(script: str) -> None:
         hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"the program {script!r} does not exist", "", hint)
     if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
-        files = sorted(name for name in os.listdir(script) if name.endswith(".py"))
-        programs = [shlex.join(["gpucheck", "run", os.path.join(script, name)]) for name in files]
-        raise UsageError(f"the folder {script!r} has no __main__.py", "", naming.few(programs, " or "))
+        raise UsageError(f"the folder {script!r} has no __main__.py", "", f"gpucheck run {script}/PROGRAM.py")
 
 
 # -- on a claimed device -----------------------------------------------------------------------------------------------
@@ -159,22 +157,25 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
-                result = judge.dry_result(read, counted, options, not_reached(read, began_s))
+                result = judge.dry_result(read, counted, options, folder, not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
-    emit(Answered("run_dry", judge.relative(result, folder)))
-    found = judge.dry_findings(result, counted, folder)
-    for finding in found:
+    emit(Answered("run_dry", result))
+    findings = judge.dry_findings(result, counted, folder)
+    for finding in findings:
         emit(Judged(finding))
-    judged = exit_code(tuple(found))
+    judged = exit_code(tuple(findings))
     return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
 
 
 def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
     """The program's functions that a dry run did not reach."""
-    sources = Sources(began_s)
     ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
-    trees = {file: tree for file in ran if (tree := sources.file(file)[1]) is not None}
+    trees = {}
+    for file in ran:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            if _is_as_it_ran(file, began_s):
+                trees[file] = ast.parse(Path(file).read_bytes())
     left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
     return tuple(reached.not_reached(trees, ran, left))
 
@@ -185,8 +186,10 @@ def _watched(
     """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
+    code = None
     try:
-        while (code := running.wait()) is None:
+        while code is None:
+            code = running.wait()
             if watch is None:  # the device that the program uses first
                 uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
@@ -194,22 +197,16 @@ def _watched(
                         uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
                     )
             if watch is not None:
-                busy += _loads(watch)
-            if job is not None:
+                rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
+                busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
+            if job is not None and code is None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
-        if watch is not None:
-            busy += _loads(watch)
     finally:
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _loads(watch: Watch) -> list[tuple[float, float]]:
-    rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
-    return [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
@@ -269,27 +266,22 @@ def scratch(*, enabled: bool) -> Iterator[str | None]:
     if not enabled:
         yield None
         return
-    here = os.getcwd()
-    size = _size(here)
-    if size > LARGEST:
-        sizes = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", sizes, "start it in a folder that contains only the program")
+    here, copied = os.getcwd(), 0
+
+    def copy(source: str, target: str) -> str:
+        nonlocal copied
+        copied += os.path.getsize(source)
+        if copied > LARGEST:
+            more = f"it has more than {units.capacity(LARGEST)}"
+            raise UsageError(
+                f"--scratch cannot copy {here}", more, "start it in a folder that contains only the program"
+            )
+        return shutil.copy2(source, target)
+
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
-        shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+        shutil.copytree(here, path, ignore=_LEFT_OUT, ignore_dangling_symlinks=True, copy_function=copy)
         yield path
-
-
-def _size(path: str) -> int:
-    total = 0
-    for parent, folders, files in os.walk(path, followlinks=True):
-        folders[:] = set(folders) - _LEFT_OUT(parent, folders)
-        for name in files:
-            with contextlib.suppress(OSError):  # a link that leads nowhere is not copied either
-                total += os.path.getsize(os.path.join(parent, name))
-        if total > LARGEST:
-            break
-    return total
 
 
 _HOOK = Path(__file__).parent / "hook"
@@ -306,33 +298,30 @@ _LIBTORCH = "libtorch_cpu"
 @dataclass(slots=True)
 class Started:
     """A program that runs, and the counters that it writes to. `child` is a process of its that loaded torch while the
-    program itself had not, 0 if none was seen."""
+    program itself had not, 0 if none was seen. `is_replaced` is whether a program in its place, without the hook, did.
+    """
 
     program: Program
     memory: mmap.mmap
     child: int = 0
-    _is_unseen: bool = False
+    is_replaced: bool = False
 
     def wait(self) -> int | None:
         """Return how the program ended, negative for a signal; None where it still runs after a while."""
-        code = self.program.wait(_LOOK_EVERY_S if self._torch else _LOOK_FOR_TORCH_EVERY_S)
-        if code is None and self.memory[0] and not self._torch:
-            # A program that another took the place of has no hook.
-            self._is_unseen = mapped_library(_LIBTORCH, self.program.pid) is not None
+        is_seen = self.memory[counters.TORCH_BYTE]
+        code = self.program.wait(_LOOK_EVERY_S if is_seen else _LOOK_FOR_TORCH_EVERY_S)
+        if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE]:
+            # The hook says that torch loads before its library is there.
+            is_mapped = mapped_library(_LIBTORCH, self.program.pid) is not None
+            self.is_replaced |= is_mapped and not self.memory[counters.TORCH_BYTE]
             loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
             self.child = self.child or next(loaded, 0)
-        with counters.cells_of(self.memory) as cells:
-            self.child = self.child or cells[counters.CHILD]
         return code
-
-    @property
-    def _torch(self) -> int:
-        return self.memory[counters.TORCH_BYTE]
 
     @property
     def is_torch_unseen(self) -> bool:
         """Return whether the program loaded torch, and the hook did not see it."""
-        return self._torch == counters.UNSEEN or (self._is_unseen and not self._torch)
+        return self.is_replaced or self.memory[counters.TORCH_BYTE] == counters.UNSEEN
 
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
@@ -386,51 +375,18 @@ def started(
 
 # -- from the counters to the answer -----------------------------------------------------------------------------------
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
+    """The source of a line. A file that was changed after the program began says nothing of it."""
+    with contextlib.suppress(OSError, ValueError):
+        if _is_as_it_ran(file, began_s):
+            return linecache.getline(file, line).strip() or None
+    return None
 
 
-class Sources:
-    """The files of a program, each read once. What was changed after the program began says nothing of its lines."""
-
-    def __init__(self, began_s: float = math.inf) -> None:
-        self._began_s = began_s
-        self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
-
-    def line(self, file: str, line: int) -> tuple[str | None, bool | None]:
-        """The source of a line, and whether it is in a loop."""
-        lines, tree = self.file(file)
-        text = lines[line - 1].strip() if 0 < line <= len(lines) else None
-        if tree is None:
-            return text, None
-        path = _path_to(tree, line)
-        inner = [node for node in path if isinstance(node, _FUNCTIONS)]
-        within = path[path.index(inner[-1]) :] if inner else path
-        # A comprehension is one line's loop; the head of a `for` is not in it.
-        loops = [node for node in within if isinstance(node, _LOOPS)]
-        return text, any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
-
-    def file(self, file: str) -> tuple[list[str], ast.Module | None]:
-        """The lines of a file, and its syntax tree."""
-        if file not in self._files:
-            self._files[file] = [], None
-            with contextlib.suppress(OSError, SyntaxError, ValueError):
-                # A time that is still to come is that of a wrong clock, and no edit's.
-                if not self._began_s < Path(file).stat().st_mtime <= time.time():
-                    text = Path(file).read_text(encoding="utf-8")
-                    self._files[file] = text.splitlines(), ast.parse(text)
-        return self._files[file]
-
-
-def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
-    """The nodes that enclose a line, outermost first."""
-    path: list[ast.AST] = []
-    node: ast.AST | None = tree
-    while node is not None:
-        path.append(node)
-        below = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
-        node = next((child for child in below if child.lineno <= line <= (getattr(child, "end_lineno", 0) or 0)), None)
-    return path
+def _is_as_it_ran(file: str, began_s: float) -> bool:
+    """Return whether a file was not changed since. A time that is still to come is that of a wrong clock."""
+    return not began_s < os.stat(file).st_mtime <= time.time()
 
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
@@ -511,11 +467,10 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    traced = read.head[counters.TRACED_STEPS]
-    if traced:  # traced steps take longer: they stand apart as well
-        last = max((int(line["last_step"]) for line in read.said("trace")), default=0)
-        apart = min(max(apart, last), len(rows) - 1)
-    first, steady = rows[:apart], rows[apart:]
+    # Traced steps take longer: they stand apart as well.
+    apart = min(max(apart, *(int(line["last_step"]) for line in read.said("trace")), 0), count - 1)
+    first = [row for row in rows if row["number"] < apart]
+    steady = rows[len(first) :]
     durations = [row["duration_ns"] / 1e9 for row in steady]
     steps = RunSteps(
         count,
@@ -594,7 +549,6 @@ _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_ag
 
 
 def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
-    sources = Sources(began_s)
     said = {int(line["site"]): line for line in read.said("site")}
     calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
     for number, row in enumerate(read.sites):
@@ -603,11 +557,10 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
             calls.setdefault((line["kind"], line["file"], line["line"]), []).append((row, line["discarded"]))
     lines = []
     for (kind, file, at), rows in calls.items():
-        source, in_loop = sources.line(file, at)
         fields: dict[str, Any] = {name: sum(row[name] for row, _ in rows) for name in _SUMS}
         fields |= {"steps": max(row["steps"] for row, _ in rows), "discarded": any(flag for _, flag in rows)}
         time_s = sum(row["time_ns"] for row, _ in rows) / 1e9
-        lines.append(RunLine(kind, file, at, time_s=time_s, in_loop=in_loop, source=source, **fields))
+        lines.append(RunLine(kind, file, at, time_s=time_s, source=source_of(file, at, began_s), **fields))
     return tuple(sorted(lines, key=lambda line: -line.time_s))
 
 

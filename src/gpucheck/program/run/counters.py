@@ -16,8 +16,7 @@ CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
 # -- the head: one cell each. The bytes of the first are the hook's: whether the program's process came to its start,
-# whether the looking failed, and whether torch's load was seen, was not, or its library was there before. CHILD is a
-# process that the program forked and that loaded torch. -------------------------------------------------------------
+# whether the looking failed, and whether torch's load was seen, was not, or its library was there before. -------------
 (
     STARTED,
     TORCH_NS,
@@ -33,11 +32,9 @@ SIZE = CELLS * 8 + TEXT_BYTES
     OPTIMIZER_NS,
     PHASE,
     EXPLICIT_STEPS,
-    TRACED_STEPS,
     TORCH_CPU_NS,
     FORK_ERRORS,
-    CHILD,
-) = range(18)
+) = range(16)
 TORCH_BYTE, UNSEEN = 2, 2
 # Text of the last error that a forked process met, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
@@ -58,15 +55,13 @@ SITE: tuple[str, ...] = (
     *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
 )
 
-# -- steps: the first ones, and a ring of the last ones ----------------------------------------------------------------
+# -- steps: a ring of the last ones ------------------------------------------------------------------------------------
 STEP: tuple[str, ...] = (
     *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated"),
     *("reserved", "resident", "number", "cpu_ns"),
 )
-FIRST_STEPS = 16
-FIRST_AT = SITES_AT + MOST_SITES * len(SITE)
-RING_AT, MOST_KEPT = FIRST_AT + FIRST_STEPS * len(STEP), 4096
-assert RING_AT + MOST_KEPT * len(STEP) <= CELLS
+STEPS_AT, MOST_KEPT = SITES_AT + MOST_SITES * len(SITE), 4096
+assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +109,7 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
         lines = tuple(json.loads(line) for line in text.splitlines())
         rows = (_row(cells, DEVICES_AT, n, DEVICE) for n in range(MOST_DEVICES))
+        steps = range(max(cells[STEPS] - MOST_KEPT, 0), cells[STEPS])
         if cells[FORK_ERRORS]:
             place, _, said = bytes(memory[_FORK_TEXT]).decode("ascii", "replace").strip().partition("\n")
             lines += ({"say": "fork", "place": place, "text": said, "times": cells[FORK_ERRORS]},)
@@ -121,22 +117,14 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},
             tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),
-            tuple(_row(cells, at, 0, STEP) for at in map(step_at, _kept(cells[STEPS]))),
+            tuple(_row(cells, at, 0, STEP) for at in map(step_at, steps)),
             lines,
         )
 
 
 def step_at(number: int) -> int:
     """The cell at which a step's row begins."""
-    if number < FIRST_STEPS:
-        return FIRST_AT + number * len(STEP)
-    return RING_AT + (number - FIRST_STEPS) % MOST_KEPT * len(STEP)
-
-
-def _kept(count: int) -> Iterator[int]:
-    """The numbers of the steps whose rows are there, of so many."""
-    yield from range(min(count, FIRST_STEPS))
-    yield from range(max(FIRST_STEPS, count - MOST_KEPT), count)
+    return STEPS_AT + number % MOST_KEPT * len(STEP)
 
 
 def _row(cells: memoryview, at: int, number: int, fields: tuple[str, ...]) -> dict[str, int]:

@@ -14,26 +14,22 @@ import dis
 import functools
 import importlib
 import io
-import itertools
 import mmap
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 import traceback
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
 from multiprocessing import spawn
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
@@ -65,10 +61,6 @@ _EARLY = (
     "torch.utils.checkpoint",
     "torch.amp",
 )
-
-
-class StepsDone(SystemExit):
-    """The steps that were asked for are done: the program ends as by `sys.exit(0)`."""
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
@@ -121,7 +113,6 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
-    warnings.showwarning = _of_caller(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
 
@@ -163,17 +154,6 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
     if is_ours(trace.tb_frame.f_code.co_filename):
         return following
     return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
-def _of_caller(shown: Any) -> Any:
-    """Return what prints a warning, at the user's line where torch took one of ours for it."""
-
-    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-        if is_ours(filename) and (place := here()) is not None:
-            filename, lineno = place.file, place.line
-        shown(message, category, filename, lineno, file, line)
-
-    return show
 
 
 def _device_of(tensor: Any) -> str | None:
@@ -300,21 +280,20 @@ def _remark(text: str) -> None:
 
 def _is_done() -> bool:
     """Return whether the steps that were asked for are behind: the counted ones, with all that follows each."""
-    return bool(hooks.cells[counters.STEPS] >= _steps) and hooks.memory is not None
+    return bool(hooks.cells[counters.STEPS] >= _steps)
 
 
 def _end_here() -> None:
-    _say("steps_done", place=text_of(here()))
+    _say("steps_done")
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         _say_left(frame.f_code, line)
-    raise StepsDone(0)
+    raise SystemExit(0)
 
 
-# Iterators of loaders: the rounds, the steps and the time in backward passes when each began, and its length.
-_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
-# The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
-# data is ended at its step.
-_fed = 0
+# Iterators of loaders: their rounds, and the steps and the time in backward passes when each began.
+_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+# Whether a loop got batches of a loader: such loops end themselves. A program with other data is ended at its step.
+_is_fed = False
 # A program trains so many times the steps that were asked for: its loops over loaders are begun again.
 _MOST_EPOCHS = 3
 
@@ -324,25 +303,21 @@ def _following(original: Any) -> Any:
     While a loop gathers gradients, the steps count in place of the rounds."""
 
     def following(self: Any) -> Any:
-        global _fed
-        frame = sys._getframe(1)
+        global _is_fed
         done, backward = hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS]
+        frame = sys._getframe(1)
         if _is_by_hand(frame):
             if _is_done():
                 _end_here()
             return original(self)
-        rounds, done_before, backward_before, length = _rounds.get(self, (0, done, backward, None))
+        batch = original(self)  # its own end comes first
+        rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
         gathers = _trains and backward != backward_before and done - done_before < _steps
-        is_over = rounds == length
-        if is_over or (rounds >= _steps and not gathers):
-            if done == done_before and backward == backward_before:  # it trained nothing
-                _fed = max(_fed - rounds, 0)
-            if not is_over:
-                _end_loop(frame)
-                raise StopIteration
-        _rounds[self] = rounds + 1, done_before, backward_before, length
-        batch = original(self)
-        _fed += 1
+        if rounds >= _steps and not gathers:
+            _end_loop(frame)
+            raise StopIteration
+        _rounds[self] = rounds + 1, done_before, backward_before
+        _is_fed = True
         return batch
 
     return following
@@ -353,54 +328,46 @@ def _beginning(original: Any) -> Any:
 
     def beginning(self: Any) -> Any:
         made = original(self)
-        try:
-            # An IterableDataset that was asked for its length makes torch warn.
-            length = None if isinstance(self.dataset, IterableDataset) else len(self)
-        except TypeError:  # a sampler without a length
-            length = None
-        _rounds[made] = 0, hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS], length
+        _rounds.pop(made, None)
         return made
 
     return beginning
+
+
+def _is_by_hand(frame: FrameType) -> bool:
+    """Return whether the user's code calls `next()` and does not expect an end."""
+    code = frame.f_code
+    is_called = not {"next", "__next__"}.isdisjoint(code.co_names) and "StopIteration" not in code.co_names
+    return is_called and not _is_loop(frame) and rank(code.co_filename) == 0
 
 
 def _is_loop(frame: FrameType) -> bool:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
 
 
-def _is_by_hand(frame: FrameType) -> bool:
-    """Return whether the user's code calls `next()` and does not expect an end."""
-    names = frame.f_code.co_names
-    is_called = ("next" in names or "__next__" in names) and "StopIteration" not in names
-    return is_called and rank(frame.f_code.co_filename) == 0 and not _is_loop(frame)
-
-
 def _end_loop(frame: FrameType) -> None:
     """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
-    if not _sunk:
-        _simulated.enter_context(_sinking(_began_ns, _remark))
-        _sunk.append(True)
+    _spare()
     at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
-    inner = next(at, None)
-    if inner is not None:
-        _say_left(inner.f_code, inner.f_lineno, is_loop=True)
-    for outer in at:
-        if _is_loop(outer):
+    for number, outer in enumerate(at):
+        if not number or _is_loop(outer):  # the loop itself, and those that go on through generators
             _say_left(outer.f_code, outer.f_lineno, is_loop=True)
 
 
-_sunk: list[bool] = []
+@functools.cache
+def _spare() -> None:
+    _simulated.enter_context(engine.replaced(_sparing(_began_ns)))
+
+
 _began_ns = 0
-_left: set[tuple[Any, int, bool]] = set()
 
 
+@functools.cache
 def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
     """A line of the user's that was left before its function ended."""
-    if rank(code.co_filename) or (code, line, is_loop) in _left:
-        return
-    _left.add((code, line, is_loop))
-    function = 0 if code.co_name == "<module>" else code.co_firstlineno
-    _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
+    if rank(code.co_filename) == 0:
+        function = 0 if code.co_name == "<module>" else code.co_firstlineno
+        _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
 
 
 # The code that was at work as torch was called.
@@ -448,15 +415,12 @@ def _training(original: Any) -> Any:
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     leader = hooks._steps.leader() if hooks._steps.leader is not None else None
     is_last = hooks.cells[counters.STEPS] >= _MOST_EPOCHS * _steps
-    if _is_done() and leader is optimizer and (is_last or not _fed):
+    if _is_done() and leader is optimizer and (is_last or not _is_fed):
         _end_here()
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
-    global _fed
-    leader = hooks._steps.leader() if hooks._steps.leader is not None else None
-    _fed = max(_fed - (leader is optimizer), 0)
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
             _say(
@@ -470,64 +434,40 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 # -- files that were there before --------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _sinking(began_ns: int, say: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, what would write over a file from before `began_ns` writes elsewhere; `say` gets a remark."""
+def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
+    """Return what in the place of calls that write over a file from before `began_ns` leaves it alone."""
 
-    def of(path: Any) -> Any:
-        """The path to write to in the place of this one: a file that the program made is its own."""
+    def is_older(path: Any) -> bool:
         try:
-            is_older = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
-            if not is_older or os.stat(path).st_ctime_ns >= began_ns:
-                return path
+            is_file = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
+            if not is_file or os.stat(path).st_ctime_ns >= began_ns:
+                return False
         except OSError:
-            return path
-        say(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
-        return os.path.join(folder, str(next(numbers)))
+            return False
+        _remark(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
+        return True
 
     def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        return opened(of(file) if "w" in mode else file, mode, *args, **kwargs)
+        return opened(os.devnull if "w" in mode and is_older(file) else file, mode, *args, **kwargs)
 
-    def saving(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return what takes the path as its second argument."""
+    def sparing(owner: Any, name: str, place: int, keyword: str = "") -> tuple[Any, str, Any]:
+        original = getattr(owner, name)
 
         @functools.wraps(original)
-        def saved(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if args:
-                args = (of(args[0]), *args[1:])
-            elif name in kwargs:
-                kwargs[name] = of(kwargs[name])
-            return original(value, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            path = args[place] if len(args) > place else kwargs.get(keyword)
+            return None if "dir_fd" not in kwargs and is_older(path) else original(*args, **kwargs)
 
-        return saved
+        return owner, name, call
 
-    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-            if of(target) is target:
-                original(source, target, *args, **kwargs)
-            else:
-                remove(source)
-
-        return moved
-
-    def removing(path: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs or of(path) is path:
-            remove(path, *args, **kwargs)
-
-    opened, remove, numbers = io.open, os.remove, itertools.count()
-    patches: list[tuple[Any, str, Any]] = [(builtins, "open", opening), (io, "open", opening)]
-    patches += [(owner, "save", saving(owner.save, "f")) for owner in (torch, torch.jit, torch.serialization)]
-    patches += [(os, name, moving(getattr(os, name))) for name in ("replace", "rename")]
-    patches += [(os, name, removing) for name in ("remove", "unlink")]
-    safetensors: Any = sys.modules.get("safetensors.torch")
-    if safetensors is not None:
-        patches.append((safetensors, "serialize_file", saving(safetensors.serialize_file, "filename")))
-    with (
-        tempfile.TemporaryDirectory(prefix="gpucheck-sink-", ignore_cleanup_errors=True) as folder,
-        engine.replaced(patches),
-    ):
-        yield
+    opened = io.open
+    patches = [(builtins, "open", opening), (io, "open", opening)]
+    patches += [sparing(owner, "save", 1, "f") for owner in (torch, torch.jit, torch.serialization)]
+    patches += [sparing(os, name, 1) for name in ("replace", "rename")]
+    patches += [sparing(os, name, 0) for name in ("remove", "unlink")]
+    if (safetensors := sys.modules.get("safetensors.torch")) is not None:
+        patches.append(sparing(safetensors, "serialize_file", 1, "filename"))
+    return patches
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -553,7 +493,7 @@ def _end() -> None:
             _say_error(error)
         for frame, line in traceback.walk_tb(None if error is None else error.__traceback__):
             _say_left(frame.f_code, line)
-        if _left:
+        if _say_left.cache_info().currsize:
             _say_ran()
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
@@ -587,9 +527,8 @@ def _say_error(error: BaseException) -> None:
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
     of_device = placement.is_of_device(error, text)
-    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cuda"))
+    _say("stopped", kind=type(error).__name__, text=text, place=text_of(place), of_device=of_device)
 
 
 def _row_of(moment: Moment[Place]) -> dict[str, Any]:

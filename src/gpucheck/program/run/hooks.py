@@ -29,7 +29,7 @@ from gpucheck.program.run.counters import SITES_AT
 now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
-_COUNT, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
+_, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
 # Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
 # something was seen in what it copies, all are.
 _CLOSELY = 32
@@ -116,12 +116,6 @@ def _count(site: int, size: int, spent_ns: int) -> int:
     return at
 
 
-def _size(tensor: Any) -> int:
-    """Bytes of the tensor's elements."""
-    with memory_peaks.unseen():
-        return memory_peaks.size(tensor)
-
-
 # -- waits ------------------------------------------------------------------------------------------------------------
 
 
@@ -138,17 +132,18 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
     if thread in _silent:
         return
     try:
-        _count(_site(kind, frame), 0 if tensor is None else _size(tensor), spent)
+        with memory_peaks.unseen():
+            _count(_site(kind, frame), 0 if tensor is None else memory_peaks.size(tensor), spent)
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
     if thread == _main_thread:
         cells[_WAITS_NS] += spent
 
 
-def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> Callable[..., Any]:
     """Return what reads a tensor's value, measured where that is a device's.
 
-    One wait, however many there are in it: printing a tensor reads it many times.
+    One wait, however many there are in it: printing a tensor reads it many times. With `sized` its bytes count.
     """
 
     @functools.wraps(original)
@@ -165,33 +160,13 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
             raise
-        _waited(kind, began, self, sys._getframe(1))
+        _waited(kind, began, self if sized else None, sys._getframe(1))
         return result
 
     return read
 
 
-def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same for a reader without arguments, called most: handing them on takes a third of all that we add."""
-
-    @functools.wraps(original)
-    def read(self: Any) -> Any:
-        try:
-            if device_of(self) is None or (thread := threading.get_ident()) in _silent:
-                return original(self)
-            began = now()
-            _silent.add(thread)
-            try:
-                result = original(self)
-            finally:
-                _silent.discard(thread)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        _waited(kind, began, None, sys._getframe(1))
-        return result
-
-    return read
+_scalar = functools.partial(_reader, sized=False)
 
 
 def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,13 +199,13 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _measured(
+def measured(
     note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return the same, with `note` told of each result: with the arguments, the time of the call, and who called."""
 
     @functools.wraps(original)
-    def measured(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
             began = now()
             result = original(*args, **kwargs)
@@ -240,7 +215,7 @@ def _measured(
         note(result, args, kwargs, began, sys._getframe(1))
         return result
 
-    return measured
+    return call
 
 
 def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +225,7 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if memory_peaks.is_used():
             _waited(kind, began, None, frame)
 
-    return _measured(note, original)
+    return measured(note, original)
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
@@ -278,44 +253,34 @@ def _copied(
     moved: Any, result: Any, rest: Any, kwargs: dict[str, Any], began: int, frame: FrameType, *, fills: bool = False
 ) -> None:
     source, target = device_of(moved), device_of(result)
-    if source is None and target is None:
-        return
     spent, thread = now() - began, threading.get_ident()
+    if (source is None and target is None) or thread in _silent:
+        return
     try:
         with memory_peaks.unseen():
-            # A dtype or a layout on one device is none.
-            if thread not in _silent and not (source == target and moved.device == result.device):
-                _note_copy(moved, result, source, target, spent, _is_asynchronous(rest, kwargs), frame, fills)
+            if source == target and moved.device == result.device:  # a dtype or a layout on one device is no copy
+                return
+            kind = "to_device" if source is None else "to_host" if target is None else "between"
+            site = _site(kind, frame, fills=fills)
+            at = _count(site, memory_peaks.size(moved), spent)
+            if thread == _main_thread:
+                # A copy to the host returns when the device is done with what comes before it: that is waiting.
+                cells[_WAITS_NS if target is None else _COPIES_NS] += spent
+            if at >= 0:
+                host = moved if source is None else result if target is None else None
+                _look_at(moved, host, site, at, source is None and _is_asynchronous(rest, kwargs))
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
 
 
-def _note_copy(
-    moved: Any,
-    result: Any,
-    source: str | None,
-    target: str | None,
-    spent: int,
-    non_blocking: bool,
-    frame: FrameType,
-    fills: bool,
-) -> None:
-    kind = "to_device" if source is None else "to_host" if target is None else "between"
-    site = _site(kind, frame, fills=fills)
-    at = _count(site, memory_peaks.size(moved), spent)
-    if threading.get_ident() == _main_thread:
-        # A copy to the host returns when the device is done with what comes before it: that is waiting.
-        cells[_WAITS_NS if target is None else _COPIES_NS] += spent
-    if at < 0:
-        return
-    count = cells[at]
-    looks = count <= _CLOSELY or not count % _CLOSELY
-    host = moved if source is None else result if target is None else None
+def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -> None:
+    """Count the kind of memory on the host's side, and whether the same values go the same way again."""
+    looks = cells[at] <= _CLOSELY or not cells[at] % _CLOSELY
     if host is not None:
         pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
         if pinned is not None:
             cells[at + (_PINNED if pinned else _PAGEABLE)] += 1
-        if non_blocking and pinned is False and source is None:
+        if is_asynchronous and pinned is False:
             cells[at + _UNPINNED_ASYNC] += 1
     if looks or site in _followed:
         _follow(moved, site, at)
@@ -477,7 +442,6 @@ def _trace(done: int) -> None:
         _tracing.start()
     elif done > memory_peaks.SKIPPED:
         _tracing.step += 1
-        cells[counters.TRACED_STEPS] = done - memory_peaks.SKIPPED
         if done == memory_peaks.SKIPPED + _to_trace:
             _stop_trace()
 
@@ -546,8 +510,8 @@ def install() -> None:
     for name, kind in _READERS.items():
         _replace(tensor, name, functools.partial(_reader, kind))
     for name in _MOVERS:
-        _replace(tensor, name, functools.partial(_measured, _moved_to))
-    _replace(tensor, "copy_", functools.partial(_measured, _filled))
+        _replace(tensor, name, functools.partial(measured, _moved_to))
+    _replace(tensor, "copy_", functools.partial(measured, _filled))
     # A lazy parameter takes listed methods alone.
     for owner, name, _ in torch_private.replacing(LAZY, _listed):
         _replace(owner, name, _listed)

@@ -21,7 +21,7 @@ from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
-from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
+from gpucheck.report.results.model import UnjudgedOperation
 from gpucheck.report.results.run import (
     AssumedValue,
     CaughtError,
@@ -43,8 +43,8 @@ _WORTH = 0.01
 # Copies so small that their number costs, and how many of them in one step, or in all, are many.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
-# A habit happens so often, and in this part of the steps.
-_OFTEN, _MOST_STEPS = 3, 0.5
+# A habit happens so often, and in this part of the steps; so often in a program without steps.
+_OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
 # Below this share of the time a GPU or a CPU is idle: something else keeps up the program.
 IDLE = 0.5
 
@@ -54,15 +54,15 @@ _Said = tuple[str, Verdict, str, str]
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
     """The findings, the time first. Paths below `folder` are named without it."""
-    found = [time_finding(result)]
+    judged = [time_finding(result)]
     if _is_broken_off(result):
-        found.append(_end(result, folder))
+        judged.append(_end(result, folder))
     if result.out_of_memory is not None:
-        found.append(memory_finding(result.out_of_memory, folder))
+        judged.append(memory_finding(result.out_of_memory, folder))
     if result.growth is not None:
-        found.append(_growth(result, folder))
-    found += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
-    return found + of_lines(result, folder)
+        judged.append(_growth(result, folder))
+    judged += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
+    return judged + of_lines(result, folder)
 
 
 def in_child(pid: int) -> str:
@@ -90,22 +90,25 @@ _REPORT = "report it with the program's first lines, at the project's issue trac
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
     """Return what the counts of each line show: a warning where the line takes a part of the time that can be seen."""
-    found = []
+    judged = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
         where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
         said = (*_needless(line, verdict), *_waiting(line, result, verdict))
-        found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
-    return found
+        judged += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
+    return judged
 
 
 def at(file: str | None, line: int | None, folder: str) -> str:
     """`train.py:31`, from where the user is."""
-    if not file:
-        return "an unknown line"
-    inside = bool(folder) and file.startswith(os.path.join(folder, ""))
-    return f"{os.path.relpath(file, folder) if inside else file}:{line}"
+    return f"{_named(file, folder)}:{line}" if file else "an unknown line"
+
+
+def _named(file: str, folder: str) -> str:
+    """A file as `folder` names it; one elsewhere keeps its whole path."""
+    is_inside = bool(folder) and file.startswith(os.path.join(folder, ""))
+    return os.path.relpath(file, folder) if is_inside else file
 
 
 def time_finding(result: RunResult) -> Finding:
@@ -249,7 +252,9 @@ def _cost(line: RunLine) -> str:
 def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
     """Return whether it happens step by step, and not once at the beginning or now and then."""
     steps = result.steps.count if result.steps is not None else 0
-    return count >= _OFTEN and (line.steps >= _MOST_STEPS * steps if steps >= _OFTEN else line.in_loop is not False)
+    if steps < _OFTEN:
+        return count >= _OFTEN_IN_ALL
+    return count >= _OFTEN and line.steps >= _MOST_STEPS * steps
 
 
 def _new(line: RunLine) -> int:
@@ -302,14 +307,8 @@ _FORK_FIX = (
     "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
     "with spawn"
 )
-# `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
-_NOT_COUNTED = (
-    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB on earlier GPUs)",
-    "buffers of NCCL",
-    "the CUDA context (about 300 to 600 MiB for each process)",
-    "memory that the allocator caches or fragments",
-)
-# From this part of the memory on what is not counted decides.
+_ENDED_LOOPS = "loops over a DataLoader were ended early, which may be the cause"
+# From this part of the memory on what is not counted decides (workspaces, buffers of NCCL, the context, fragmentation).
 _CLOSE = 0.9
 
 
@@ -317,9 +316,10 @@ def dry_result(
     read: counters.Read,
     counted: RunResult,
     options: RunOptions,
+    folder: str = "",
     not_reached: tuple[str, ...] = (),
 ) -> DryResult:
-    """The answer. `counted` is what `run` makes of the same counters."""
+    """The answer. `counted` is what `run` makes of the same counters; files are named from `folder`."""
     assert options.dry is not None
     stopped = next(iter(_told(read, "stopped", DryStop)), None)
     written_at_end = next(read.said("memory"), None)
@@ -333,14 +333,13 @@ def dry_result(
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
-        lines=tuple(sorted((_line(line) for line in counted.lines if line.kind != "data"), key=_by_count)),
+        lines=tuple(sorted((_line(line, folder) for line in counted.lines if line.kind != "data"), key=_by_count)),
         memory=None if written_at_end is None else _memory(read, options.dry, written_at_end),
         assumed=_told(read, "assumed", AssumedValue),
         assumed_count=0 if written_at_end is None else written_at_end["assumed"],
         unjudged=_told(read, "unjudged", UnjudgedOperation),
         remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
-        mixed=tuple(_mixed(read, stopped)),
-        in_forks=next(iter(_told(read, "fork", CaughtError)), None),
+        mixed=tuple(_errors_caught(read, stopped)),
         trains=written_at_end is not None and written_at_end["trains"],
         loops_ended=any(line["is_loop"] for line in read.said("left")),
         not_reached=not_reached,
@@ -361,17 +360,19 @@ def _told(read: counters.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
-def _mixed(read: counters.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
-    """The errors about dtypes but for the one that ended the program."""
+def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
+    """The errors about dtypes but for the one that ended the program, and those of forked processes."""
     for error in _told(read, "mixed", CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
             yield replace(error, times=times)
+    if stopped is None:  # which a worker's error may be
+        yield from _told(read, "fork", CaughtError)
 
 
-def _line(line: RunLine) -> DryLine:
-    kept = DryLine.__dataclass_fields__
-    return DryLine(**{name: value for name in kept if (value := getattr(line, name)) is not None or name == "source"})
+def _line(line: RunLine, folder: str) -> DryLine:
+    row = {name: getattr(line, name) for name in DryLine.__dataclass_fields__}
+    return DryLine(**row | {"file": _named(line.file, folder)})
 
 
 def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMemory:
@@ -386,7 +387,6 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else from_json(MemoryMoment, exceeded["peak"]),
-        not_counted=_NOT_COUNTED,
     )
 
 
@@ -395,8 +395,8 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
 
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
     """All findings, the worst first. Advice on copies is what `run` gives, without times."""
-    found = [
-        *_mismatches(result, counted, folder),
+    judged = [
+        *_mismatches(result),
         *_stop(result),
         *_undone(result),
         *model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.dry.followed"),
@@ -405,16 +405,18 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_remarks(result),
     ]
     if not any(
-        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in found
+        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in judged
     ):
-        found.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
-    return sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        judged.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
+    return sorted(judged, key=lambda finding: WORST_FIRST.index(finding.verdict))
 
 
 def placed(result: DryResult) -> str:
     """The sentence on a run without a finding, which says so if a part of the program is known not to have run."""
     is_whole = not result.not_reached and not is_of_ended_loops(result)
-    return f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+    text = f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+    were = "was" if len(result.not_reached) == 1 else "were"
+    return f"{text}; {', '.join(result.not_reached)} {were} not reached" if result.not_reached else text
 
 
 def is_of_ended_loops(result: DryResult) -> bool:
@@ -425,30 +427,19 @@ def is_of_ended_loops(result: DryResult) -> bool:
         return False
     if stop is None:
         return (result.exit or 0) > 0
-    is_known = rules.UNSAFE in stop.text or rules.MIXED_DTYPES.search(stop.text) or _refused(stop.text, "")
-    return not stop.of_device and not is_known and stop.kind != "OutOfMemoryError"
+    return not stop.of_device and _known(stop.text, "") is None and stop.kind != "OutOfMemoryError"
 
 
 def _how_far(result: DryResult) -> str:
     """How much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
     if result.ended_after_steps:
-        return f"{steps}, then the program was ended{_unreached(result)}"
+        return f"{steps}, then the program was ended"
     whole = "loops over a DataLoader were ended early" if result.loops_ended else "the whole program"
-    return (f"{whole}, {steps}" if result.steps else whole) + _unreached(result)
+    return f"{whole}, {steps}" if result.steps else whole
 
 
-def _unreached(result: DryResult) -> str:
-    return f"; {unreached(result)}" if result.not_reached else ""
-
-
-def unreached(result: DryResult) -> str:
-    """`evaluate() was not reached`."""
-    were = "was" if len(result.not_reached) == 1 else "were"
-    return f"{', '.join(result.not_reached)} {were} not reached"
-
-
-def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[Finding]:
+def _mismatches(result: DryResult) -> Iterator[Finding]:
     for mismatch in result.mismatches:
         entry = mismatch.mismatch
         made = model_judge.mismatch(entry)
@@ -461,70 +452,37 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
         if not mismatch.ended:
             message = f"{message}; {_caught(mismatch.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": mismatch.ended, "times": mismatch.times}
-        fix = next(_assignments(entry, counted, folder), made.fix)
+        fix = made.fix
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in entry.operands):
             fix = f'{entry.place}: pass generator=torch.Generator(device="{entry.expected}")'
         if entry.operation == "Tensor.pin_memory" and all(operand.variable is None for operand in entry.operands):
             fix = f"{entry.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
         yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
-    if result.in_forks is not None and result.stopped is None:
-        yield _in_forks(result.in_forks)
-    for mixed in result.mixed:
-        place = mixed.place or "an unknown line"
-        text, fix = _of_dtypes(mixed.text, place)
-        message = f"{text}; {_caught(mixed.times)}"
-        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix)
+    for caught in result.mixed:
+        place = caught.place or "an unknown line"
+        name, text, fix = _known(caught.text, place) or ("run.dry.dtype", caught.text, None)
+        yield Finding(name, "warn", place, f"{text}; {_caught(caught.times)}", asdict(caught), fix)
 
 
-# A line that is one move, with its comment; arguments may be calls.
-_MOVE = re.compile(r"(.+?)\.(?:to|cuda)\((?:[^()]|\([^()]*\))*\)\s*(?:#.*)?")
-
-
-def _assignments(mismatch: DeviceMismatchEntry, counted: RunResult, folder: str) -> Iterator[str]:
-    """The lines that move a wrong tensor by its name and discard the copy, each as it should be, from the nearest on.
-    They stand above the failing line; what stands above the line that made the tensor moved another of that name."""
-    file, _, failing = (mismatch.place or "").rpartition(":")
-    wrong = [operand for operand in mismatch.operands if operand.is_wrong]
-    made = ((operand.origin_place or "").rpartition(":") for operand in wrong)
-    first = max((int(line) for path, _, line in made if path == file and int(line) < int(failing or 0)), default=0)
-    for line in sorted(counted.lines, key=lambda line: -line.line):
-        place, source = at(line.file, line.line, folder), (line.source or "").strip()
-        move = _MOVE.fullmatch(source) if line.discarded else None
-        is_before = place.rpartition(":")[0] == file and first <= line.line < int(failing or 0)
-        if move is not None and is_before and any(operand.variable == move[1] for operand in wrong):
-            yield f"{place}: {move[1]} = {source}"
-
-
-def _in_forks(error: CaughtError) -> Finding:
-    """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
-    place = error.place or "an unknown line"
-    name, fix = _refused(error.text, place) or ("run.dry.dtype", _of_dtypes(error.text, place)[1])
-    if rules.MISPLACED in error.text:
-        name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
-    message = f"in a process that the program forked: {error.text}; {_caught(error.times)}"
-    return Finding(name, "warn", place, message, asdict(error), fix)
-
-
-def _refused(text: str, place: str) -> tuple[str, str] | None:
-    """The id and the fix of an error that reached gpucheck as text alone, as from a worker; None for another error."""
-    kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
-    kinds |= dict.fromkeys(rules.ELSEWHERE, ("run.dry.mismatch", f"{place}: move it with .to(device)"))
-    kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
+def _known(text: str, place: str) -> tuple[str, str, str] | None:
+    """The id, the message and the fix of an error that reached gpucheck as text alone, as from a worker; None for
+    another error."""
     # The shared counters keep at least the first 159 characters of a forked process: more than any of these has.
-    return next((to for known, to in kinds.items() if known in text), None)
+    if rules.UNSAFE in text:
+        return "run.dry.dtype", text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
+    if re.search(rules.NO_KERNEL, text):
+        return "run.dry.dtype", f"CUDA has no kernel for this dtype: {text}", f"{place}: use .float()"
+    if rules.MIXED_DTYPES.search(text):
+        return "run.dry.dtype", f"operands of different dtypes: {text}", f"{place}: bring both to one dtype"
+    if rules.FORKED in text or rules.FORKED_KERNEL in text:
+        return "run.dry.fork", f"CUDA in a process that was forked after its parent had used CUDA: {text}", _FORK_FIX
+    if any(known in text for known in (rules.MISPLACED, *rules.ELSEWHERE)):
+        return "run.dry.mismatch", text, f"{place}: move it with .to(device)"
+    return ("run.dry.mismatch", text, f"{place}: bring both to one device") if rules.APART in text else None
 
 
 def _caught(times: int) -> str:
     return "the program caught the error" + (f" {times} times" if times > 1 else "")
-
-
-def _of_dtypes(text: str, place: str) -> tuple[str, str]:
-    """The message and the fix of an error about dtypes."""
-    if rules.UNSAFE in text:
-        return text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
-    if re.search(rules.NO_KERNEL, text):
-        return f"CUDA has no kernel for this dtype: {text}", f"{place}: use .float()"
-    return f"operands of different dtypes: {text}", f"{place}: bring both to one dtype with .to(dtype)"
 
 
 def _undone(result: DryResult) -> Iterator[Finding]:
@@ -548,28 +506,21 @@ def _stop(result: DryResult) -> Iterator[Finding]:
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         elif is_of_ended_loops(result):
-            why = "loops over a DataLoader were ended early, which may be the cause"
-            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", why)
+            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", _ENDED_LOOPS)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
         return  # the memory has its own finding
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if rules.UNSAFE in stop.text or rules.MIXED_DTYPES.search(stop.text):
-        verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
-        message, fix = _of_dtypes(stop.text, place)
-        yield Finding("run.dry.dtype", verdict, place, message, evidence, fix)
-        return
-    refused = _refused(stop.text, place)
-    if refused is not None:
-        name, fix = refused
-        why = "CUDA in a process that was forked after its parent had used CUDA: " * (name == "run.dry.fork")
-        yield Finding(name, "fail", place, why + stop.text.removeprefix("RuntimeError: "), evidence, fix)
+    if (known := _known(stop.text.removeprefix("RuntimeError: "), place)) is not None:
+        name, message, fix = known
+        verdict: Verdict = "inconclusive" if result.assumed_count and name == "run.dry.dtype" else "fail"
+        yield Finding(name, verdict, place, message, evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
     if is_of_ended_loops(result):
-        why = f"{place}: {text}; loops over a DataLoader were ended early, which may be the cause"
-        yield Finding("run.dry.remark", "info", f"the program ended with {stop.kind}", why, evidence)
+        title = f"the program ended with {stop.kind}"
+        yield Finding("run.dry.remark", "info", title, f"{place}: {text}; {_ENDED_LOOPS}", evidence)
         return
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
@@ -633,14 +584,3 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
     if result.unjudged:
         listed = model_judge.listed(result.unjudged)
         yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", listed)
-
-
-def relative(result: DryResult, folder: str) -> DryResult:
-    """The same with its lines' files named from `folder`, where the program ran."""
-    lines = tuple(
-        replace(line, file=os.path.relpath(line.file, folder))
-        if line.file.startswith(os.path.join(folder, ""))
-        else line
-        for line in result.lines
-    )
-    return replace(result, lines=lines)

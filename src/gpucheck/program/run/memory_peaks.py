@@ -221,7 +221,7 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
     """Write down what ended the program: its class and text, the user's line, and for memory who held it."""
     chain = messages.chain_of(error)
-    cause, link = messages.cause_in(chain, _free_share())
+    cause, link = messages.cause_in(chain)
     # Pinned memory is the host's, and what lies there fills no device.
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory: the tensors that are known do not explain it.
@@ -248,17 +248,6 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         _say({"say": "held", **sums(optimizers, counts, others=True)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})
-
-
-def _free_share() -> float | None:
-    """The part of the current device's memory that is free; None where no device tells."""
-    if not _devices:
-        return None
-    try:
-        free, total = torch.cuda.mem_get_info()
-    except RuntimeError:  # the device answers nothing any more
-        return None
-    return float(free / total) if total else None
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
@@ -461,9 +450,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
-    found: dict[Key[_Place], str] = {}
+    names: dict[Key[_Place], str] = {}
     if not kept:
-        return found
+        return names
     asked: dict[Key[_Place], int] = {}
     for tensor in gc.get_objects():
         if not issubclass(type(tensor), torch.Tensor):
@@ -472,13 +461,13 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
             owner = kept.get(tensor.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
             continue
-        if owner is None or owner in found or asked.get(owner, 0) >= _ASKED:
+        if owner is None or owner in names or asked.get(owner, 0) >= _ASKED:
             continue
         asked[owner] = asked.get(owner, 0) + 1
         for container in gc.get_referrers(tensor):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
-                found[owner] = f"{type(container).__name__} {name} of {len(container)}"
-    return found
+                names[owner] = f"{type(container).__name__} {name} of {len(container)}"
+    return names
 
 
 def _made_by(func: Any, result: Any) -> list[Any]:

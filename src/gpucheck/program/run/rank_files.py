@@ -15,7 +15,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,6 @@ MOST_BYTES = 512 * 2**20
 # Python waited for other ranks in all and in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
-# A wait below it explains no lateness.
-_LEAST_WAIT_S = 5e-4
 # Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
 DRIFT, SLEW = 50e-6, 500e-6
 # Collectives in which every rank waits for the last; the others have a root that does not.
@@ -87,22 +85,18 @@ class RankRecord:
     # Sends and receives of NCCL, which the flight recorder has.
     p2p: int = 0
     # Whether sends and receives were counted; by peer how many of each (-1: from anybody), and those whose waits were
-    # not timed. Of collectives: how many Python waited for, and the long waits (when they began, how long in ns).
+    # not timed. Of collectives: how many Python waited for.
     has_counted: bool = False
     peers: dict[int, tuple[int, int]] = field(default_factory=dict)
     hidden: int = 0
     waited: int = 0
-    waits: list[tuple[int, int]] = field(default_factory=list)
     failed: str = ""
-    # A group that was made again begins its numbers anew: how often, and its latest number.
-    _made: Counter[str] = field(default_factory=Counter)
+    # The latest number of each group.
     _latest: dict[str, int] = field(default_factory=dict)
 
     def key(self, kind: int, number: int) -> _Key:
         """A call by its group and number."""
-        group = self.kinds[kind]["group"]
-        made = self._made[group]
-        return f"{group}#{made}" if made else group, number
+        return self.kinds[kind]["group"], number
 
     @property
     def steps_made(self) -> int:
@@ -139,7 +133,6 @@ class RankRecord:
             case "p2p":
                 self.peers = {int(peer): (int(sent), int(received)) for peer, sent, received in line["peers"]}
                 self.hidden, self.waited, self.has_counted = int(line["hidden"]), int(line["waited"]), True
-                self.waits += [(int(at), int(spent)) for at, spent in line["waits"]]
             case "clock":
                 self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
             case "pending" if not self.has_answered:
@@ -160,10 +153,12 @@ class RankRecord:
 
     def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
         group = self.kinds[kind]["group"]
-        if number <= self._latest.get(group, 0):
-            self._made[group] += 1
+        if number < self._latest.get(group, 0):  # made again, it begins its numbers anew: only the last one's count
+            for calls in (self.calls, self.inside, self.places):
+                for key in [key for key in calls if key[0] == group]:
+                    del calls[key]
         self._latest[group] = number
-        key = self.key(kind, number)
+        key = group, number
         self.calls[key] = kind, created_ns
         if duration_ms is not None and math.isfinite(duration_ms):
             self.inside[key] = float(duration_ms) / 1e3
@@ -197,19 +192,6 @@ class RankRecord:
         """A time on rank 0's clock; None without a clock in common."""
         offset_s, error_s = self.offset(at_ns or 0)
         return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
-
-    def rename(self, group: str, name: str) -> None:
-        """Give a group another name."""
-
-        def key(call: _Key) -> _Key:
-            before, again, made = call[0].partition("#")
-            return (f"{name}{again}{made}", call[1]) if before == group else call
-
-        self.groups[name] = self.groups.pop(group)
-        self.calls = {key(call): row for call, row in self.calls.items()}
-        self.inside = {key(call): row for call, row in self.inside.items()}
-        self.places = {key(call): row for call, row in self.places.items()}
-        self.pending = None if self.pending is None else set(map(key, self.pending))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -262,12 +244,12 @@ def read(folder: Path) -> list[RankRecord]:
         if not record.calls or (record.on_rank_0(record.ended_ns) or math.inf) >= max(begun, default=0)
     ]
     for name in {name for record in ranks for name in record.groups}:
-        # split_group() of older torch counts the groups of each rank: those without a common rank may have one name.
+        # split_group() of older torch counts the groups of each rank: two groups may have one name. Which call is whose
+        # is then unknown, and none of them counts.
         alike = [record for record in ranks if name in record.groups]
-        members = {record.groups[name] for record in alike}
-        if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
+        if len({record.groups[name] for record in alike}) > 1:
             for record in alike:
-                record.rename(name, f"{name} ({names(record.groups[name])})")
+                record.calls = {key: call for key, call in record.calls.items() if key[0] != name}
     return ranks
 
 
@@ -298,11 +280,9 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks if decided else (),
         cost_s=verdict.cost_s if decided else None,
         last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
-        p2p=sum(record.p2p + sum(map(sum, record.peers.values())) for record in ranks),
         busiest=verdict.ranks if verdict.outcome == "busiest" else (),
         since=verdict.since,
         periodic=_periodic(ranks, table, verdict),
-        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
@@ -319,26 +299,20 @@ def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequen
     `own` is each rank's own work in a job whose ranks send to each other in its steps.
     """
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
-    # A late rank may only have waited for a message.
-    if verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
-        verdict = Verdict("not_decided", reason="sends and receives were not counted on all ranks")
-    reason = verdict.reason
-    # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
-    if seen < world and not own and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
-        reason = f"collectives of {seen} of {world} ranks were seen"
     done = min((record.steps_made for record in ranks), default=0)
-    if table.steps < ranks_judge.FEWEST_STEPS <= done:
+    reason = verdict.reason
+    if len(ranks) < world:  # those that wrote may all wait for one that did not
+        reason = f"{len(ranks)} of {world} ranks wrote here"
+    elif verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
+        reason = "sends and receives were not counted on all ranks"  # a late rank may only have waited for a message
+    elif table.steps < ranks_judge.FEWEST_STEPS <= done:
         reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
     elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = ranks_judge.too_few(done)
-    if reason != verdict.reason:
-        verdict = Verdict("not_decided")
-    if reason and (cut := [record.rank for record in ranks if record.exit is None]):
-        reason += f"; the record of {names(cut)} has no end"
-    if verdict.outcome == "not_decided" and len(ranks) < world:
-        reason = f"{len(ranks)} of {world} ranks wrote here"
-    return replace(verdict, reason=reason)
+    elif seen < world and not own and verdict.outcome != "not_decided":
+        reason = f"collectives of {seen} of {world} ranks were seen"
+    return verdict if reason == verdict.reason else Verdict("not_decided", reason=reason)
 
 
 def _row(
@@ -367,14 +341,6 @@ def _row(
         place=_place(record),
         left_early=_has_left_early(record, ranks),
     )
-
-
-def _may_wait_unseen(ranks: Sequence[RankRecord]) -> bool:
-    """Return whether some of these ranks, and not all, share a group with one that left no record."""
-    known = {record.rank for record in ranks}
-    used = {(record.rank, group.partition("#")[0]): record for record in ranks for group, _ in record.calls}
-    members = [set(record.groups.get(group, known)) for (_, group), record in used.items()]
-    return not all(known <= each or each <= known for each in members)
 
 
 def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
@@ -418,7 +384,6 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
     for key in sorted(arrivals):
         times = arrivals[key]
         first = by_rank[min(times)]
-        # A group that was made again may have other members.
         expected = set(first.groups.get(key[0], callers[key[0]])) & set(by_rank)
         if len(times) < max(len(expected), 2):
             continue
@@ -451,19 +416,20 @@ def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, S
         return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
     if not own:
         return None
-    if reason := _unseen(ranks):
+    if reason := _unseen(ranks, table):
         return Verdict("not_decided", reason=reason)
     if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
         return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
-    callers = {group.partition("#")[0] for record in ranks for group, _ in record.calls}
+    callers = {group for record in ranks for group, _ in record.calls}
     groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
     peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
     return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
 
 
-def _unseen(ranks: Sequence[RankRecord]) -> str:
-    """Return what of the sends and receives was not seen at both ends; empty where all were."""
-    by_rank = {record.rank: record for record in ranks}
+def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
+    """Return which waits for other ranks were not seen; empty where all were."""
+    made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
+    sent = {record.rank: {peer: count for peer, (count, _) in record.peers.items()} for record in ranks}
     for record in ranks:
         if not record.has_counted:
             return f"the sends and receives of rank {record.rank} were not counted"
@@ -472,47 +438,24 @@ def _unseen(ranks: Sequence[RankRecord]) -> str:
         if record.hidden:
             how = "in another thread, by asking repeatedly, or never: its own time is unknown"
             return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
-    for record in ranks:
-        sent = {rank: other.peers.get(record.rank, (0, 0))[0] for rank, other in by_rank.items()}
+        if record.waited < 0.9 * made[record.rank]:
+            return f"rank {record.rank} waited for collectives in C++ (as DDP does): its own time is unknown"
+        # From -1: from anybody, so that only the sum is known.
         received = {peer: count for peer, (_, count) in record.peers.items()}
-        others = sorted((set(sent) | set(received)) - {-1})
-        if -1 in received:
-            short = sum(sent.values()) - sum(received.values())
-            who = next(iter(others), record.rank) if short else None
-        else:
-            who = next((peer for peer in others if sent.get(peer, 0) != received.get(peer, 0)), None)
-        if who is not None:
-            sends = f"rank {who} sent {sent.get(who, 0)} messages to rank {record.rank}, which received"
-            return f"{sends} {sum(received.values()) if -1 in received else received.get(who, 0)}"
+        arriving = {rank: counts.get(record.rank, 0) for rank, counts in sent.items()}
+        is_alike = all(arriving.get(peer, 0) == received.get(peer, 0) for peer in {*arriving, *received})
+        if not is_alike and (-1 not in received or sum(arriving.values()) != sum(received.values())):
+            others = f"the others sent it {sum(arriving.values())}"
+            return f"rank {record.rank} received {sum(received.values())} messages, and {others}"
     return ""
 
 
 def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
-    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives.
-
-    Python sees its own waits. DDP waits for its buckets in C++: these waits follow from the arrivals of all ranks.
-    """
+    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives."""
     rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
     if not any(row[_P2P_AT] for each in rows.values() for row in each):
         return {}
-    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
-    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
-    made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
-    waits = {
-        record.rank: sorted((at - starts) / 1e9 + record.offset(at)[0] for at, _ in record.waits)
-        for record in ranks
-        if record.waited < 0.9 * made[record.rank]
-    }
-    for call, is_waited in zip(*ranks_judge.releases(table), strict=True):
-        last = max(call.arrivals.values())
-        for rank, at in call.arrivals.items():
-            step = call.step - ranks_judge.APART
-            if not is_waited or step < 0 or rank not in waits or last - at < _LEAST_WAIT_S:
-                continue
-            seen = bisect.bisect(waits[rank], at)
-            if seen == len(waits[rank]) or waits[rank][seen] > last:
-                own[rank][step] -= last - at
-    return own
+    return {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
 
 
 def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
@@ -668,9 +611,7 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
         or (record.exit is not None and record.exit >= 0)
         or record.state[:1] in ("T", "t")
     }
-    members = {
-        key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
-    }
+    members = {key: set(by_rank[rank].groups.get(key[0], range(world))) for key, (_, rank) in first.items()}
     inside = {
         key: {record.rank for record in ranks if key in record.calls and record.calls[key][1] <= marked_ns}
         & members[key]

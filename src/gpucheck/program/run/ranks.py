@@ -140,10 +140,10 @@ class Job:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not _have_all_ended(self.folder, count, self.world):
             time.sleep(0.2)
-        found = result(self.folder) if self.rank == 0 else None
+        together = result(self.folder) if self.rank == 0 else None
         if not self.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return found
+        return together
 
 
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
@@ -156,26 +156,26 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         return None
     path = Path(folder).absolute() if folder is not None else _meeting()  # the program may go to another folder
     has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
-    found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
+    member = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
-        path.mkdir(mode=0o777 if found.is_kept else 0o700, parents=found.is_kept, exist_ok=True)
+        path.mkdir(mode=0o777 if member.is_kept else 0o700, parents=member.is_kept, exist_ok=True)
         made = path.lstat()
-        if not found.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
+        if not member.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
             return None  # somebody else's, or a link to where nothing of ours belongs
         # Marks of a job before: this one makes none before all of its ranks have begun.
         for name in ("hang", "failed"):
             (path / name).unlink(missing_ok=True)
-        found.path.with_suffix(".stack").unlink(missing_ok=True)
-        found.path.write_text("", encoding="ascii")
+        member.path.with_suffix(".stack").unlink(missing_ok=True)
+        member.path.write_text("", encoding="ascii")
     except OSError as error:
-        if not found.is_kept:  # what nobody asked for keeps no program from running
+        if not member.is_kept:  # what nobody asked for keeps no program from running
             return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
     host = {"host": socket.gethostname(), "local_rank": os.environ.get("LOCAL_RANK", ""), "job": _job_key()}
-    ours = {"rank": found.rank, "world": found.world, "hosts": found.has_hosts, "at_ns": time.time_ns()}
-    found.write({"say": "rank", **ours, **host})
-    return found
+    ours = {"rank": member.rank, "world": member.world, "hosts": member.has_hosts, "at_ns": time.time_ns()}
+    member.write({"say": "rank", **ours, **host})
+    return member
 
 
 def _job_key(*more: str) -> str:
@@ -202,8 +202,8 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:
     """Return whether at least `count` ranks wrote here and all ranks that did have ended."""
-    found = [path for rank in range(world) if (path := folder / f"rank{rank}.jsonl").exists()]
-    for path in found:
+    files = [path for rank in range(world) if (path := folder / f"rank{rank}.jsonl").exists()]
+    for path in files:
         try:
             with open(path, "rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - 8192, 0))
@@ -211,7 +211,7 @@ def _have_all_ended(folder: Path, count: int, world: int) -> bool:
                     return False
         except OSError:
             return False
-    return len(found) >= count
+    return len(files) >= count
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -242,5 +242,5 @@ def _frames(path: Path) -> list[tuple[str, int, str]]:
         return []
     threads = re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE)
     current = [thread for thread in threads if thread.startswith("Current thread")] or threads
-    found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', current[-1], flags=re.MULTILINE)
-    return [(file, int(line), function) for file, line, function in found[:50]]
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', current[-1], flags=re.MULTILINE)
+    return [(file, int(line), function) for file, line, function in frames[:50]]

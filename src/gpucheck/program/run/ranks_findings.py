@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
@@ -21,8 +20,6 @@ LEFT_NS = 5 * 10**9
 # Signals by which a user or a scheduler ends a job, and a launcher the ranks that are left.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
-# Collectives without a root and unequal parts, which are not recorded: all ranks in one are in the same call.
-_ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 
 
 def findings(job: RanksResult) -> list[Finding]:
@@ -86,10 +83,8 @@ def _of_hang(job: RanksResult) -> Finding | None:
         parts.append(", ".join((f"{names(hang.unknown)} did not answer", *places[:4])))
     if not parts and mismatch is not None:
         parts.append("the ranks do not make the same calls")
-    elif not parts and _ALIKE.search(hang.call.name):
-        parts.append("all ranks are in it: the network or the devices, not one rank's program")
     elif not parts:
-        parts.append("all ranks are in a call of this name: another root, other sizes or another order are possible")
+        parts.append("all ranks are in a call of this name: its root, sizes or order may differ, or the network failed")
     message = f"{waits} for {units.duration(hang.waited_s)}; {'; '.join(parts)}"
     evidence = {"missing": list(hang.missing), "inside": list(hang.inside)}
     if hang.resumed:
@@ -146,9 +141,10 @@ def _of_end(job: RanksResult) -> Finding | None:
     if not failed:
         return None
     # A launcher ends the others, and who says that another rank was gone is none of the causes.
-    causes = [row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)]
-    first, *alike = causes or failed
-    code, hang = first.exit or 0, job.hang
+    causes = [
+        row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)
+    ] or failed
+    first, code, hang = causes[0], causes[0].exit or 0, job.hang
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [row for row in job.ranks if row.left_early and (row.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     # A rank that waited in the call when it was asked ends by its timeout, or by whoever ended the job that hung.
@@ -157,58 +153,50 @@ def _of_end(job: RanksResult) -> Finding | None:
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
     raised = _raised(failed)
-    others = [row.rank for row in failed if row is not first]
-    same: list[int] = []
-    fix = None
     evidence: dict[str, Any] = {"raised": raised} if raised else {}
+    after, fix = f"after {first.steps} steps", None
+    is_said_of: list[int] = []  # ranks whose error is in the title or at the beginning of the message
+    others = names(row.rank for row in failed if row is not first)
+    # An error that several raise at one line is no one rank's fault.
+    same = [row.rank for row in causes if first.raised and not first.lost_peer and _kind(row) == _kind(first)]
+    is_signalled = -code in _FROM_OUTSIDE and all(row.lost_peer or row.exit == code for row in failed)
     if left and (code >= 0 or code == -signal.SIGABRT):  # NCCL's watchdog aborts
         title = f"{names(row.rank for row in left)} had ended with exit 0 while the others still made collectives"
-        steps = min(row.steps for row in left)
-        message = f"after {steps} steps; {names([first.rank, *others])} probably failed because of it"
-        evidence["rank"], fix = left[0].rank, UNEVEN
+        message = f"after {min(row.steps for row in left)} steps; {names(row.rank for row in failed)} probably failed"
+        message, evidence["rank"], fix = f"{message} because of it", left[0].rank, UNEVEN
+    elif 1 < len(same) == len(causes) and not is_signalled:
+        who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
+        title, message = f"{who} raised {_error(first.raised, text=False)}", f"{_first_line(first.raised)}; {after}"
+        is_said_of = same
+    elif why := _unknown_first(job, failed, causes, is_signalled=is_signalled):
+        how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}" if is_signalled else "failed"
+        title, message = f"{names(row.rank for row in failed)} {how}", f"{after}; {why}"
     else:
-        # An error that several raise at one line is no one rank's fault.
-        same = [row.rank for row in (first, *alike) if first.raised and _kind(row) == _kind(first)]
-        shared = _shared_end(job, failed, first, alike, same)
-        if shared is None:
-            error = f"{_error(first.raised)}; " if first.raised else ""
-            after = f"; {names(others)} failed after it" if others else ""
-            shared = f"rank {first.rank} ended first, {_how(code)}", f"{error}after {first.steps} steps{after}"
-            evidence["rank"] = first.rank
-        title, message = shared
-        message += "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -signal.SIGKILL else ""
-    for each in raised[:4]:
-        if rest := [rank for rank in each["ranks"] if rank not in same and (fix or rank != first.rank)]:
-            message += f"; {names(rest)} raised {each['type']}" + (f" at {each['place']}" if each["place"] else "")
+        title, evidence["rank"] = f"rank {first.rank} ended first, {_how(code)}", first.rank
+        is_said_of = [first.rank]
+        message = f"{_error(first.raised)}; {after}" if first.raised else after
+        message += f"; {others} failed after it" if len(failed) > 1 else ""
+    for error in raised[:4]:
+        if rest := [rank for rank in error["ranks"] if rank not in is_said_of]:
+            message += f"; {names(rest)} raised {error['type']}" + (f" at {error['place']}" if error["place"] else "")
+    message += "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -signal.SIGKILL else ""
     return Finding("run.ranks.ended", "warn", title, message, evidence, fix)
 
 
-def _shared_end(
-    job: RanksResult, failed: Sequence[JobRank], first: JobRank, alike: Sequence[JobRank], same: Collection[int]
-) -> tuple[str, str] | None:
-    """The title and the message of an end for which no one rank can be blamed; None where one can."""
-    code, after = first.exit or 0, f"after {first.steps} steps"
+def _unknown_first(
+    job: RanksResult, failed: Sequence[JobRank], causes: Sequence[JobRank], *, is_signalled: bool
+) -> str:
+    """Return why no rank can be named as the first that ended; empty where one can."""
     gone = set(range(job.world)) - {row.rank for row in job.ranks if row.exit is not None}
-    is_signalled = -code in _FROM_OUTSIDE and all(row.lost_peer or row.exit == code for row in failed)
-    if gone and (first.lost_peer or is_signalled):
-        how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}"
-        if any(row.lost_peer for row in failed):
-            how = "failed because another rank was gone"
-        return f"{names(row.rank for row in failed)} {how}", f"{after}; how {names(gone)} ended is in no record"
-    if 1 < len(same) == 1 + len(alike) and not first.lost_peer:
-        who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
-        rest = [row.rank for row in failed if row.rank not in same]
-        message = f"{_first_line(first.raised)}; {after}" + (f"; {names(rest)} failed after them" if rest else "")
-        return f"{who} raised {_error(first.raised, text=False)}", message
-    if alike and any(row.ended_ns is None for row in (first, *alike)):
-        why = "which of them was first is unknown: the clocks of the hosts could not be compared"
-        return f"{names(row.rank for row in (first, *alike))} failed", why
-    ends = [row.ended_ns for row in failed if row.exit == code and row.ended_ns is not None]
+    if gone and (causes[0].lost_peer or is_signalled):
+        return f"how {names(gone)} ended is in no record"
+    if len(causes) > 1 and any(row.ended_ns is None for row in causes):
+        return "which of them was first is unknown: the clocks of the hosts could not be compared"
+    ends = [row.ended_ns or 0 for row in failed if not row.lost_peer]
     # A launcher ends the others once the first has handed on what it had done.
     if is_signalled and len(ends) == job.world and max(ends) - min(ends) < FLUSH_S * 1e9:
-        why = "by a user, the scheduler or --end-on-hang: no rank failed first"
-        return f"all ranks were ended {_how(code)}", f"{after}, {why}"
-    return None
+        return "by a user, the scheduler or --end-on-hang: no rank failed first"
+    return ""
 
 
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
@@ -259,11 +247,9 @@ def _of_lateness(job: RanksResult) -> Finding:
         return Finding(name, verdict, "no rank holds up the job", message, evidence)
     if job.outcome == "busiest" or (own and job.late):
         return _of_stages(job, own, step)
-    # Another rank may be later still.
-    among = f"; {len(job.ranks)} of {job.world} ranks wrote here" if len(job.ranks) < job.world else ""
     if job.outcome == "alternating":
         who = f", usually {names(job.late)}" if job.late else ""
-        message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
+        message = f"waiting for the last rank costs {cost} of a step of {step}{who}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
     late, is_one = next(row for row in job.ranks if row.rank == job.late[0]), len(job.late) == 1
     where = ", ".join(filter(None, (late.device, late.host)))
@@ -274,15 +260,13 @@ def _of_lateness(job: RanksResult) -> Finding:
     if job.periodic is not None and job.periodic.ranks:
         every = ranks_judge.ordinal(job.periodic.every)
         message += f", in every {every} step: a checkpoint, an evaluation or logging"
-    elif job.cost_share is not None and job.cost_share < 0.5:
-        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(job.cost_share)} of steps"
     if job.activity is not None:
         what = f"{job.activity} at {job.place}" if job.place else job.activity
         if job.activity_s is None:
             message += f"; it is late in {what}"
         else:
             message += f"; before it, {what} takes {units.duration(job.activity_s)} longer than on its siblings"
-    return Finding(name, verdict, f"{names(job.late)} hold{'s' * is_one} up the job", message + among, evidence)
+    return Finding(name, verdict, f"{names(job.late)} hold{'s' * is_one} up the job", message, evidence)
 
 
 def _of_period(job: RanksResult) -> Iterator[Finding]:

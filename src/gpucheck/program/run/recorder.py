@@ -40,8 +40,6 @@ LATEST_HANG_S = 300.0
 # Lines of source are kept for so many of the last calls.
 LINES = 256
 PINGS = 32
-# A wait for a collective is noted with its time from here on: a shorter one explains no rank's lateness.
-LONG_NS = 500_000
 # Sends and receives that are under way; beyond that those that nobody holds any more are let go.
 MOST_WORKS = 4096
 # No program that is known uses it, and faulthandler's own handler needs no lock of Python's.
@@ -159,7 +157,7 @@ class Recorder:
             steps, self.steps = self.steps, []
             if steps:
                 self.write({"say": "steps", "rows": steps})
-            self.write({"say": "p2p", **self.exchanges.told()})
+            self.write({"say": "p2p", **self.exchanges.totals()})
             if stacks:
                 pending = [(self.kind(entry), entry["collective_seq_id"]) for entry in entries if not entry["retired"]]
                 self.write({"say": "pending", "hang": os.path.exists(self.hang_mark), "rows": pending})
@@ -237,82 +235,51 @@ class Exchanges:
         self.blocked_ns = self.p2p_ns = 0
         # Works whose wait is not timed: in another thread, by asking again and again, or never.
         self.hidden = 0
-        # Collectives that the main thread waited for in Python, and its long waits.
+        # Collectives that the main thread waited for in Python.
         self.waited = 0
-        self.waits: list[tuple[int, int]] = []
         self.is_timed = False
 
     def install(self, native: Any) -> None:
         """Replace the methods. They are those of a compiled class, which all groups share."""
         for name in ("send", "recv", "recv_anysource"):
             if (original := getattr(native.ProcessGroup, name, None)) is not None:
-                setattr(native.ProcessGroup, name, self._counted(original, name, native.Work))
+                note = functools.partial(self._exchanged, name, native.Work)
+                setattr(native.ProcessGroup, name, hooks.measured(note, original))
 
-    def _counted(self, original: Callable[..., Any], name: str, work_class: Any) -> Callable[..., Any]:
-        sends, is_known = name == "send", name != "recv_anysource"
+    def _exchanged(self, name: str, work_class: Any, work: Any, args: Any, kwargs: Any, began: int, frame: Any) -> None:
+        if not self.is_timed:  # a job without sends and receives pays nothing
+            self.is_timed = True
+            for method in ("is_completed", "get_future"):
+                setattr(work_class, method, hooks.measured(self._asked, getattr(work_class, method)))
+            work_class.wait = hooks.measured(self._waited, work_class.wait)
+        group, sends = args[0], name == "send"
+        peer = args[2] if name != "recv_anysource" and len(args) > 2 else -1
+        row = self.counts.get((group.group_name, peer, sends))
+        if row is None:
+            row = self.counts[group.group_name, peer, sends] = [_rank_in_job(group, peer), 0]
+        row[1] += 1
+        if work is None:  # one of several that are handed on together
+            self.hidden += not sends
+        else:
+            self.works[id(work)] = weakref.ref(work), sends
+            if len(self.works) > MOST_WORKS:
+                self._let_go()
 
-        @functools.wraps(original)
-        def exchange(group: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                work = original(group, *args, **kwargs)
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-                raise
-            if not self.is_timed:
-                self.is_timed = True
-                self._time(work_class)
-            peer = args[1] if is_known and len(args) > 1 else -1
-            key = (group.group_name, peer, sends)
-            row = self.counts.get(key)
-            if row is None:
-                row = self.counts[key] = [_rank_in_job(group, peer), 0]
-            row[1] += 1
-            if work is None:  # one of several that are handed on together
-                self.hidden += not sends
-            else:
-                self.works[id(work)] = weakref.ref(work), sends
-                if len(self.works) > MOST_WORKS:
-                    self._let_go()
-            return work
+    def _waited(self, result: Any, args: Any, kwargs: Any, began: int, frame: Any) -> None:
+        known = self.works.pop(id(args[0]), None)
+        is_p2p = known is not None and known[0]() is args[0]
+        if threading.get_ident() != hooks._main_thread:
+            self.hidden += is_p2p
+            return
+        spent = hooks.now() - began
+        self.blocked_ns += spent
+        if is_p2p:
+            self.p2p_ns += spent
+        else:
+            self.waited += 1
 
-        return exchange
-
-    def _time(self, work_class: Any) -> None:
-        waits, is_completed, get_future = work_class.wait, work_class.is_completed, work_class.get_future
-
-        @functools.wraps(waits)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self.works.pop(id(work), None)
-            is_p2p = known is not None and known[0]() is work
-            is_main = threading.get_ident() == hooks._main_thread
-            began = time.perf_counter_ns()
-            try:
-                return waits(work, *args, **kwargs)
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-                raise
-            finally:
-                spent = time.perf_counter_ns() - began
-                if is_main:
-                    self.blocked_ns += spent
-                    if is_p2p:
-                        self.p2p_ns += spent
-                    else:
-                        self.waited += 1
-                        if spent > LONG_NS:
-                            self.waits.append((time.time_ns() - spent, spent))
-                elif is_p2p:
-                    self.hidden += 1
-
-        def seen(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def ask(work: Any, *args: Any, **kwargs: Any) -> Any:
-                self.hidden += id(work) in self.works
-                return original(work, *args, **kwargs)
-
-            return ask
-
-        work_class.wait, work_class.is_completed, work_class.get_future = wait, seen(is_completed), seen(get_future)
+    def _asked(self, result: Any, args: Any, kwargs: Any, began: int, frame: Any) -> None:
+        self.hidden += id(args[0]) in self.works
 
     def _let_go(self) -> None:
         """Forget what nobody can wait for any more."""
@@ -320,15 +287,13 @@ class Exchanges:
             if work() is None and self.works.pop(key, None) is not None:
                 self.hidden += not sends
 
-    def told(self) -> dict[str, Any]:
-        """All that was counted until now, and the long waits since this was asked last."""
+    def totals(self) -> dict[str, Any]:
+        """All that was counted until now."""
         self._let_go()
         peers: dict[int, list[int]] = {}
         for (_, _, sends), (peer, count) in list(self.counts.items()):
             peers.setdefault(peer, [0, 0])[not sends] += count
-        waits, self.waits = self.waits, []
-        rows = [[peer, *row] for peer, row in peers.items()]
-        return {"peers": rows, "hidden": self.hidden, "waited": self.waited, "waits": waits}
+        return {"peers": [[peer, *row] for peer, row in peers.items()], "hidden": self.hidden, "waited": self.waited}
 
 
 def _rank_in_job(group: Any, peer: int) -> int:
@@ -369,18 +334,18 @@ class Clock:
                 server = socket.socket()
                 server.bind(("", 0))
                 server.listen(64)
-                secret, host = os.urandom(16).hex(), os.environ.get("MASTER_ADDR", socket.gethostname())
-                threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
-                self.store.set("clock", f"{self.boot} {host} {server.getsockname()[1]} {secret}")
+                host = os.environ.get("MASTER_ADDR", socket.gethostname())
+                threading.Thread(target=serve, args=(server,), name="gpucheck clock", daemon=True).start()
+                self.store.set("clock", f"{self.boot} {host} {server.getsockname()[1]}")
                 self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
         if not is_first and time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
             self.asked_at = time.monotonic()
-            boot, host, port, secret = self.store.get("clock").decode().split(" ")
-            offset = (0, 0) if boot == self.boot else offset_ns(host, int(port), secret)
+            boot, host, port = self.store.get("clock").decode().split(" ")
+            offset = (0, 0) if boot == self.boot else offset_ns(host, int(port))
             self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": offset[0], "error_ns": offset[1]})
 
 
-def serve(server: socket.socket, secret: str) -> None:
+def serve(server: socket.socket) -> None:
     """Answer each ask with this host's time, one rank after another."""
     while True:
         try:
@@ -389,18 +354,15 @@ def serve(server: socket.socket, secret: str) -> None:
             return
         with client, contextlib.suppress(OSError):
             client.settimeout(5.0)
-            if client.recv(len(secret), socket.MSG_WAITALL) != secret.encode():
-                continue
             while client.recv(1):
                 client.sendall(time.time_ns().to_bytes(8, "little"))
 
 
-def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
+def offset_ns(host: str, port: int) -> tuple[int, int]:
     """The correction of this host's time and its uncertainty: half the shortest round trip."""
     best: tuple[int, int] | None = None
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.sendall(secret.encode())
         for _ in range(PINGS):
             began = time.time_ns()
             server.sendall(b"?")

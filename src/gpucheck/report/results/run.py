@@ -54,8 +54,7 @@ class RunLine:
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
     `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
-    happened. `discarded` is whether the statement throws the result away, `in_loop` whether the line is in a loop;
-    None is unknown.
+    happened. `discarded` is whether the statement throws the result away.
     """
 
     kind: str
@@ -70,7 +69,6 @@ class RunLine:
     unpinned_async: int
     unchanged_again: int
     discarded: bool
-    in_loop: bool | None
     source: str | None
 
 
@@ -263,7 +261,6 @@ class DryMemory:
     gradients_bytes: int | None
     optimizer_bytes: int | None
     exceeded: MemoryMoment | None
-    not_counted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +301,6 @@ class DryStop:
     text: str
     place: str | None
     of_device: bool
-    autocast: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,8 +317,8 @@ class DryResult:
     """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
-    program that was cut off. `mixed` are errors about dtypes that the program caught, `in_forks` the last that a
-    process which it forked met, `trains` is whether it made an optimizer. `loops_ended` is whether loops over a
+    program that was cut off. `mixed` are errors about dtypes that the program caught, and the last
+    that a process which it forked met. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a
     DataLoader were ended early, `not_reached` names functions of the program, and the next line of code that runs once,
     that use a module, an optimizer or a loss and that the code which ran would have come to.
     `not_followed` is what this torch does not let be followed.
@@ -345,7 +341,6 @@ class DryResult:
     remarks: tuple[Remark, ...]
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
-    in_forks: CaughtError | None = None
     loops_ended: bool = False
     not_reached: tuple[str, ...] = ()
     not_followed: tuple[str, ...] = ()
@@ -452,10 +447,9 @@ class PeriodicWork:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
-    arise. `p2p` counts sends and receives. In a job with these in its steps arrivals name nobody: `busiest` are the
-    ranks of the stage that works longest by itself, without blame, and a late rank is slower than the siblings of its
-    stage, or than itself before step `since`."""
+    issued the calls (NCCL), or the time inside them. In a job with sends and receives in its steps
+    arrivals name nobody: `busiest` are the ranks of the stage that works longest by itself, without blame, and a late
+    rank is slower than the siblings of its stage, or than itself before step `since`."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
@@ -473,8 +467,6 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
-    cost_share: float | None = None
-    p2p: int = 0
     busiest: tuple[int, ...] = ()
     since: int | None = None
     periodic: PeriodicWork | None = None

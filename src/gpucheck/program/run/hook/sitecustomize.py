@@ -8,25 +8,22 @@ import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process is there, the looking failed, and how torch came to be loaded.
+# Bytes of the counters: the process is there, the looking failed, and torch's load was seen, or was not.
 _STARTED, _FAILED, _TORCH = range(3)
 _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
-# The cell of `counters.CHILD`.
-_CHILD = 8 * 17
 
 
 def _waiting(loaded, stolen):
     """Return `exec_module` of Python's loaders of source files, which waits for torch.
 
     All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
-    hand. A look-up does not. torch's parts without torch mean that a loader of the program's ran torch.
+    hand. A look-up does not. torch's parts without torch mean that a loader of the program's own ran torch.
     """
     original = _LOADERS.exec_module
 
     def exec_module(self, module):
-        name = module.__name__
-        if name != "torch":
-            if name[:6] == "torch.":
+        if module.__name__ != "torch":
+            if module.__name__[:6] == "torch.":
                 stolen()
             return original(self, module)
         loaded(None)
@@ -73,7 +70,7 @@ def _begin():
         os.environ["PYTHONPATH"] = before[1:]
     else:
         os.environ.pop("PYTHONPATH", None)
-    sys.path[:] = [one for one in sys.path if os.path.abspath(one) != here]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
     memory, pid = _shared(path), os.getpid()
 
@@ -114,17 +111,16 @@ def _begin():
     def loaded(module):
         """torch begins to load (None), or is there."""
         if os.getpid() != pid:  # a process that the program forked: nobody's counters are its
-            memory[_CHILD : _CHILD + 8] = os.getpid().to_bytes(8, sys.byteorder)
-        elif module is None:
+            return
+        if module is None:
             memory[_TORCH] = _SEEN
         else:
             look()
 
     def stolen():
-        if os.getpid() != pid or memory[_TORCH] in (_SEEN, _UNSEEN):
-            return
-        memory[_TORCH] = _UNSEEN
-        end_dry()
+        if os.getpid() == pid and memory[_TORCH] in (0, _BEFORE):
+            memory[_TORCH] = _UNSEEN
+            end_dry()
 
     is_there = "torch" in sys.modules  # a file of the environment's, which Python reads before this one, has loaded it
     memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
