@@ -124,17 +124,11 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
         lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (step % 10 == 9 and step // 10 % 3 == rank)], 3
     )
     assert ranks_judge.judge(turns).outcome == "alternating"
-    # Too few steps for an interval: all eight of the same rank of three are no chance, four are.
-    eight, four = (5, 17, 22, 31, 48, 57, 61, 70), (9, 22, 50, 71)
-    for places, expected in ((eight, ("straggler", (2,))), (four, ("not_decided", ()))):
-        late = dict.fromkeys(places, 0.3)
-        few = table(lambda rank, step: [STEP_S + noise(rank, step) + (rank == 2) * late.get(step, 0.0)], 3)  # noqa: B023
-        assert (ranks_judge.judge(few).outcome, ranks_judge.judge(few).ranks) == expected
     # Once is chance, and no turns.
     once = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 8.0 * (rank == 1 and step == 70)]))
     assert (once.outcome, once.ranks) == ("not_decided", ())
     costs = "waiting for the last rank costs 104 ms of a step, most of it for rank 1"
-    assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
+    assert once.reason == f"{costs}, in 1 of 77 steps: that may be chance"
 
 
 def test_work_of_every_nth_step_is_named_with_its_period() -> None:
@@ -149,12 +143,8 @@ def test_work_of_every_nth_step_is_named_with_its_period() -> None:
     for every in (2, 5, 7, 20):
         verdict = judged(every)
         assert (verdict.outcome, verdict.ranks, verdict.every) == ("straggler", (1,), every), every
-    # Too few times to tell it from chance, with how many steps it takes.
     few = judged(20, 2, 70)
     assert (few.outcome, few.ranks) == ("not_decided", ())
-    assert few.reason.endswith(
-        "most of it for rank 1 in every 20th step, 3 times: at least 83 steps are needed to tell it from chance"
-    )
     # By turns nobody, and without a pattern no period.
     third = ranks_judge.Period(3, range(1, 9, 3), 4.0)
     assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == third
@@ -168,7 +158,7 @@ def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turn
     late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 1 and step >= 42)], 2)
     verdict = ranks_judge.judge(late)
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
-    assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
+    assert "most of it for rank 1, in 35 of 77 steps: that may be chance" in verdict.reason
 
 
 def test_what_all_ranks_have_of_a_long_tail_names_none_of_them() -> None:
