@@ -41,9 +41,11 @@ from gpucheck.program.simulated_devices import (
     cause,
     device_of,
     here,
+    own_device,
     peer,
     place_of,
     selves,
+    stale,
     storage_of,
     text_of,
     user_frame,
@@ -260,6 +262,8 @@ class World:
         if site in self.tolerated:
             return
         if site not in self.refused:
+            behind = stale(frame, expected, self.claims) if frame is not None and expected != "cpu" else None
+            expected, cached = behind or (expected, None)
             entry = DeviceMismatchEntry(
                 operation=operation,
                 module=self._module(sys._getframe(1)),
@@ -267,10 +271,11 @@ class World:
                 phase=self.phase,
                 expected=expected,
                 operands=tuple(
-                    self._operand(operand, tensor, frame, expected, is_wrong=operand in verdict.wrong)
+                    self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
                     for operand, tensor in dict(operands).items()
                 ),
                 peer=peer(frame, expected, self.claims) if frame is not None else None,
+                own_device=own_device(frame, expected) if frame is not None else None,
             )
             self.refused[site] = Mismatch(site, entry, len(self.assumed))
         self.last = self.refused[site]
@@ -343,11 +348,23 @@ class World:
         return value
 
     def _operand(
-        self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str, *, is_wrong: bool
+        self,
+        operand: rules.Operand,
+        tensor: Tensor,
+        frame: FrameType | None,
+        expected: str,
+        cached: Origin | None,
+        *,
+        is_wrong: bool,
     ) -> MismatchedTensor:
-        origin, variable = self.claims.of(tensor).origin, None
+        origin, variable, device = self.claims.of(tensor).origin, None, None
         if frame is not None and operand.device != expected:
-            origin, variable = cause(frame, tensor, self.claims)
+            has_name = not operand.written
+            origin, variable, device = cause(frame, tensor, expected, self.claims, has_name=has_name)
+        if cached is not None:  # what stayed behind is wrong, and not what moved with the module
+            is_wrong = operand.device not in (expected, None)
+            origin = cached if is_wrong else origin
+            variable = f"self.{cached.what}" if is_wrong else variable
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",
@@ -356,7 +373,8 @@ class World:
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,
             origin_place=text_of(origin.place) if origin is not None else None,
-            variable=None if operand.written else variable,
+            variable=variable,
+            maker_device=device,
         )
 
     def _module(self, frame: FrameType | None) -> str | None:

@@ -187,7 +187,7 @@ def _cause(operand: MismatchedTensor) -> str:
         "input": "an input of the model",
         "made": f"created{at} by {operand.origin_name}",
         "attribute": f"a plain attribute{at}, which .to() does not move",
-        "state": "made or restored before the model moved",
+        "state": f"{'restored' if 'restored' in (operand.origin_name or '') else 'made'} before the model moved",
         "moved": f"moved there{at}",
     }
     return causes.get(operand.origin or "", "")
@@ -195,20 +195,19 @@ def _cause(operand: MismatchedTensor) -> str:
 
 # The change by what an operand on the CPU comes from, at the line of its origin.
 _ORIGIN_FIXES = {
-    "state": "make the optimizer, and load its state, after model.to(device)",
     "attribute": 'self.register_buffer("{name}", …)',
     "module": "keep them in nn.ModuleList or nn.ModuleDict",
     "container": "register each with self.register_buffer(name, tensor)",
-    "made": "create it on the right device, with device=…",
 }
 
 
 def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
     """A change whose names exist at the line it is for; None where only the line is known."""
     at = f"{entry.place}: " if entry.place else ""
-    target = f"{entry.peer}.device" if entry.peer else f'"{_bare(entry.expected)}"'
+    made = f"{wrong.origin_place}: " if wrong.origin_place else ""
+    target = f"{entry.peer}.device" if entry.peer else entry.own_device or f'"{_bare(entry.expected)}"'
     moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
-    if entry.expected == "cpu" and (moved is None or not entry.peer):
+    if entry.expected == "cpu" and not (wrong.origin == "attribute" and moved and entry.peer):
         method = entry.operation.removeprefix("Tensor.")
         taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
         return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
@@ -216,8 +215,13 @@ def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | 
         return moved or (f"{at}bring both to one device" if at else "use one device")
     if wrong.origin in ("parameter", "buffer") and wrong.origin_name:
         return f"{at}{wrong.origin_name}.to({target}) before it"
-    if wrong.origin in _ORIGIN_FIXES and (wrong.origin != "made" or moved is None):
-        made = f"{wrong.origin_place}: " if wrong.origin_place else ""
+    if wrong.origin == "state" and "restored" in (wrong.origin_name or ""):
+        return f"{made}load the optimizer's state after model.to(device)"
+    if wrong.origin == "state":
+        return f"{made}make the optimizer after .to(), and load its state after that"
+    if wrong.maker_device:
+        return f"{made}{wrong.origin_name}(…, device={wrong.maker_device})"
+    if wrong.origin in _ORIGIN_FIXES:
         return made + _ORIGIN_FIXES[wrong.origin].format(name=wrong.origin_name)
     return moved
 

@@ -139,7 +139,7 @@ def judge(table: Table) -> Verdict:
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     # A checkpoint or an evaluation of one rank: at equal distances chance makes nobody late.
     seen = period(lost)
-    regular = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else None
+    regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
     if regular is not None and not alone:
         costs = lateness.costs((regular,))
         cost = [costs.get(step, 0.0) for step in steps]
@@ -156,7 +156,7 @@ def judge(table: Table) -> Verdict:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: that may be chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {whose}"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -170,13 +170,22 @@ def _most(costs: Sequence[float]) -> int:
     return bisect.bisect_left(ordered, MOST * ordered[-1]) + 1
 
 
-def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> int | None:
-    """Return who is last in nearly all of these steps, every n-th one, if that is no chance."""
+def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
+    """Return who is last in nearly all of these steps, every n-th one, if that is no chance; else what is missing."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
-    # Two steps make the distance and the first the rank: the others agree with these.
-    chance = (1 / every) ** (len(steps) - 2) * (1 / len(lateness.late)) ** (len(steps) - 1)
-    return top if top is not None and ranks.count(top) >= 0.9 * len(steps) and chance < LEVEL else None
+    if top is None or ranks.count(top) < 0.9 * len(steps):
+        return None, ""
+
+    def chance(times: int) -> float:
+        # Two steps make the distance and the first the rank: the others agree with these.
+        return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
+
+    needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
+    if len(steps) >= needed:
+        return top, ""
+    most = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{most}{needed * every + APART} steps are needed to tell it from chance"
 
 
 @dataclass(frozen=True, slots=True)

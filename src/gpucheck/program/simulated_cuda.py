@@ -793,6 +793,17 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
         return restored
 
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def loaded(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Restore the state of an optimizer, and give what lies on the host its origin."""
+        load(optimizer, *args, **kwargs)
+        origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
+        for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
+            if surface.device_of(tensor) == CPU:
+                surface.world.claims.put(tensor, CPU, origin)
+
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
         pairs = [*zip(gradients, map(surface.device_of, outputs), strict=True)]
@@ -812,6 +823,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
         *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
+        (torch.optim.Optimizer, "load_state_dict", loaded),
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),

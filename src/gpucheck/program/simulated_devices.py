@@ -7,16 +7,17 @@ entry ends with its storage. Whose a tensor is comes from the running frames.
 from __future__ import annotations
 
 import ast
+import dis
 import linecache
 import os
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -213,11 +214,24 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
 # -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
 
 
-def cause(frame: FrameType, tensor: Tensor, claims: Claims) -> tuple[Origin | None, str | None]:
-    """Return where an operand on the wrong device comes from, and an expression for it at the failing line."""
+def cause(
+    frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
+) -> tuple[Origin | None, str | None, str | None]:
+    """Return where an operand that is not on the device `expected` comes from, and an expression for it at the failing
+    line; and one for the right device where it was made, if it should be made there: None if it should be moved.
+    """
     origin = claims.of(tensor).origin
-    origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin, claims) or origin
-    return origin, _variable(frame, tensor)
+    origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
+    variable = _variable(frame, tensor) if has_name else None
+    if origin is None or origin.place is None or origin.kind != "made":
+        return origin, variable, None
+    called = origin.what.rpartition(".")[2]
+    line = linecache.getline(origin.place.file, origin.place.line)
+    inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
+    if not re.search(rf"\b{re.escape(called or '.')}\(", line) or not (inside or variable is None):
+        return origin, variable, None
+    there = f'"{expected.removesuffix(":0")}"'
+    return origin, variable, next(_names(frame, origin.place, expected, claims, inside=inside), there)
 
 
 def _same(value: Any, tensor: Tensor) -> bool:
@@ -254,10 +268,66 @@ def _lines(code: CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line}
 
 
+def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
+    """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
+    if inside:
+        known = _known(frame, place.line)
+        yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
+        yield from _devices(known, expected)
+    in_module = inside and frame.f_code.co_name == "<module>"
+    if place.file == frame.f_code.co_filename and not in_module:
+        yield from _devices(frame.f_globals, expected)
+
+
 def peer(frame: FrameType, expected: str, claims: Claims) -> str | None:
     """A local variable of the running line that holds a tensor on the device `expected`."""
-    known = frame.f_locals.items()
-    return next((name for name, value in known if name.isidentifier() and _is_at(value, expected, claims)), None)
+    known = _known(frame, frame.f_lineno)
+    return next(
+        (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims)), None
+    )
+
+
+def own_device(frame: FrameType, expected: str) -> str | None:
+    """The program's own name for a device, that the running line can use."""
+    return next(_devices({**frame.f_globals, **_known(frame, frame.f_lineno)}, expected), None)
+
+
+def _known(frame: FrameType, line: int) -> dict[str, Any]:
+    """The local variables that have their value before a line."""
+    return {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, line)}
+
+
+def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
+    """Names among `known` for the device: `device`, `args.device`."""
+
+    def names_it(name: str, value: Any) -> bool:
+        is_text = isinstance(value, str) and "dev" in name.lower()
+        return (is_text or isinstance(value, torch.device)) and str(value) in (expected, expected.removesuffix(":0"))
+
+    yield from (name for name, value in known.items() if names_it(name, value))
+    for name, value in known.items():
+        held = getattr(value, "__dict__", {}) if not isinstance(value, (type, ModuleType)) else {}
+        yield from (f"{name}.{key}" for key, inner in held.items() if names_it(key, inner))
+
+
+def _is_set(code: CodeType, name: str, line: int) -> bool:
+    """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
+    if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
+        return True
+    first = _first_line(code, name)
+    return first is not None and first < line
+
+
+def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
+    """The line that assigns a name first; of those that call `calls`, where this is given."""
+    at = None
+    for instruction in dis.get_instructions(code):
+        # From Python 3.13 on `starts_line` is a bool, and the line has a name of its own.
+        at = getattr(instruction, "line_number", None) or instruction.starts_line or at
+        is_call = not calls or f"{calls}(" in linecache.getline(code.co_filename, at or 0)
+        if instruction.opname.startswith("STORE") and instruction.argval == name and is_call:
+            return at
+    return None
 
 
 # -- who holds it ------------------------------------------------------------------------------------------------------
@@ -277,13 +347,19 @@ def _modules(frame: FrameType) -> tuple[list[nn.Module], dict[str, nn.Module]]:
     return running, {name: value for name, value in named.items() if isinstance(value, nn.Module)}
 
 
-def _of_optimizer(frame: FrameType, tensor: Tensor) -> Origin | None:
-    """A state that an optimizer made, or restored, before the model moved."""
-    for optimizer in (*frame.f_globals.values(), *frame.f_locals.values(), *selves(frame)):
-        if isinstance(optimizer, torch.optim.Optimizer) and any(
-            _same(value, tensor) for state in optimizer.state.values() for value in state.values()
-        ):
-            return Origin("state", f"a state of {type(optimizer).__name__}")
+def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
+    """A state that an optimizer made before the model moved; one that was restored then has its origin."""
+    if origin is not None and origin.kind == "state":
+        return origin
+    known = {**frame.f_globals, **frame.f_locals}
+    for name, optimizer in (*known.items(), *((None, own) for own in selves(frame))):
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            continue
+        if any(_same(value, tensor) for state in optimizer.state.values() for value in state.values()):
+            kind = type(optimizer).__name__
+            line = None if name is None else _first_line(frame.f_code, name, kind) or _first_line(frame.f_code, name)
+            place = Place(frame.f_code.co_filename, line) if line is not None else None
+            return Origin("state", f"a state of {kind}", place)
     return None
 
 
@@ -327,6 +403,28 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
     if any(_same(parameter, tensor) for parameter in module.parameters()):
         return "parameter"
     return "buffer" if any(_same(buffer, tensor) for buffer in module.buffers()) else None
+
+
+def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin] | None:
+    """The plain attribute of a running module that stayed on the device `expected` when all that the module registers
+    moved away, with the device of these; None where something else brought a tensor there."""
+    for inner, _ in traceback.walk_stack(frame):
+        locals_ = inner.f_locals
+        own = locals_.get("self") if inner.f_code.co_varnames[:1] == ("self",) else None
+        if isinstance(own, nn.Module):
+            devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
+            kept = [name for name, value in _attributes(own) if _is_at(value, expected, claims)]
+            given = [value for value in locals_.values() if _is_at(value, expected, claims)]
+            places = [(name, place) for name in kept if (place := assigned(type(own), name)) is not None]
+            if len(devices) == 1 and expected not in devices and places and not given:
+                return devices.pop(), Origin("attribute", *_named_in(frame, places))
+    return None
+
+
+def _named_in(frame: FrameType, places: list[tuple[str, Place]]) -> tuple[str, Place]:
+    """The attribute that the failing line reads, else the first."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return next(((name, place) for name, place in places if re.search(rf"\bself\.{name}\b", line)), places[0])
 
 
 def _is_at(value: Any, device: str, claims: Claims) -> bool:

@@ -48,7 +48,7 @@ def test_a_mistake_is_shown_in_its_source(here: Path, capsys: pytest.CaptureFixt
 
 def test_no_mistake_passes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.py").write_text("import torch\n")
-    assert lint(capsys, ".")[:2] == (0, "✓ no mistake that lint can see (10 rules) in 1 file\n")
+    assert lint(capsys, ".")[:2] == (0, "✓ no mistake that lint can see (11 rules) in 1 file\n")
 
 
 def test_folders_are_searched_but_not_environments(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

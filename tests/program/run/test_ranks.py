@@ -143,8 +143,12 @@ def test_work_of_every_nth_step_is_named_with_its_period() -> None:
     for every in (2, 5, 7, 20):
         verdict = judged(every)
         assert (verdict.outcome, verdict.ranks, verdict.every) == ("straggler", (1,), every), every
+    # Too few times to tell it from chance, with how many steps it takes.
     few = judged(20, 2, 70)
     assert (few.outcome, few.ranks) == ("not_decided", ())
+    assert few.reason.endswith(
+        "most of it for rank 1 in every 20th step, 3 times: at least 83 steps are needed to tell it from chance"
+    )
     # By turns nobody, and without a pattern no period.
     third = ranks_judge.Period(3, range(1, 9, 3), 4.0)
     assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == third

@@ -255,9 +255,9 @@ class Run(Expressions):
         for mine, added in ((value.left, value.right), (value.right, value.left)):
             if text in tensors.texts(mine) and not any(isinstance(inner, ast.Call) for inner in walk(mine)):
                 self.quiet += 1
-                before = self.value(mine)
+                known, before = self.value(added), self.value(mine)
                 self.quiet -= 1
-                tensors.summed_loss(self, node, target, added, before)
+                tensors.summed_loss(self, node, target, added, known, before)
                 return
 
     def _augmented(self, node: ast.AugAssign) -> None:
@@ -265,7 +265,7 @@ class Run(Expressions):
         added = self.value(node.value)
         key = self.key(node.target)
         if isinstance(node.op, ast.Add):
-            tensors.summed_loss(self, node, node.target, node.value, before)
+            tensors.summed_loss(self, node, node.target, node.value, added, before)
         if key:
             result = self.combined(node.value, [before, added])
             # x -= y changes a tensor in place: it is the same object.

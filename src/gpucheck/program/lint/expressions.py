@@ -79,6 +79,10 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
+            function = facts.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
+            if function is not None and facts.method_kind(function) == "property":
+                effect = self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
+                return processes.called(self, node, effect)
             return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor and node.attr == "grad" and not self.keeps_gradients:
             tensors.moved_leaf(self, base)
@@ -109,7 +113,9 @@ class Expressions(Place):
         return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
 
     def _dict(self, node: ast.Dict) -> Value:
-        return Value("items", item=all_of([self.value(value) for value in node.values]), made=node)
+        values = [self.value(value) for value in node.values]
+        keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
+        return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
@@ -202,8 +208,8 @@ class Expressions(Place):
             ndim = DIMENSIONS if is_new or index.ndim == DIMENSIONS else base.ndim if keeps else None
             return replace(base, kind="tensor", ndim=ndim)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        if isinstance(at, int) and -len(base.parts) <= at < len(base.parts):
-            return base.parts[at]
+        if base.kind in ("items", "module") and (part := base.part(at)) is not None:
+            return part
         if base.kind == "items" and isinstance(node.slice, ast.Slice):
             return replace(base, parts=())
         return self.element(base) if base.kind in ("items", "batch", "module", "") else UNKNOWN
@@ -262,6 +268,7 @@ def _by_name(name: str) -> Value:
 
 def call(run: Expressions, node: ast.Call) -> Value:
     """Return what the call returns; the rules that look at calls are applied here."""
+    processes.hidden(run, node)
     func = node.func
     dotted = run.dotted(func)
     receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
@@ -322,13 +329,29 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
         case "list" | "tuple" | "set" | "reversed" | "sorted":
             return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
         case "dict":
-            return Value("items", item=all_of(given.named.values()), made=given.node)
+            parts = () if given.open or given.args else tuple(given.named.values())
+            item = all_of(given.named.values())
+            return Value("items", item=item, parts=parts, keys=tuple(given.named), made=given.node)
+        case "getattr" | "setattr":
+            return _named_attribute(run, given)
         case "enumerate":
             return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
         case "iter" | "tqdm" | "trange" | "track":
             return first
         case "next":
             return run.element(first)
+    return UNKNOWN
+
+
+def _named_attribute(run: Expressions, given: Given) -> Value:
+    """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
+    match given.nodes:
+        case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
+            attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
+            if called_name(given.node) == "getattr":
+                return run.value(attribute)
+            if rest:
+                run.bind(attribute, replace(given.args[-1], made=rest[0]))
     return UNKNOWN
 
 
@@ -457,12 +480,18 @@ def _new_module(run: Expressions, given: Given, name: str) -> Value:
     inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
     item = all_of(value for value in inner if value.kind == "module")
     stateful = any(value.stateful or value.kind != "module" for value in inner)
-    parts = () if given.open else given.first().parts or tuple(given.args)
-    return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts)
+    first = given.first()
+    parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
+    parts = () if given.open else parts
+    return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
 
 def _takes_tensors(module: Value) -> bool:
-    """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do."""
+    """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do, and
+    what a Sequential is given if its modules up to the first with parameters are of torch.nn."""
+    if module.name == "torch.nn.Sequential":
+        first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
+        return _takes_tensors(first)
     return module.name.startswith("torch.nn.") and module.name not in (*tables.CONTAINERS, "torch.nn.CTCLoss")
 
 
@@ -605,6 +634,9 @@ def _in_place(run: Expressions, given: Given, result: Value) -> Value:
 
 
 def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
+    part = module.part(name)
+    if part is not None and part.kind == "module":  # self.layers.first(x)
+        return _of_module(run, given, part)
     if name in tables.MODULE_SELF:
         target = given.first("device")
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place

@@ -201,7 +201,10 @@ def reachable(file: File, own: Class, roots: frozenset[str]) -> set[str]:
         function = None if name in reached else method(file, own, name)
         reached.add(name)
         for node in walk(function) if function is not None else ():
-            if isinstance(node, ast.Call) and (called := self_attribute(node.func)):
+            is_call = isinstance(node, ast.Call)
+            called = self_attribute(node.func if isinstance(node, ast.Call) else node)
+            inner = method(file, own, called) if called else None
+            if inner is not None and (is_call or method_kind(inner) == "property"):
                 todo.append(called)
     return reached
 
@@ -323,7 +326,7 @@ class Value:
     attribute of `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was
     made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain tensor, `pending`
     the copy to the host that may not be complete. `item` stands for every element, `parts` for each where they are
-    known. `stateful` modules have something that must move.
+    known, `keys` for the names of the parts of a dict. `stateful` modules have something that must move.
     """
 
     kind: str = ""
@@ -339,11 +342,18 @@ class Value:
     parts: tuple[Value, ...] = ()
     stateful: bool = False
     name: str = ""
+    keys: tuple[str, ...] = ()
 
     @property
     def is_tensor(self) -> bool:
         """Return whether it is a tensor; a parameter is one."""
         return self.kind in ("tensor", "parameter")
+
+    def part(self, at: object) -> Value | None:
+        """Return the element with this position or key; None where it is not known."""
+        if self.keys:
+            return dict(zip(self.keys, self.parts, strict=False)).get(str(at))
+        return self.parts[at] if isinstance(at, int) and -len(self.parts) <= at < len(self.parts) else None
 
 
 UNKNOWN = Value()
@@ -395,16 +405,18 @@ def all_of(values: Iterable[Value]) -> Value | None:
 class Flow:
     """The state at one place: of names (`x`, `self.x`), and of the device.
 
-    `started` is what has started CUDA, None where nothing has. A `dead` flow has returned, raised or left its loop.
+    `started` is what has started CUDA, None where nothing has. `mask` is the statement that set CUDA_VISIBLE_DEVICES
+    before that. A `dead` flow has returned, raised or left its loop.
     """
 
     names: dict[str, Value] = field(default_factory=dict)
     started: Node | None = None
     dead: bool = False
+    mask: ast.Assign | None = None
 
     def copy(self) -> Flow:
         """The same, to go another way from here."""
-        return Flow(dict(self.names), self.started, self.dead)
+        return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
         """Every copy that was pending is complete."""
@@ -422,7 +434,7 @@ def met(flow: Flow, other: Flow) -> Flow:
         key: join(flow.names[key], other.names[key]) if key in flow.names and key in other.names else UNKNOWN
         for key in flow.names | other.names
     }
-    return Flow(known, flow.started or other.started)
+    return Flow(known, flow.started or other.started, mask=flow.mask if flow.mask is other.mask else None)
 
 
 Loop = ast.For | ast.AsyncFor | ast.While

@@ -38,6 +38,7 @@ MOVED_PARAMETER = "lint.moved_parameter"
 IN_FORWARD = "lint.cpu_in_forward"
 IN_WORKER = "lint.device_in_worker"
 LATE_VISIBLE = "lint.late_visible_devices"
+HIDDEN_DEVICE = "lint.hidden_device"
 UNWAITED = "lint.unwaited_copy"
 EMPTY_CACHE = "lint.empty_cache_in_loop"
 KEPT_GRAPH = "lint.kept_graph"
@@ -133,6 +134,17 @@ RULES: tuple[Rule, ...] = (
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
         'import os\n\nimport torch\n\nprint(torch.cuda.is_available())\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
         'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n',
+    ),
+    Rule(
+        HIDDEN_DEVICE,
+        "fail",
+        "CUDA_VISIBLE_DEVICES hides the device that is used",
+        "`{name}` does not exist: line {line} leaves {count} visible, numbered from 0",
+        "{fix}",
+        "`CUDA_VISIBLE_DEVICES` names the physical GPUs that a process can use. torch numbers them from 0, in "
+        "the order of the list.",
+        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:2")\n',
+        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:0")\n',
     ),
     Rule(
         UNWAITED,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 
 from gpucheck.program.lint import options, tables
-from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value
+from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value, called_name
 
 _WORKER_FIX = "return CPU tensors; move the batch in the main process"
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+# Calls whose first argument is a device.
+_TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info get_device_properties")
 
 
 def in_worker(run: Place, node: ast.expr) -> None:
@@ -20,6 +22,8 @@ def in_worker(run: Place, node: ast.expr) -> None:
 def called(run: Place, node: ast.expr, effect: Effect) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
+    if effect.sets:  # perhaps not on all of its ways
+        run.flow.mask = None
     if effect.started is not None:
         run.flow.started = run.flow.started or node
     return effect.returns
@@ -59,6 +63,31 @@ def visible_devices(run: Place, *nodes: Node) -> None:
     """The variable is set here."""
     if run.flow.started is None:
         run.sets += () if run.quiet else nodes
+        for node in nodes:
+            run.flow.mask = node if isinstance(node, ast.Assign) else None
     elif not run.scope.processes.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
             run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno)
+
+
+def hidden(run: Place, node: ast.Call) -> None:
+    """A call names a device by a number that the mask does not leave."""
+    mask = getattr(getattr(run.flow.mask, "value", None), "value", None)
+    if run.flow.mask is None or not isinstance(mask, str):
+        return
+    count = len([entry for entry in mask.split(",") if entry.strip() not in ("", "-1")])
+    name = called_name(node)
+    given = [keyword.value for keyword in node.keywords if keyword.arg in ("device", "type")]
+    given += node.args[:1] if name in _TAKES_DEVICE else []
+    if name == "device" and len(node.args) > 1:  # torch.device("cuda", 2)
+        given = [node.args[1]]
+    for argument in given:
+        value = getattr(argument, "value", None)
+        number = value.removeprefix("cuda:") if isinstance(value, str) else str(value)
+        by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
+        is_named = isinstance(value, str) and value != number
+        if number.isdecimal() and (by_number or is_named) and int(number) >= count > 0:
+            visible = "1 GPU" if count == 1 else f"{count} GPUs"
+            fix = 'use "cuda:0"' if count == 1 else f"use cuda:0 to cuda:{count - 1}"
+            line = run.flow.mask.lineno
+            run.report(options.HIDDEN_DEVICE, argument, name=f"cuda:{number}", line=line, count=visible, fix=fix)

@@ -185,15 +185,16 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
     run.report(options.KEPT_GRAPH, node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
 
 
-def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, before: Value) -> None:
-    """`total += loss` in a loop, after a backward of the loss."""
+def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
+    """`total += loss` in a loop: after a backward of the loss, or of a loss where nobody takes the total for one."""
     if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
     if {key, key.partition("[")[0]} & _backwards(run.body) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & _backwards(loop)
-    if trained and not _is_plain(trained, loop):
+    is_loss = known.is_tensor and known.graph and known.ndim == SCALAR and not run.has_framework_step
+    if (trained and not _is_plain(trained, loop)) or (is_loss and not _is_taken(run, key)):
         text = run.text(added)
         text = text if isinstance(added, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
         run.report(options.KEPT_GRAPH, node, name=key, fix=f"add {text}.detach()")

@@ -83,7 +83,8 @@ class LeftBehind:
 class MismatchedTensor:
     """An operand of a mismatch: its argument's name, where it lies, and where it comes from.
 
-    `variable` is how the failing line names it.
+    `variable` is how the failing line names it, and `maker_device` an expression for the right device at the line of
+    its origin, if it should be made there.
     """
 
     name: str
@@ -94,11 +95,13 @@ class MismatchedTensor:
     origin_name: str | None = None
     origin_place: str | None = None
     variable: str | None = None
+    maker_device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation with operands on the wrong device. `peer` is a local variable on the right one.
+    """An operation with operands on the wrong device. `peer` is a local variable on the right one, `own_device` the
+    program's own name for it, as in `args.device`.
 
     `module` is the innermost module that was running, by its qualified name.
     """
@@ -110,6 +113,7 @@ class DeviceMismatchEntry:
     expected: str
     operands: tuple[MismatchedTensor, ...]
     peer: str | None = None
+    own_device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
