@@ -268,7 +268,8 @@ def _by_name(name: str) -> Value:
 
 def call(run: Expressions, node: ast.Call) -> Value:
     """Return what the call returns; the rules that look at calls are applied here."""
-    processes.hidden(run, node)
+    if run.flow.mask is not None:
+        processes.hidden(run, node, run.flow.mask)
     func = node.func
     dotted = run.dotted(func)
     receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN

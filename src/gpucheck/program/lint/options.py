@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "CUDA_VISIBLE_DEVICES hides the device that is used",
         "`{name}` does not exist: line {line} leaves {count} visible, numbered from 0",
-        "{fix}",
+        "use cuda:0{last}",
         "`CUDA_VISIBLE_DEVICES` names the physical GPUs that a process can use. torch numbers them from 0, in "
         "the order of the list.",
         'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:2")\n',

@@ -70,12 +70,11 @@ def visible_devices(run: Place, *nodes: Node) -> None:
             run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno)
 
 
-def hidden(run: Place, node: ast.Call) -> None:
-    """A call names a device by a number that the mask does not leave."""
-    mask = getattr(getattr(run.flow.mask, "value", None), "value", None)
-    if run.flow.mask is None or not isinstance(mask, str):
-        return
-    count = len([entry for entry in mask.split(",") if entry.strip() not in ("", "-1")])
+def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
+    """A call names a device by a number that the mask, which this statement has set, does not leave."""
+    mask = getattr(setting.value, "value", None)
+    entries = mask.split(",") if isinstance(mask, str) else []
+    count = len([entry for entry in entries if entry.strip() not in ("", "-1")])
     name = called_name(node)
     given = [keyword.value for keyword in node.keywords if keyword.arg in ("device", "type")]
     given += node.args[:1] if name in _TAKES_DEVICE else []
@@ -83,11 +82,10 @@ def hidden(run: Place, node: ast.Call) -> None:
         given = [node.args[1]]
     for argument in given:
         value = getattr(argument, "value", None)
-        number = value.removeprefix("cuda:") if isinstance(value, str) else str(value)
         by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
-        is_named = isinstance(value, str) and value != number
-        if number.isdecimal() and (by_number or is_named) and int(number) >= count > 0:
-            visible = "1 GPU" if count == 1 else f"{count} GPUs"
-            fix = 'use "cuda:0"' if count == 1 else f"use cuda:0 to cuda:{count - 1}"
-            line = run.flow.mask.lineno
-            run.report(options.HIDDEN_DEVICE, argument, name=f"cuda:{number}", line=line, count=visible, fix=fix)
+        number = value.removeprefix("cuda:") if isinstance(value, str) and value.startswith("cuda:") else ""
+        number = str(value) if by_number else number
+        if number.isdecimal() and int(number) >= count > 0:
+            visible, last = f"{count} GPU{'s' * (count != 1)}", f" to cuda:{count - 1}" * (count != 1)
+            report = {"name": f"cuda:{number}", "line": setting.lineno, "count": visible, "last": last}
+            run.report(options.HIDDEN_DEVICE, argument, **report)
