@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from gpucheck.program.lint import command  # noqa: E402
 from gpucheck.program.lint.command import with_room  # noqa: E402
-from gpucheck.program.lint.names import Unreadable  # noqa: E402
+from gpucheck.program.lint.facts import Unreadable  # noqa: E402
 from gpucheck.report.finding import Finding  # noqa: E402
 
 Half = Literal["tuned", "held"]

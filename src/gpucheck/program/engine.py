@@ -357,9 +357,10 @@ class World:
         *,
         is_wrong: bool,
     ) -> MismatchedTensor:
-        origin, variable, maker_device, by_maker, inside = self.claims.of(tensor).origin, None, None, False, False
+        origin, variable, device = self.claims.of(tensor).origin, None, None
         if frame is not None and operand.device != expected:
-            origin, variable, maker_device, by_maker, inside = cause(frame, tensor, expected, self.claims)
+            has_name = not operand.written
+            origin, variable, device = cause(frame, tensor, expected, self.claims, has_name=has_name)
         if cached is not None:  # what stayed behind is wrong, and not what moved with the module
             is_wrong = operand.device not in (expected, None)
             origin = cached if is_wrong else origin
@@ -372,10 +373,8 @@ class World:
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,
             origin_place=text_of(origin.place) if origin is not None else None,
-            variable=None if operand.written else variable,
-            by_maker=by_maker,
-            same_function=inside,
-            maker_device=maker_device,
+            variable=variable,
+            maker_device=device,
         )
 
     def _module(self, frame: FrameType | None) -> str | None:

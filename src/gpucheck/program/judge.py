@@ -23,8 +23,6 @@ _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
     "object": "an object that is not a module",
-    "closure": "a variable that a function closes over",
-    "hook": "a hook",
     "class": "an attribute of the class",
 }
 
@@ -187,7 +185,7 @@ def _cause(operand: MismatchedTensor) -> str:
         "module": f"a plain list or dictionary of modules{at}: .to() does not move them, the optimizer does not train "
         "them either",
         "input": "an input of the model",
-        "made": f"created{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
+        "made": f"created{at} by {operand.origin_name}",
         "attribute": f"a plain attribute{at}, which .to() does not move",
         "state": f"{'restored' if 'restored' in (operand.origin_name or '') else 'made'} before the model moved",
         "moved": f"moved there{at}",
@@ -195,38 +193,36 @@ def _cause(operand: MismatchedTensor) -> str:
     return causes.get(operand.origin or "", "")
 
 
+# The change by what an operand on the CPU comes from, at the line of its origin.
+_ORIGIN_FIXES = {
+    "attribute": 'self.register_buffer("{name}", …)',
+    "module": "keep them in nn.ModuleList or nn.ModuleDict",
+    "container": "register each with self.register_buffer(name, tensor)",
+}
+
+
 def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
     """A change whose names exist at the line it is for; None where only the line is known."""
     at = f"{entry.place}: " if entry.place else ""
     made = f"{wrong.origin_place}: " if wrong.origin_place else ""
-    if entry.expected == "cpu" and wrong.origin == "attribute" and wrong.variable and entry.peer:
-        return f"{at}{wrong.variable}.to({entry.peer}.device)"
-    if entry.expected == "cpu":
+    target = f"{entry.peer}.device" if entry.peer else entry.own_device or f'"{_bare(entry.expected)}"'
+    moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
+    if entry.expected == "cpu" and not (wrong.origin == "attribute" and moved and entry.peer):
         method = entry.operation.removeprefix("Tensor.")
         taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
         return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
-    there = f'"{_bare(entry.expected)}"'
-    target = f"{entry.peer}.device" if entry.peer else entry.own_device or there
-    moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
-    if wrong.device != "cpu":
+    if entry.expected == "cpu" or wrong.device != "cpu":
         return moved or (f"{at}bring both to one device" if at else "use one device")
+    if wrong.origin in ("parameter", "buffer") and wrong.origin_name:
+        return f"{at}{wrong.origin_name}.to({target}) before it"
     if wrong.origin == "state" and "restored" in (wrong.origin_name or ""):
         return f"{made}load the optimizer's state after model.to(device)"
     if wrong.origin == "state":
         return f"{made}make the optimizer after .to(), and load its state after that"
-    if wrong.origin == "attribute":
-        return f'{made}self.register_buffer("{wrong.origin_name}", …)'
-    if wrong.origin == "module":
-        return f"{made}keep them in nn.ModuleList or nn.ModuleDict"
-    if wrong.origin == "container":
-        return f"{made}register each with self.register_buffer(name, tensor)"
-    if wrong.origin in ("parameter", "buffer") and wrong.origin_name:
-        return f"{at}{wrong.origin_name}.to({target}) before it"
-    maker = f"{made}{wrong.origin_name}(…, device={wrong.maker_device or there})"
-    if wrong.origin == "made" and wrong.by_maker and (wrong.same_function or moved is None):
-        return maker
-    if moved is None and wrong.origin == "moved":
-        return f"{made}leave it on {entry.expected}"
+    if wrong.maker_device:
+        return f"{made}{wrong.origin_name}(…, device={wrong.maker_device})"
+    if wrong.origin in _ORIGIN_FIXES:
+        return made + _ORIGIN_FIXES[wrong.origin].format(name=wrong.origin_name)
     return moved
 
 
@@ -272,7 +268,7 @@ _MODEL = of(
     Id(
         "model.left_behind",
         "all tensors of the module move",
-        ".to() moves parameters, buffers and submodules. Tensors in a plain attribute, a list or a closure stay on "
+        ".to() moves parameters, buffers and submodules. Tensors in a plain attribute, a list or an object stay on "
         "their device.",
         "register_buffer, nn.ParameterList or nn.ModuleList, as the finding shows for each line",
     ),

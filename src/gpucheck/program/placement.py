@@ -1,7 +1,7 @@
 """A model on a simulated device: what its move leaves behind, and where a step meets that.
 
-What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, closures and hooks. The
-exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
+What a model holds beside its parameters and buffers: tensors and modules in attributes, lists and objects. The exact
+arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
 
 The user's code runs here, so this is imported in children only. It answers with plain data; `judge` says what is wrong.
 """
@@ -9,7 +9,6 @@ The user's code runs here, so this is imported in children only. It answers with
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
 import json
@@ -79,16 +78,8 @@ DEEPEST = 6
 # A list of so many entries is data, not a list of layers.
 LONGEST = 4096
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-)
-# A module's own books, which `.to()` takes care of.
-_BOOKS = frozenset(vars(nn.Module())) - {*_HOOKS}
+# A module's own books, which `.to()` takes care of, and its hooks.
+_BOOKS = frozenset(vars(nn.Module()))
 # Types that hold nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
@@ -111,14 +102,11 @@ class Held:
     attribute: str
 
 
-def line_of(value: Any) -> Place | None:
-    """Where a class or a function of the user's begins; None for others."""
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        return Place(code.co_filename, code.co_firstlineno) if rank(code.co_filename) < 2 else None
-    if not isinstance(value, type) or not _is_users(value):
+def line_of(kind: type) -> Place | None:
+    """Where a class of the user's begins; None for others."""
+    if not _is_users(kind):
         return None
-    _, line, file = source_of(value)
+    _, line, file = source_of(kind)
     return Place(file, line) if file else None
 
 
@@ -142,20 +130,10 @@ class _Walk:
     def _module(self, owner: str, module: nn.Module) -> None:
         parameters = dict(module.named_parameters(recurse=False))
         for name, value in vars(module).items():
-            if name in _BOOKS:
+            # A norm of torch.nn.utils makes it anew before each forward.
+            is_made_anew = any(f"{name}_{part}" in parameters for part in ("orig", "g", "v"))
+            if name in _BOOKS or is_made_anew:
                 continue
-            if name in _HOOKS:
-                called = name.strip("_").removesuffix("s").replace("_", " ")
-                for hook in value.values():
-                    function = hook
-                    while isinstance(function, functools.partial):
-                        function = function.func
-                    self._look(hook, called, "hook", line_of(function), owner, name, 0)
-                continue
-            if isinstance(value, _PLAIN):
-                continue
-            if any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
-                continue  # a norm of torch.nn.utils makes it anew before each forward
             self._look(value, name, "attribute", _place_of(module, name), owner, name, 0)
         for kind in type(module).__mro__:
             if not _is_users(kind):
@@ -180,9 +158,8 @@ class _Walk:
             self.found.append(Held(name, what, value, tensors, holder, place, owner, attribute))
             return
         for key, inner, kind in _inside(value):
-            where = line_of(value) or place if kind == "closure" else place
             better = kind if holder in ("attribute", "class") else holder
-            self._look(inner, f"{path}{key}", better, where, owner, attribute, depth + 1)
+            self._look(inner, f"{path}{key}", better, place, owner, attribute, depth + 1)
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
@@ -191,24 +168,13 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
-    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
+    """Yield what a container or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         if len(value) <= LONGEST:
             yield from ((f"[{index}]", item, "container") for index, item in enumerate(value))
-    elif isinstance(value, functools.partial):
-        yield ("", value.func, "closure")
-        yield from ((f"({index})", item, "closure") for index, item in enumerate(value.args))
-        yield from ((f"({key}=)", item, "closure") for key, item in value.keywords.items())
-    elif isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):  # a cell that is empty as yet
-                yield (f" → {name}", cell.cell_contents, "closure")
-    elif isinstance(value, types.MethodType):
-        yield ("", value.__self__, "closure")
-        yield ("", value.__func__, "closure")
     elif _is_of_interest(type(value)):
         yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,9 +29,8 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
-# The verdict says in which part of the steps `MOST` of the cost arises. If that part is below `SELDOM`, one rank may
-# cause all of it without being late in most steps.
-MOST, SELDOM = 0.9, 0.15
+# The verdict says in which part of the steps `MOST` of the cost arises.
+MOST = 0.9
 # Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
 LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
@@ -131,11 +130,6 @@ def judge(table: Table) -> Verdict:
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
-    is_seldom = len(costly) < SELDOM * len(steps)
-    if not named and lost_s - clock_s > least and is_seldom:
-        top, chance = _seldom(lateness, costly)
-        if chance < LEVEL and beyond[top] > least:
-            named = (top,)
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
@@ -161,8 +155,7 @@ def judge(table: Table) -> Verdict:
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
-        few = "too few" if is_seldom else "not evenly enough"
-        whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: that may be chance"
         reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
@@ -177,18 +170,8 @@ def _most(costs: Sequence[float]) -> int:
     return bisect.bisect_left(ordered, MOST * ordered[-1]) + 1
 
 
-def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
-    """Return who is last in most of these costly steps, and how likely any rank were so often by chance. Steps in a row
-    count once: one event may take several."""
-    apart = [step for before, step in itertools.pairwise([-APART, *steps]) if step - before > 1]
-    ((top, count),) = Counter(lateness.last[step][1] for step in apart).most_common(1)
-    each, n = 1 / len(lateness.late), len(apart)
-    chances = (math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(count, n + 1))
-    return top, sum(chances) / each
-
-
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return who is last in all of these steps, every n-th one, if that is no chance; else what is missing."""
+    """Return who is last in nearly all of these steps, every n-th one, if that is no chance; else what is missing."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):

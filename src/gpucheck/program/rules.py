@@ -36,7 +36,6 @@ OTHER_GRAD = (
     "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'. Please ensure that the "
     "gradient and the tensor are on the same device"
 )
-OTHER_OUT = "device type {} does not match device type of out parameter ({})"
 OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}"
 OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"

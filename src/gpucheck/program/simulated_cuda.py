@@ -198,11 +198,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A factory that writes into its `out`, which lies on a device of the kind that it names, if it names any."""
+        """A factory that writes into its `out`, which lies where the factory would make a tensor."""
         device, now = device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
         if device is not None and now is not None and device.type != now.type:
-            text = rules.OTHER_OUT.format(device.type, now.type)
-            self.world.apart("out", kwargs["out"], device, name_of(func), text)
+            raise NotImplementedError(f"{name_of(func)} with an out on another device is not simulated")
         return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
 
     # -- moves ---------------------------------------------------------------------------------------------------------
@@ -382,13 +381,6 @@ def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: A
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
-def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.new`, which takes a tensor or a storage where that is."""
-    if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
-        return tensor.new(*args, **kwargs)
-    return _beside(_T.new, surface, tensor, *args, **kwargs)
-
-
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """`Tensor.type`: the name of a type, or the tensor as one."""
     device = surface.world.claims.device(tensor) or CPU
@@ -396,10 +388,9 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
     if isinstance(dtype, torch.dtype):
         return surface.move(tensor, device, dtype)
-    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
-    where = device_of("cuda") if ".cuda." in name else CPU
-    plain = torch.empty(0, device=CPU).type(name.replace(".cuda.", ".")).dtype
-    return surface.move(tensor, where or CPU, plain)
+    if device == CPU and ".cuda." not in str(dtype):
+        return tensor.type(dtype, *rest, **kwargs)
+    raise NotImplementedError("Tensor.type with a class of tensors on CUDA is not simulated")
 
 
 def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
@@ -409,10 +400,10 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
-def _dlpack(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """Return what another library is given, which knows no simulated GPU."""
+def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
+    """A function that is not simulated on a device: judging ends at its line."""
     if _is_on("cuda", surface, tensor):
-        raise NotImplementedError("DLPack of a tensor on CUDA is not simulated")
+        raise NotImplementedError(f"{name_of(original)} of a tensor on CUDA is not simulated")
     return original(tensor, *rest, **kwargs)
 
 
@@ -485,12 +476,11 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
     _T.tolist: _tolist,
     _T.__format__: _format,
-    _T.new: _new,
+    **{func: functools.partial(_on_host_only, func) for func in (_T.new, _T.__dlpack__)},
     _T.new_tensor: functools.partial(_beside, _T.new_tensor),
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
-    _T.__dlpack__: functools.partial(_dlpack, _T.__dlpack__),
     _UNPACKED: _unpacked,
     # Printing shows the simulated device.
     _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
@@ -758,15 +748,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
-        # DataParallel's copies, as moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
-        (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
-        (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
-        (
-            torch.nn.parallel.comm,
-            "broadcast_coalesced",
-            lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
-        ),
         # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
@@ -782,7 +764,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *engine.of_files(surface.world),
         (torch.jit, "load", _refused("torch.jit.load")),
         *(
-            (owner, "to_dlpack", functools.partial(_dlpack, owner.to_dlpack, surface))
+            (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, surface))
             for owner in (torch, torch.utils.dlpack)
         ),
         *kernels.patches(surface.world),
@@ -870,16 +852,10 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    return tuple(chunk.to(device_of(gpu)) for gpu, chunk in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
-
-
-def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(device_of(gpu)) for gpu in gpus for tensor in tensors)
-
-
-def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
-    home = CPU if target in (-1, "cpu") else device_of(target)
-    return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
+    """`nn.DataParallel` on one GPU: its inputs are moved there."""
+    if len(gpus) > 1:
+        raise NotImplementedError("nn.DataParallel on several GPUs is not simulated")
+    return (tensor.to(device_of(gpus[0])),)
 
 
 def _set_default_type(original: Any, kind: Any) -> None:

@@ -214,24 +214,24 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
 # -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
 
 
-# Where an operand comes from; expressions for it at the failing line and for the right device where it was made, None
-# where a line has none; whether the line of the origin itself calls what made it, and is in the failing function.
-Cause = tuple[Origin | None, str | None, str | None, bool, bool]
-
-
-def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Cause:
-    """Return what is known of an operand that is not on the device `expected`."""
+def cause(
+    frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
+) -> tuple[Origin | None, str | None, str | None]:
+    """Return where an operand that is not on the device `expected` comes from, and an expression for it at the failing
+    line; and one for the right device where it was made, if it should be made there: None if it should be moved.
+    """
     origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
-    variable = _variable(frame, tensor)
-    if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
-        return origin, variable, None, False, False
+    variable = _variable(frame, tensor) if has_name else None
+    if origin is None or origin.place is None or origin.kind != "made":
+        return origin, variable, None
     called = origin.what.rpartition(".")[2]
     line = linecache.getline(origin.place.file, origin.place.line)
     inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
-    device = next(_names(frame, origin.place, expected, claims, inside=inside), None)
-    is_own = bool(called) and re.search(rf"\b{re.escape(called)}\(", line) is not None
-    return origin, variable, device, is_own, inside
+    if not re.search(rf"\b{re.escape(called or '.')}\(", line) or not (inside or variable is None):
+        return origin, variable, None
+    there = f'"{expected.removesuffix(":0")}"'
+    return origin, variable, next(_names(frame, origin.place, expected, claims, inside=inside), there)
 
 
 def _same(value: Any, tensor: Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import os
 import sys
 from collections import Counter
@@ -14,24 +15,27 @@ from functools import partial
 from typing import Any
 
 from gpucheck.errors import UsageError
-from gpucheck.machine import device_lifetime
-from gpucheck.program.lint import names, processes, tensors
+from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable, self_attribute, walk
-from gpucheck.program.lint.options import UNREAD, LintOptions
-from gpucheck.program.lint.values import (
+from gpucheck.program.lint.facts import (
+    MOST_BYTES,
     NUMBER,
     UNKNOWN,
+    Class,
     Effect,
+    Function,
     Loop,
     Place,
     Scope,
+    Unreadable,
     Value,
     all_of,
-    join,
     met,
+    self_attribute,
     tensor_evidence,
+    walk,
 )
+from gpucheck.program.lint.options import UNREAD, LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
@@ -144,13 +148,15 @@ def _below(given: str) -> Iterator[str]:
 def with_room() -> Iterator[None]:
     """Without the collector of circles, which takes a third of the time to search trees that are in use; and with room
     for trees as deep as a chain of a thousand `elif`."""
-    limit = sys.getrecursionlimit()
+    limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
+    gc.disable()
     try:
-        with device_lifetime.loading(is_ours=False):
-            yield
+        yield
     finally:
         sys.setrecursionlimit(limit)
+        if collects:
+            gc.enable()
 
 
 # -- a file, statement by statement ------------------------------------------------------------------------------------
@@ -226,11 +232,10 @@ class Run(Expressions):
             self._summed(node, target, value)
         attribute = self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
-            tensors.wrapped(self, known)
-            if known.kind == "module" and known.made is not None:
-                self.registered.add(id(known.made))
+            tensors.moved_leaf(self, known)
+            if known.kind == "module":
+                known = replace(known, attribute=attribute)
             if known.kind == "items":
-                self.containers[f"self.{attribute}"] = known.made or value
                 tensors.kept_module(self, node, f"self.{attribute}", known.item)
             if known.is_tensor:
                 known = replace(known, made=value)
@@ -242,7 +247,6 @@ class Run(Expressions):
             processes.visible_devices(self, node)
         key = self.key(target.value)
         if key and self.value(target.value).kind == "items":
-            self.containers.setdefault(key, ast.Dict([], []))
             tensors.kept_module(self, node, key, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
@@ -262,11 +266,7 @@ class Run(Expressions):
         key = self.key(node.target)
         if isinstance(node.op, ast.Add):
             tensors.summed_loss(self, node, node.target, node.value, added, before)
-            if added.kind == "items" and before.kind == "items" and key:
-                tensors.kept_module(self, node, key, added.item)
-        if before.kind == "items":
-            self.bind(node.target, join(before, added) if added.kind == "items" else before)
-        elif key:
+        if key:
             result = self.combined(node.value, [before, added])
             # x -= y changes a tensor in place: it is the same object.
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
@@ -310,19 +310,19 @@ class Run(Expressions):
         self.statements(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        before = self.no_graph, self.in_no_grad, self.on_device
+        before = self.no_graph, self.on_device
         for item in node.items:
             context = item.context_expr
             known = self.value(context)
             dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
-            self.in_no_grad += dotted in names.NO_GRAPH
             # `with context:` may be anything.
-            self.no_graph += dotted in names.NO_GRAPH or self._may_stop_graphs(context) or isinstance(context, ast.Name)
+            is_unknown = isinstance(context, ast.Name)
+            self.no_graph += dotted in tables.NO_GRAPH or is_unknown or self._may_stop_graphs(context)
             self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, UNKNOWN)
         self.statements(node.body)
-        self.no_graph, self.in_no_grad, self.on_device = before
+        self.no_graph, self.on_device = before
 
     def _try(self, node: ast.Try) -> None:
         before = self.flow.copy()
@@ -334,7 +334,7 @@ class Run(Expressions):
             ends = self.flow
         for handler in node.handlers:
             self.flow = failed.copy()
-            self.flow.names |= dict.fromkeys(names.captured(handler), UNKNOWN)
+            self.flow.names |= dict.fromkeys(facts.captured(handler), UNKNOWN)
             self.statements(handler.body)
             ends = met(ends, self.flow)
         has_left, ends.dead = ends.dead, False
@@ -347,9 +347,8 @@ class Run(Expressions):
         before, ends = self.flow.copy(), self.flow.copy()
         for case in node.cases:
             self.flow = before.copy()
-            self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in names.captured(part)}
-            if case.guard is not None:
-                self.test(case.guard)
+            self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in facts.captured(part)}
+            self.value(case.guard)
             self.statements(case.body)
             ends = met(ends, self.flow)
         self.flow = ends
@@ -401,10 +400,9 @@ def effect_of(
     run = Run(scope, owner, function, name, outer)
     _begin(run, function, parent)
     run.no_graph += no_graph
-    run.in_no_grad += no_graph
     if run.in_forward and parent is None:
         positional = [*function.args.posonlyargs, *function.args.args]
-        positional = positional[names.method_kind(function) != "static" :]
+        positional = positional[facts.method_kind(function) != "static" :]
         for argument, passed in zip(positional, args, strict=False):
             if passed.is_tensor and passed.place == "input" and argument.annotation is None:
                 run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
@@ -428,28 +426,27 @@ def _end(run: Run) -> None:
 def _begin(run: Run, function: Function, parent: Place | None) -> None:
     """The names and the circumstances with which a function starts."""
     scope, owner = run.scope, run.owner
-    run.local_names, _ = names.bound_in(function)
+    run.local_names, _ = facts.bound_in(function)
     run.evidence = tensor_evidence(function)
-    run.in_worker = not {f".{function.name}", run.name}.isdisjoint(scope.processes.in_workers)
+    run.in_worker = run.name in scope.processes.in_workers
     decorators = {run.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
-    run.in_no_grad = run.no_graph = int(bool(decorators & names.NO_GRAPH))
+    run.no_graph = int(bool(decorators & tables.NO_GRAPH))
     run.keeps_gradients = any(isinstance(node, ast.Attribute) and node.attr == "retain_grad" for node in walk(function))
     if parent is not None:
         run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
         run.no_graph += parent.no_graph
-        run.in_no_grad += parent.in_no_grad
     elif owner is not None:
         # The methods that forward, or a step of Lightning, goes through; not __init__.
         if (forwards := scope.forwards.get(owner.node.name)) is None:
-            forwards = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
+            forwards = facts.reachable(scope.file, owner, tables.FORWARDS) - {"__init__"}
             scope.forwards[owner.node.name] = forwards
         run.in_forward = owner.is_module and function.name in forwards
         run.has_framework_step = owner.is_lightning
         if owner.node.name in scope.processes.datasets:
-            bases = [name for member in names.family(scope.file, owner) for name in member.bases]
+            bases = [name for member in facts.family(scope.file, owner) for name in member.bases]
             iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
             roots = frozenset(["__getitem__", "__getitems__", *iterates])
-            run.in_worker = function.name in names.reachable(scope.file, owner, roots) - {"__init__"}
+            run.in_worker = function.name in facts.reachable(scope.file, owner, roots) - {"__init__"}
     _parameters(run, function, is_method=parent is None and owner is not None)
 
 
@@ -457,7 +454,7 @@ def _parameters(run: Run, function: Function, *, is_method: bool) -> None:
     """Set the parameters: by annotation, by default, and in forward by name."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    kind = names.method_kind(function)
+    kind = facts.method_kind(function)
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     pairs = [
         *zip(positional, [*padding, *arguments.defaults], strict=True),
@@ -482,20 +479,12 @@ def _parameter(run: Run, argument: ast.arg, default: ast.expr | None) -> Value:
     for name in _annotations(run, argument.annotation):
         if name in _TENSORS:
             return Value("tensor", place)
-        if name == "torch.nn.Parameter":
-            return Value("parameter", place)
         made = run.scope.file.classes.get(name)
-        if name in names.MODULE_BASES or names.is_module_class(name) or (made is not None and made.is_module):
+        if name in tables.MODULE_BASES or facts.is_module_class(name) or (made is not None and made.is_module):
             return Value("module", stateful=True, name=name if made is not None else "")
         if name in ("int", "float", "bool"):
             return NUMBER
-        if name in names.LOADERS:
-            return Value("loader")
-    if isinstance(default, ast.Constant):
-        known = run.value(default)
-        # The caller may name any other device; one that is meant to be a GPU is taken for it.
-        return known if known.kind == "number" or known.place == "cuda" else UNKNOWN
-    return UNKNOWN
+    return NUMBER if isinstance(default, ast.Constant) and run.value(default) == NUMBER else UNKNOWN
 
 
 def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
@@ -513,14 +502,14 @@ def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
 
 def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
     """A parameter of forward that nothing annotates."""
-    if function.name in names.FRAMEWORK_STEPS:
+    if function.name in tables.FRAMEWORK_STEPS:
         return Value("batch", "input") if is_first else UNKNOWN
     words = name.split("_")
     is_count = not {words[0], words[-1]}.isdisjoint(_COUNTS)
     is_plain = is_first and function.name == "forward" and default is None and not is_count
     if name in _ANYTHING:
         return UNKNOWN
-    return Value("tensor", "input") if name in names.INPUT_NAMES or is_plain else UNKNOWN
+    return Value("tensor", "input") if name in tables.INPUT_NAMES or is_plain else UNKNOWN
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
@@ -530,18 +519,15 @@ def _judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) -
     """A class: first what its attributes are, then each method."""
     owner = scope.file.classes[node.name]
     if owner.node is not node:  # another of this name
-        owner = names.read(ast.Module([node], [])).classes[node.name]
+        return
     inherited: dict[str, Value] = {}
-    for member in reversed(list(names.family(scope.file, owner))):
+    for member in reversed(list(facts.family(scope.file, owner))):
         _gather(scope, member, outer)
         inherited |= scope.attributes[member.node.name]
     scope.attributes[node.name] = inherited
     # Forward first: the methods that it calls are walked through with its arguments.
-    for function in sorted(owner.methods.values(), key=lambda function: function.name not in names.FORWARDS):
+    for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
         effect_of(scope, function, owner, outer)
-    for inner in node.body:
-        if isinstance(inner, ast.ClassDef):
-            _judge_class(scope, inner, outer)
 
 
 # Methods that run before forward does, with what they call.
@@ -549,13 +535,12 @@ _SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_par
 
 
 def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
-    """Gather the attributes that a class's set-up methods leave in self, and which modules are registered there."""
+    """Gather the attributes that a class's set-up methods leave in self."""
     name = owner.node.name
     if name in scope.attributes:
         return
     scope.attributes[name] = {}
-    registered = scope.registered.setdefault(name, set())
-    called = names.reachable(scope.file, owner, _SET_UP & set(owner.methods)) - names.FORWARDS
+    called = facts.reachable(scope.file, owner, _SET_UP & set(owner.methods)) - tables.FORWARDS
     setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
     left: dict[str, Value] = {}
     for method in setting_up:
@@ -564,7 +549,6 @@ def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
         _begin(run, owner.methods[method], None)
         run.flow.names |= left
         run.statements(owner.methods[method].body)
-        registered |= run.registered
         left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
     others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
     stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
@@ -587,21 +571,19 @@ def _in_list(value: Value, key: str) -> Value:
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
     """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
     try:
-        read = names.parse(data)
+        read = facts.parse(data)
         if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
             return []
-        nodes = names.index(read.tree)
-        file = names.read(read.tree)
-        called = set(map(names.called_name, file.calls))
+        file = facts.read(read.tree)
+        called = set(map(facts.called_name, file.calls))
         has_default_device = not called.isdisjoint(("set_default_device", "set_default_tensor_type"))
-        scope = Scope(read, file, processes.of(file), has_default_device)
+        scope = Scope(read, file, facts.processes_of(file), has_default_device)
         scope.effect_of = partial(effect_of, scope)
         # The file itself, then what it defines.
         whole = Run(scope, None, read.tree, "", {})
         whole.statements(read.tree.body)
         _end(whole)
         # Without these circles all of it goes at once, and no collector has to look for it.
-        nodes.clear()
         scope.parents.clear()
         del scope.effect_of
     except RecursionError as error:

@@ -7,9 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import names, processes, tensors
-from gpucheck.program.lint.names import Class, called_name, family, walk
-from gpucheck.program.lint.values import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
+from gpucheck.program.lint import facts, processes, tables, tensors
+from gpucheck.program.lint.facts import (
+    DIMENSIONS,
+    NONE,
+    NUMBER,
+    SCALAR,
+    UNKNOWN,
+    Given,
+    Place,
+    Value,
+    all_of,
+    called_name,
+    join,
+    walk,
+)
 
 
 class Expressions(Place):
@@ -29,6 +41,12 @@ class Expressions(Place):
         known = self.value(node)
         tensors.waited(self, [known])
         return known
+
+    def on_gpu(self, node: ast.expr) -> None:
+        """Note that a tensor is made on a GPU or moved there."""
+        self.flow.started = self.flow.started or node
+        if self.in_worker:
+            processes.in_worker(self, node)
 
     def below(self, node: ast.AST) -> None:
         """Check the calls in the expressions that a node consists of."""
@@ -51,7 +69,7 @@ class Expressions(Place):
             return Value("name", name=dotted)
         if node.id in self.evidence:
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
-        return known if known.plain else _by_name(node.id)
+        return _by_name(node.id)
 
     def _attribute(self, node: ast.Attribute) -> Value:
         if dotted := self.dotted(node):
@@ -61,21 +79,16 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
-            function = names.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
-            if function is not None and names.method_kind(function) == "property":
+            function = facts.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
+            if function is not None and facts.method_kind(function) == "property":
                 effect = self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
                 return processes.called(self, node, effect)
             return self.attributes.get(node.attr) or _by_name(node.attr)
-        if base.is_tensor:
-            return self._of_tensor(node, base)
-        if base.kind == "module" and node.attr in ("weight", "bias"):
-            return Value("parameter", "input" if self.in_forward else "", DIMENSIONS)
-        return base if base.plain else UNKNOWN
-
-    def _of_tensor(self, node: ast.Attribute, base: Value) -> Value:
-        if node.attr == "grad" and base.moved is not None and not self.keeps_gradients:
+        if base.is_tensor and node.attr == "grad" and not self.keeps_gradients:
             tensors.moved_leaf(self, base)
-        return replace(base, kind="tensor") if node.attr in ("T", "mT", "H", "real", "imag") else UNKNOWN
+        if base.is_tensor and node.attr in ("T", "mT", "H", "real", "imag"):
+            return replace(base, kind="tensor")
+        return UNKNOWN
 
     # -- constants and displays ----------------------------------------------------------------------------------------
 
@@ -152,7 +165,7 @@ class Expressions(Place):
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.Call) and called_name(node) in names.NO_GRADIENT
+            isinstance(node, ast.Call) and called_name(node) in tables.NO_GRADIENT
         )
         graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
@@ -198,7 +211,7 @@ class Expressions(Place):
         if base.kind in ("items", "module") and (part := base.part(at)) is not None:
             return part
         if base.kind == "items" and isinstance(node.slice, ast.Slice):
-            return replace(base, parts=(), keys=())
+            return replace(base, parts=())
         return self.element(base) if base.kind in ("items", "batch", "module", "") else UNKNOWN
 
     def element(self, base: Value) -> Value:
@@ -214,7 +227,7 @@ class Expressions(Place):
                 return replace(base, kind="tensor", ndim=None)
             case "module":
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
-        return base if base.plain else UNKNOWN
+        return UNKNOWN
 
     def each(self, base: Value, count: int) -> Sequence[Value]:
         """The values that this is unpacked into."""
@@ -224,7 +237,7 @@ class Expressions(Place):
         """Give a value to a name, to an attribute, or to several."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
-                in_place = isinstance(part, ast.Name) and part.id in names.IN_PLACE_NAMES
+                in_place = isinstance(part, ast.Name) and part.id in tables.IN_PLACE_NAMES
                 self.bind(part, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Value("items", item=self.element(known)))
@@ -255,12 +268,8 @@ def _by_name(name: str) -> Value:
 
 def call(run: Expressions, node: ast.Call) -> Value:
     """Return what the call returns; the rules that look at calls are applied here."""
-    known = _called(run, node)
-    processes.hidden(run, node)
-    return replace(known, plain=True) if known == UNKNOWN and (run.no_graph or called_name(node) == "detach") else known
-
-
-def _called(run: Expressions, node: ast.Call) -> Value:
+    if run.flow.mask is not None:
+        processes.hidden(run, node, run.flow.mask)
     func = node.func
     dotted = run.dotted(func)
     receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
@@ -286,15 +295,13 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
     known = run.named(name)
     if known.kind == "module":
         return _of_module(run, given, known)
-    if name in names.LOSS_NAMES:
+    if name in tables.LOSS_NAMES:
         return _loss(run, given)
     if name in run.local_names and name not in run.functions:
         return UNKNOWN
     made = run.scope.file.classes.get(name)
     if made is not None:
-        return (
-            Value("module", made=given.node, stateful=_has_state(run, made), name=name) if made.is_module else UNKNOWN
-        )
+        return Value("module", made=given.node, stateful=made.has_state, name=name) if made.is_module else UNKNOWN
     function = run.functions.get(name) or run.scope.file.functions.get(name)
     if function is not None:
         effect = run.scope.effect_of(function, None, run.visible(), (), run.no_graph)
@@ -304,22 +311,6 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
 
 def _loss(run: Expressions, given: Given) -> Value:
     return Value("tensor", "", SCALAR, given.node, graph=not run.no_graph)
-
-
-def _has_state(run: Expressions, made: Class) -> bool:
-    """Return whether objects of a class of the file hold parameters, buffers, or modules with them."""
-    file, members = run.scope.file, list(family(run.scope.file, made))
-    if any(base not in file.classes and base not in names.MODULE_BASES for own in members for base in own.bases):
-        return True
-    for node in (node for own in members for node in walk(own.node) if isinstance(node, ast.Call)):
-        dotted, inner = file.dotted(node.func), file.classes.get(called_name(node))
-        if dotted == "torch.nn.Parameter" or called_name(node).startswith("register_"):
-            return True
-        if names.is_module_class(dotted) and names.holds_state(dotted):
-            return True
-        if inner is not None and inner is not made and inner.is_module:
-            return True
-    return False
 
 
 # Functions of Python that need the values of their arguments.
@@ -339,13 +330,11 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
         case "list" | "tuple" | "set" | "reversed" | "sorted":
             return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
         case "dict":
-            return _dict_of(given)
+            parts = () if given.open or given.args else tuple(given.named.values())
+            item = all_of(given.named.values())
+            return Value("items", item=item, parts=parts, keys=tuple(given.named), made=given.node)
         case "getattr" | "setattr":
-            attribute = _named_attribute(given)
-            if attribute is not None and name == "getattr":
-                return run.value(attribute)
-            if attribute is not None and len(given.args) == 3:
-                run.bind(attribute, replace(given.args[2], made=given.nodes[2]))
+            return _named_attribute(run, given)
         case "enumerate":
             return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
         case "iter" | "tqdm" | "trange" | "track":
@@ -355,20 +344,16 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
     return UNKNOWN
 
 
-def _named_attribute(given: Given) -> ast.Attribute | None:
-    """Return `self.name` for the arguments of `getattr(self, "name")`; None where the name is no constant."""
+def _named_attribute(run: Expressions, given: Given) -> Value:
+    """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
     match given.nodes:
-        case [ast.Name() as owner, ast.Constant(str() as name), *_]:
-            return ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
-    return None
-
-
-def _dict_of(given: Given) -> Value:
-    """`dict(a=…)`, `OrderedDict(…)`: with its keys, where all of them are known."""
-    item = all_of([*given.named.values(), *(value.item for value in given.args if value.item is not None)])
-    if given.open or given.args:
-        return Value("items", item=item, made=given.node)
-    return Value("items", item=item, parts=tuple(given.named.values()), keys=tuple(given.named), made=given.node)
+        case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
+            attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
+            if called_name(given.node) == "getattr":
+                return run.value(attribute)
+            if rest:
+                run.bind(attribute, replace(given.args[-1], made=rest[0]))
+    return UNKNOWN
 
 
 # -- imported names ----------------------------------------------------------------------------------------------------
@@ -377,12 +362,9 @@ def _dict_of(given: Given) -> Value:
 def _of_import(run: Expressions, given: Given, name: str) -> Value:
     node = given.node
     last = name.rpartition(".")[2]
-    if name.startswith("torch.Tensor.") and given.args:
-        receiver, rest = given.args[0], replace(given, nodes=given.nodes[1:], args=given.args[1:])
-        return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
-    if name in names.FACTORIES or name in names.CUDA_TYPES:
+    if name in tables.FACTORIES or name in tables.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in names.LIKE:  # only the shape is read
+    if name in tables.LIKE:  # only the shape is read
         first, place = given.first("input"), _place_of(run, given)
         place = first.place if place == "default" else place
         return Value("tensor", place, first.ndim, first.made or node, first.attribute)
@@ -392,14 +374,12 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
     if name in ("torch.nn.Parameter", "torch.nn.Buffer"):
         kind = "parameter" if last == "Parameter" else "tensor"
         return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
-    if names.is_module_class(name):
+    if facts.is_module_class(name):
         return _new_module(run, given, name)
-    if name in names.LOADERS:
+    if name in tables.LOADERS:
         # With a function of its own that makes batches, anything may be one.
         has_own = given.named.get("collate_fn", NONE).kind != "none"
         return UNKNOWN if has_own or given.open else Value("loader")
-    if name in ("collections.OrderedDict", "typing.OrderedDict"):
-        return _dict_of(given)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
     if last in ("tqdm", "trange", "track"):
@@ -409,7 +389,7 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
     if name.startswith("torch.optim."):
         tensors.optimized(run, given.all)
         return UNKNOWN
-    if last in names.WAITS:
+    if last in tables.WAITS:
         run.flow.settle()
     if name.startswith("numpy."):
         tensors.read(run, node, given.all)
@@ -421,10 +401,10 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
 def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
-    if last in names.NEEDS_VALUES:
+    if last in tables.NEEDS_VALUES:
         tensors.waited(run, given.all)
     spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
-    if where not in spaces or name in names.NOT_COMBINING:
+    if where not in spaces or name in tables.NOT_COMBINING:
         return UNKNOWN
     each = [(value.parts or (value.item or UNKNOWN,)) if value.kind == "items" else (value,) for value in given.all]
     result = run.combined(given.node, [inner for values in each for inner in values])
@@ -433,30 +413,34 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
         return Value("tensor", result.place, SCALAR if is_reduced else None, given.node, graph=_has_graph(run, given))
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
-        return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
+        return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
     return _shaped(result, last, given, is_method=False)
 
 
 def _has_graph(run: Expressions, given: Given) -> bool:
-    """Return whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
+    """Return whether a loss of these has a graph: of what is not known it has one, unless the function stops some."""
     first = given.args[0] if given.args else None
-    if first is None or run.no_graph:
-        return False
-    return first.graph or first.kind == "parameter" or not (first.kind or first.plain)
+    if first is None or run.no_graph or first.kind:
+        return first is not None and not run.no_graph and (first.graph or first.kind == "parameter")
+    calls = (node for node in walk(run.body) if isinstance(node, ast.Call))
+    return _STOPS_GRAPHS.isdisjoint(map(called_name, calls))
+
+
+_STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
 
 
 # -- factories ---------------------------------------------------------------------------------------------------------
 
 
 def _factory(run: Expressions, given: Given, name: str) -> Value:
-    place = "cuda" if name in names.CUDA_TYPES else _place_of(run, given)
+    place = "cuda" if name in tables.CUDA_TYPES else _place_of(run, given)
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.first()
         # Of a tensor they keep the device; what is not known may be one.
         is_plain = first.kind in ("number", "items", "none") or (not first.kind and not run.in_forward)
         place = "default" if is_plain else first.place
     if place == "cuda":
-        processes.on_gpu(run, given.node)
+        run.on_gpu(given.node)
     is_leaf = given.is_true("requires_grad")
     return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
@@ -474,7 +458,7 @@ def _place_of(run: Expressions, given: Given) -> str:
 def _dimensions(given: Given, name: str) -> int | None:
     """Return whether what a factory makes has dimensions: of data only a list that is written out tells."""
     first = given.nodes[0] if given.nodes else given.argument("size") or given.argument("data")
-    if name in names.BY_DATA:
+    if name in tables.BY_DATA:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
                 return DIMENSIONS
@@ -492,29 +476,24 @@ def _dimensions(given: Given, name: str) -> int | None:
 
 def _new_module(run: Expressions, given: Given, name: str) -> Value:
     node = given.node
-    if name not in names.CONTAINERS:
-        return Value("module", made=node, stateful=names.holds_state(name), name=name)
+    if name not in tables.CONTAINERS:
+        return Value("module", made=node, stateful=facts.holds_state(name), name=name)
     inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
-    held = [*given.all, *inner, *(part for value in given.all for part in value.parts)]
-    run.registered |= {id(value.made) for value in held if value.made is not None}
     item = all_of(value for value in inner if value.kind == "module")
     stateful = any(value.stateful or value.kind != "module" for value in inner)
     first = given.first()
     parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
-    if given.open:
-        parts, keys = (), ()
+    parts = () if given.open else parts
     return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
 
 def _takes_tensors(module: Value) -> bool:
     """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do, and
     what a Sequential is given if its modules up to the first with parameters are of torch.nn."""
-    if module.name != "torch.nn.Sequential":
-        return module.name.startswith("torch.nn.") and module.name not in (*names.CONTAINERS, "torch.nn.CTCLoss")
-    for part in module.parts:
-        if not _takes_tensors(part) or part.stateful:
-            return _takes_tensors(part)
-    return False
+    if module.name == "torch.nn.Sequential":
+        first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
+        return _takes_tensors(first)
+    return module.name.startswith("torch.nn.") and module.name not in (*tables.CONTAINERS, "torch.nn.CTCLoss")
 
 
 def _of_module(run: Expressions, given: Given, module: Value) -> Value:
@@ -537,13 +516,13 @@ def _of_module(run: Expressions, given: Given, module: Value) -> Value:
 
 def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
     name = func.attr
-    if name in names.WAITS and receiver.kind in ("", "name"):
+    if name in tables.WAITS and receiver.kind in ("", "name"):
         run.flow.settle()
     if name in ("cuda", "to") and not run.quiet:
         # A move of anything to a GPU starts CUDA.
         target = given.first("device")
         if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
-            processes.on_gpu(run, given.node)
+            run.on_gpu(given.node)
     match receiver.kind:
         case "tensor" | "parameter":
             return _of_tensor(run, given, receiver, name)
@@ -551,19 +530,10 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
             return _module_method(run, given, receiver, name)
         case "items":
             return _items_method(run, given, receiver, func)
-        case "batch" if receiver.place and name in names.TENSOR_ONLY | names.REDUCTIONS:
-            return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
             return _self_method(run, given, name)
-    owner = run.scope.file.classes.get(getattr(func.value, "id", "")) if receiver == UNKNOWN else None
-    function = names.method(run.scope.file, owner, name) if owner is not None else None
-    if function is not None and names.method_kind(function) == "static":  # Net.helper(x)
-        effect = run.scope.effect_of(function, owner, run.outer, given.args, run.no_graph)
-        return processes.called(run, given.node, effect)
-    if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
-        # self.layers[key].append(module)
-        tensors.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
-    processes.method(run, given, func)
+    if name == "Process":  # get_context("fork").Process(…)
+        processes.child(run, given)
     return _of_unknown(run, given, name)
 
 
@@ -571,7 +541,7 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
     target = given.first("device")
     if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
         return Value("tensor", "cpu", pending=given.node)
-    if name == "cpu" or name in names.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
+    if name == "cpu" or name in tables.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
         # A copy to the host that waits, waits for those before it too.
         run.flow.settle()
     return UNKNOWN
@@ -579,26 +549,26 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
 
 def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
     node = given.node
-    if name in names.MOVES:
+    if name in tables.MOVES:
         run.receivers[id(node)] = receiver
         return _moved(run, given, receiver, name)
-    if name not in names.NO_READ:
+    if name not in tables.NO_READ:
         tensors.read(run, node, [receiver])
-    if name in names.NEEDS_VALUES:
+    if name in tables.NEEDS_VALUES:
         tensors.waited(run, [receiver])
     if name == "copy_":
         return _copied(run, given, receiver)
-    if name in names.NO_TENSOR:
+    if name in tables.NO_TENSOR:
         return UNKNOWN
-    arguments = [] if name in names.METHODS_APART else given.all
+    arguments = [] if name in tables.METHODS_APART else given.all
     result = run.combined(node, [receiver, *arguments]) if arguments else receiver
     plain = replace(
         result,
         kind="parameter" if name == "requires_grad_" and receiver.kind == "parameter" else "tensor",
-        graph=(receiver.graph or result.graph) and name not in names.NO_GRADIENT and not run.no_graph,
+        graph=(receiver.graph or result.graph) and name not in tables.NO_GRADIENT and not run.no_graph,
         leaf=receiver.leaf and name == "requires_grad_",
         moved=None,
-        pending=receiver.pending if name in names.NO_READ else None,
+        pending=receiver.pending if name in tables.NO_READ else None,
     )
     if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
@@ -609,10 +579,10 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
 
 def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value:
     """The result of an operation with its dimensions: a reduction of all elements has none, over a dimension fewer."""
-    if name in names.WITH_DIMENSIONS:
+    if name in tables.WITH_DIMENSIONS:
         return replace(result, ndim=DIMENSIONS)
-    if name not in names.REDUCTIONS:
-        return result if name in names.SAME_SHAPE else replace(result, ndim=None)
+    if name not in tables.REDUCTIONS:
+        return replace(result, ndim=None) if name in tables.MAY_BE_NUMBERS else result
     has_dimension = len(given.args) > (0 if is_method else 1) or "dim" in given.named or "axis" in given.named
     kept = result.ndim if given.is_true("keepdim") else None
     return replace(result, ndim=kept if has_dimension else SCALAR)
@@ -635,8 +605,7 @@ def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
         return replace(receiver, place="cpu", pending=pending)
     is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
     moved = given.node if is_leaf else receiver.moved
-    attribute = receiver.attribute if place == receiver.place else ""
-    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=attribute)
+    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
 
 
 def _is_type(run: Expressions, given: Given) -> bool:
@@ -644,14 +613,7 @@ def _is_type(run: Expressions, given: Given) -> bool:
     if "device" in given.named or not given.nodes:
         return "device" not in given.named and "dtype" in given.named
     first = given.nodes[0]
-    name = run.dotted(first).rpartition(".")[2] or getattr(first, "attr", "") or getattr(first, "id", "")
-    return "dtype" in name or name in _TYPES
-
-
-_TYPES = names.words(
-    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short bool uint8 cfloat "
-    "complex64 complex128"
-)
+    return "dtype" in ast.unparse(first) or run.dotted(first).startswith("torch.")
 
 
 def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
@@ -676,17 +638,13 @@ def _module_method(run: Expressions, given: Given, module: Value, name: str) -> 
     part = module.part(name)
     if part is not None and part.kind == "module":  # self.layers.first(x)
         return _of_module(run, given, part)
-    if name in names.MODULE_SELF:
+    if name in tables.MODULE_SELF:
         target = given.first("device")
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
         return replace(module, place=place if place != "default" else "")
     if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
         own = Value("parameter" if name.endswith("parameters") else "tensor")
         return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
-    if name in ("append", "insert", "add_module", "extend", "update", "register_module"):
-        made = (node for value in given.all for node in (value.made, value.item.made if value.item else None))
-        run.registered |= {id(node) for node in made if node is not None}
-        return module
     return UNKNOWN
 
 
@@ -717,17 +675,16 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
     known = run.flow.names.get(f"self.{name}") or run.attributes.get(name, UNKNOWN)
     if known.kind == "module":
         return _of_module(run, given, known)
-    if name in names.LOSS_NAMES:
+    if name in tables.LOSS_NAMES:
         return _loss(run, given)
     if name in ("register_buffer", "register_parameter"):
-        match given.nodes:
-            case [ast.Constant(str() as attribute), *_]:
-                tensor = given.args[1] if len(given.args) > 1 else UNKNOWN
-                tensors.wrapped(run, tensor)
-                kind = "parameter" if "param" in name else "tensor"
-                run.flow.names[f"self.{attribute}"] = Value(kind, "input", tensor.ndim)
+        if len(given.args) > 1 and isinstance(given.nodes[0], ast.Constant):
+            tensor = given.args[1]
+            tensors.moved_leaf(run, tensor)
+            kind = "parameter" if "param" in name else "tensor"
+            run.flow.names[f"self.{given.nodes[0].value!s}"] = Value(kind, "input", tensor.ndim)
         return UNKNOWN
-    function = names.method(run.scope.file, run.owner, name) if run.owner is not None else None
+    function = facts.method(run.scope.file, run.owner, name) if run.owner is not None else None
     if function is None:
         takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
         if run.in_forward and name in run.attributes and takes_input:
@@ -735,7 +692,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
             return Value("batch", "input")
         return _of_unknown(run, given, name)
     effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
-    if names.method_kind(function) == "property":  # what it returns is called, not the method
+    if facts.method_kind(function) == "property":  # what it returns is called, not the method
         return UNKNOWN
     run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
     return processes.called(run, given.node, effect)

@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "a module is kept in a plain list, tuple or dict",
         "modules in `{name}` are not registered: .to(), parameters() and state_dict() miss them",
-        "{fix}",
+        "use nn.ModuleList, or nn.ModuleDict, whose keys are strings without a dot",
         "A module registers the modules that are its attributes, and those in `ModuleList`, `ModuleDict` and "
         "`Sequential`. It does not search lists, tuples and dicts.",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "a parameter is moved after it was wrapped",
         "`{name}` is not a parameter: the move returns a plain tensor, which optimizers and state_dict() do not see",
-        "{fix}",
+        "move the tensor first, then make it a parameter or call .requires_grad_()",
         "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same applies to a leaf "
         "created with `requires_grad=True` and then moved: its `.grad` stays None.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "CUDA_VISIBLE_DEVICES is set after CUDA has started",
         "CUDA has already started (line {line}): the variable no longer has an effect",
-        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES={value} python …",
+        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=… python …",
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
         'import os\n\nimport torch\n\nprint(torch.cuda.is_available())\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
         'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n',
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         "fail",
         "CUDA_VISIBLE_DEVICES hides the device that is used",
         "`{name}` does not exist: line {line} leaves {count} visible, numbered from 0",
-        "{fix}",
+        "use cuda:0{last}",
         "`CUDA_VISIBLE_DEVICES` names the physical GPUs that a process can use. torch numbers them from 0, in "
         "the order of the list.",
         'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:2")\n',

@@ -8,83 +8,40 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpucheck.program.lint import names, options
-from gpucheck.program.lint.names import Function, Node, called_name, self_attribute, walk
-from gpucheck.program.lint.values import SCALAR, UNKNOWN, Loop, Place, Value
+from gpucheck.program.lint import options, tables
+from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Place, Value, called_name, walk
 
 # -- a move whose result is discarded ----------------------------------------------------------------------------------
 
 
-def discarded(run: Place, node: ast.expr, within: ast.expr | None = None) -> None:
-    """A statement that is nothing but the move of a tensor, perhaps behind a condition, or for each that the
-    comprehension `within` goes through. The expression has been evaluated before."""
-    match node:
-        case ast.IfExp(body=body, orelse=orelse):
-            discarded(run, body, within)
-            discarded(run, orelse, within)
-        case ast.BoolOp(values=values):
-            discarded(run, values[-1], within)
-        case ast.ListComp(elt) | ast.SetComp(elt) | ast.GeneratorExp(elt):
-            discarded(run, elt, within or node)
-        case ast.Tuple(elts) | ast.List(elts):
-            for element in elts:
-                discarded(run, element, within)
-        case ast.Call(func) if id(node) in run.receivers:
-            name = func.value if isinstance(func, ast.Attribute) else func
-            if run.dotted(func).startswith("torch.Tensor.") and node.args:
-                name = node.args[0]
-            if not _is_kept(run, name):
-                # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
-                return
-            run.report(options.DISCARDED, node, name=run.text(name), fix=_keeping(run, node, name, within))
-            if run.key(name) in run.flow.names:
-                # What follows from this is reported once: it counts as moved from here on.
-                run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
+def discarded(run: Place, node: ast.expr) -> None:
+    """Report a statement that is nothing but the move of a tensor. The expression has been evaluated before."""
+    if isinstance(node, ast.IfExp):  # x.cuda() if there else None
+        node = node.body
+    if not isinstance(node, ast.Call) or id(node) not in run.receivers:
+        return
+    name = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+    if not _is_kept(run, name):
+        # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
+        return
+    run.report(options.DISCARDED, node, name=run.text(name), fix=_keeping(run, node, name))
+    if run.key(name) in run.flow.names:
+        # What follows from this is reported once: it counts as moved from here on.
+        run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
 
 
-def _keeping(run: Place, node: ast.Call, name: ast.expr, within: ast.expr | None) -> str:
-    """Return how to keep the result of a move. A tensor of a module moves with the module, and assigning to the
-    variable of a loop keeps nothing."""
-    text, move, receiver = run.text(name), run.text(node), run.receivers[id(node)]
-    loops = [loop for loop in run.loops if isinstance(loop, ast.For)]
-    through: list[ast.For | ast.comprehension] = [*loops, *getattr(within, "generators", ())]
-    through = [loop for loop in through if isinstance(name, ast.Name) and name.id in _names_in(loop.target)]
-    calls = [call for loop in through for call in walk(loop.iter) if isinstance(call, ast.Call)]
-    modules = [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and _gives_own(call)]
-    if receiver.kind == "parameter" and isinstance(name, ast.Attribute):
-        modules = [name.value]
-    if modules:
-        called = move.removeprefix(text) if move.startswith(f"{text}.") else ".to(device)"
-        return f"move the module: {run.text(modules[-1])}{called}"
+def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
+    """Return how to keep the result of a move. Assigning to the variable of a loop keeps nothing."""
+    receiver, move = run.receivers[id(node)], run.text(node)
     if receiver.kind == "parameter":
-        return "move it first, then wrap it: nn.Parameter(t.to(device))"
+        return "move its module, which moves parameters in place"
     if receiver.leaf:
         return "create it on the device: device=…, requires_grad=True"
-    if within is not None or (through and not _is_read_after(run, through[-1], node)):
-        return f"keep the results in a list: moved.append({move})"
-    is_own = isinstance(run.body, ast.Module) or getattr(name, "id", "") in run.local_names
-    can_be_set = is_own if isinstance(name, ast.Name) else isinstance(name, ast.Attribute) and name.attr not in _FIXED
-    return f"assign the result: {text if can_be_set else 'moved'} = {move}"
-
-
-# Attributes of a tensor that cannot be set, or only to a tensor on its device.
-_FIXED = ("T", "mT", "H", "mH", "real", "imag", "grad")
-
-
-def _names_in(target: ast.expr) -> set[str]:
-    return {node.id for node in walk(target) if isinstance(node, ast.Name)}
-
-
-def _gives_own(call: ast.Call) -> bool:
-    return called_name(call) in ("parameters", "named_parameters", "buffers", "named_buffers")
-
-
-def _is_read_after(run: Place, loop: ast.For | ast.comprehension, node: ast.expr) -> bool:
-    """Return whether the rest of a loop's body does anything with what the loop goes through but move it."""
-    bound, end = _names_in(loop.target), (node.end_lineno or node.lineno, node.end_col_offset or 0)
-    reads = (name for name in walk(loop) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load))
-    later = (name for name in reads if name.id in bound and (name.lineno, name.col_offset) >= end)
-    return any(getattr(run.parent(name), "attr", "") not in names.MOVES for name in later)
+    targets = [part for loop in run.loops if isinstance(loop, ast.For) for part in walk(loop.target)]
+    is_own = isinstance(name, ast.Name) and (isinstance(run.body, ast.Module) or name.id in run.local_names)
+    if is_own and all(getattr(part, "id", "") != run.text(name) for part in targets):
+        return f"assign the result: {run.text(name)} = {move}"
+    return f"keep the result: moved = {move}"
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
@@ -113,61 +70,25 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
         if not is_behind or value.ndim in (None, SCALAR) or value.made is None or value.moved is not None:
             continue
         if not value.attribute:
-            fix = _on_device(run, value.made)
+            fix = f"create it on the right device, or move it there: {_device_at(run, value.made)}"
             run.report(options.IN_FORWARD, value.made, name=run.text(value.made), line=node.lineno, fix=fix)
             continue
-        fix = _buffer(run, value.attribute, value.made)
-        if value.leaf:
-            fix = f"self.{value.attribute} = nn.Parameter(…): it requires a gradient"
+        name = value.attribute if value.attribute.isidentifier() else "name"
+        fix = f"self.{name} = nn.Parameter(…)" if value.leaf else f'self.register_buffer("{name}", …)'
         run.report(options.PLAIN, value.made, name=f"self.{value.attribute}", line=node.lineno, fix=fix)
 
 
-def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
-    """Return how to make an attribute a buffer. `register_buffer` takes a name once."""
-    if not attribute.isidentifier():
-        return "register each tensor in it: self.register_buffer(name, tensor)"
-    members = names.family(run.scope.file, run.owner) if run.owner is not None else ()
-    nodes = (node for member in members for node in walk(member.node) if isinstance(node, (ast.Assign, ast.AnnAssign)))
-    pairs = [pair for node in nodes for pair in names.bindings(node) if pair[1] is not None]
-    values = [value for target, value in pairs if self_attribute(target) == attribute]
-    if len(values) == 1 and sum(value is made for _, value in pairs) == 1:
-        return f'self.register_buffer("{attribute}", {run.text(made)})'
-    return f'set a variable {attribute}, then once: self.register_buffer("{attribute}", {attribute})'
-
-
-# They make a tensor on the CPU alone.
-_ONLY_CPU = names.of_torch("from_numpy Tensor") | {name.replace(".cuda", "") for name in names.CUDA_TYPES}
-
-
-def _on_device(run: Place, made: ast.expr) -> str:
-    """How a tensor gets to the module's device: it is made there, or moved where that is not possible."""
-    functions = (node for node in walk(run.scope.file.tree) if isinstance(node, Function))
-    if not any(inner is made for function in functions for inner in walk(function)):
-        return f"move it where it is used: .to({_device_at(run, run.body).partition(',')[0]})"
-    device = _device_at(run, made)
-    name = run.dotted(made.func) if isinstance(made, ast.Call) else ""
-    if name in (names.FACTORIES | names.LIKE) - _ONLY_CPU:
-        return f"create it on the right device: device={device}"
-    return f"move it: {run.text(made)}.to({device.partition(',')[0]})"
-
-
 def _device_at(run: Place, made: ast.AST) -> str:
-    """An expression for the module's device at a place: of a parameter that is a tensor, else of the module itself."""
-    given = getattr(run.body, "args", None)
-    if given is not None and any(inner is made for inner in walk(run.body)):
-        positional = [*given.posonlyargs, *given.args]
-        for argument in positional[: len(positional) - len(given.defaults)]:  # one with a default may be None
+    """Return an expression for the module's device where `made` is: of a parameter that is a tensor."""
+    arguments = getattr(run.body, "args", None)
+    if arguments is not None and any(inner is made for inner in walk(run.body)):
+        positional = [*arguments.posonlyargs, *arguments.args]
+        for argument in positional[: len(positional) - len(arguments.defaults)]:  # one with a default may be None
             known = run.visible().get(argument.arg, UNKNOWN)
-            annotation = argument.annotation
-            may_be_none = annotation is not None and re.search("None|Optional", ast.unparse(annotation))
+            may_be_none = argument.annotation is not None and "None" in ast.unparse(argument.annotation)
             if known.is_tensor and known.place == "input" and not may_be_none:
-                return f"{argument.arg}.device"
-    methods = run.owner.methods.values() if run.owner is not None else ()
-    method = next((own for own in methods if any(inner is made for inner in walk(own))), None)
-    has_weights = any(value.kind in ("parameter", "module") for value in run.attributes.values())
-    if method is not None and not names.method_kind(method) and has_weights:
-        return "next(self.parameters()).device"
-    return "device, given by the caller"
+                return f"device={argument.arg}.device"
+    return "the device of what it is used with"
 
 
 # -- modules and parameters that are not registered --------------------------------------------------------------------
@@ -178,36 +99,22 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
         return
-    inner = ""
     while item.kind == "items" and item.item is not None:
-        inner, item = ", and nn.ModuleList or nn.ModuleDict for what is in it", item.item
+        item = item.item
     if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
         return
-    registered = run.scope.registered.get(owner.node.name, set())
-    is_registered = name in owner.handed_on or (item.made is not None and id(item.made) in registered)
-    if is_registered or (owner.node.name, key) in run.scope.reported:
+    if name in owner.handed_on or (owner.node.name, key) in run.scope.reported:
         return
     if not run.quiet:
         run.scope.reported.add((owner.node.name, key))
-    made = run.containers.get(key)
-    is_dict = isinstance(made, (ast.Dict, ast.DictComp)) or getattr(getattr(made, "func", None), "id", "") == "dict"
-    fix = "use nn.ModuleDict (its keys are strings without a dot)" if is_dict else "use nn.ModuleList"
-    run.report(options.IN_LIST, node, name=key, fix=f"{fix}{inner}")
+    run.report(options.IN_LIST, node, name=key)
 
 
-_MOVED_LEAF_FIX = "create it on the device: device=…, requires_grad=True, or call .requires_grad_() after the move"
-
-
-def moved_leaf(run: Place, known: Value, fix: str = _MOVED_LEAF_FIX) -> None:
+def moved_leaf(run: Place, known: Value) -> None:
     """A moved leaf whose gradient is asked for, that an optimizer gets, or a moved parameter that becomes an
     attribute."""
     if known.is_tensor and known.moved is not None:
-        run.report(options.MOVED_PARAMETER, known.moved, name=run.text(known.moved), fix=fix)
-
-
-def wrapped(run: Place, known: Value) -> None:
-    """A parameter that is about to be an attribute, and was moved after it was made."""
-    moved_leaf(run, known, "move it first, then wrap it: nn.Parameter(t.to(device))")
+        run.report(options.MOVED_PARAMETER, known.moved, name=run.text(known.moved))
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
@@ -220,7 +127,7 @@ def optimized(run: Place, values: Iterable[Value]) -> None:
 # -- training loops and waits ------------------------------------------------------------------------------------------
 
 # Calls that take a number's value, or show it: a graph that goes there was not wanted.
-_SINKS = names.words(
+_SINKS = tables.words(
     "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
     "round isnan isinf isfinite item tolist"
 )
@@ -275,35 +182,22 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     if run.has_framework_step or _backwards(run.loops[-1]) or _is_taken(run, key):
         return
-    is_element = isinstance(node, ast.Call) and node.args and called_name(node) not in ("extend", "update")
-    text = _operand(run, node.args[-1]) if isinstance(node, ast.Call) and is_element else "loss"
-    run.report(options.KEPT_GRAPH, node, name=key, fix=f"keep only the number: {text}.item(), or {text}.detach()")
-
-
-def _operand(run: Place, node: ast.expr) -> str:
-    """The source of an expression, so that a method can be called on it."""
-    text = run.text(node)
-    return text if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+    run.report(options.KEPT_GRAPH, node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
-    """`total += loss` in a loop: after a backward, or where no backward is made of the total. A total that is used as a
-    tensor stays one."""
-    if not run.loops or run.in_no_grad or not _is_outside(target, run.loops[-1]):
+    """`total += loss` in a loop: after a backward of the loss, or of a loss where nobody takes the total for one."""
+    if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
     if {key, key.partition("[")[0]} & _backwards(run.body) or before.kind in ("items", "module"):
         return
     trained = set(_names_kept(added)) & _backwards(loop)
-    is_evaluated = known.is_tensor and known.graph and known.ndim == SCALAR
-    is_evaluated = is_evaluated and not (run.has_framework_step or run.no_graph)
-    if (trained and not _is_plain(trained, loop)) or (is_evaluated and not _is_taken(run, key)):
-        methods = (inner for inner in walk(run.body) if isinstance(inner, ast.Attribute))
-        is_tensor = any(ast.unparse(inner.value) == key for inner in methods)
-        number = f"{_operand(run, added)}.{'detach' if is_tensor else 'item'}()"
-        terms = ast.iter_child_nodes(getattr(node, "value", node))
-        is_sum = isinstance(node, ast.AugAssign) or key in map(ast.unparse, terms)
-        run.report(options.KEPT_GRAPH, node, name=key, fix=f"{key} += {number}" if is_sum else f"add {number}")
+    is_loss = known.is_tensor and known.graph and known.ndim == SCALAR and not run.has_framework_step
+    if (trained and not _is_plain(trained, loop)) or (is_loss and not _is_taken(run, key)):
+        text = run.text(added)
+        text = text if isinstance(added, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+        run.report(options.KEPT_GRAPH, node, name=key, fix=f"add {text}.detach()")
 
 
 def _is_outside(target: ast.expr, loop: Loop) -> bool:
@@ -326,8 +220,6 @@ def _names_kept(node: ast.expr) -> Iterator[str]:
         case ast.BinOp():
             yield from _names_kept(node.left)
             yield from _names_kept(node.right)
-        case ast.UnaryOp():
-            yield from _names_kept(node.operand)
         case ast.Call(ast.Attribute(inner, name)) if name in ("mean", "sum", "clone", "to", "cuda", "float", "cpu"):
             yield from _names_kept(inner)
 
@@ -352,8 +244,6 @@ def _is_plain(trained: set[str], loop: Loop) -> bool:
             last = called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "")
             if last in ("item", "detach", "tolist", "numpy", "data"):
                 return True
-        if isinstance(node, ast.Call) and called_name(node) == "detach_":
-            return True
     return False
 
 

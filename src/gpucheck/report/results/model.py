@@ -15,7 +15,7 @@ Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
 # Where a tensor of a mismatch comes from: what it is called, or what made it.
 # `container` is a tensor in a plain list or dict of a module, `module` one of a module there.
 OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
-# A plain attribute, a list or dictionary, an object, what a function closes over, a hook, or the class itself.
+# A plain attribute, a list or dictionary, an object, or the class itself; `closure` and `hook` in documents of before.
 Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
 
@@ -83,9 +83,8 @@ class LeftBehind:
 class MismatchedTensor:
     """An operand of a mismatch: its argument's name, where it lies, and where it comes from.
 
-    `variable` is how the failing line names it. `by_maker` is whether the line `origin_place` itself calls
-    `origin_name`, `same_function` whether it is in the function of the failing line, and `maker_device` an expression
-    that names the right device there.
+    `variable` is how the failing line names it, and `maker_device` an expression for the right device at the line of
+    its origin, if it should be made there.
     """
 
     name: str
@@ -96,8 +95,6 @@ class MismatchedTensor:
     origin_name: str | None = None
     origin_place: str | None = None
     variable: str | None = None
-    by_maker: bool = True
-    same_function: bool = False
     maker_device: str | None = None
 
 

@@ -1,0 +1,662 @@
+"""Facts of a file while it is analysed: its tree with the comments that tell `lint` to be silent; what its imports,
+classes and functions are called; and what is known of values, of a whole function, and at one place in it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpucheck.program.lint import options, tables
+from gpucheck.report.finding import Finding
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def is_module_class(name: str) -> bool:
+    """Return whether a dotted name is a class of torch.nn whose objects are modules."""
+    last = name.rpartition(".")[2]
+    if not name.startswith("torch.nn.") or not last[:1].isupper() or ".functional." in name or ".utils." in name:
+        return False
+    return last not in ("Parameter", "ParameterList", "ParameterDict", "Buffer", "UninitializedParameter")
+
+
+def holds_state(name: str) -> bool:
+    """Return whether a module of this class of torch.nn holds parameters or buffers that must move."""
+    last = name.rpartition(".")[2]
+    return last in tables.WITH_STATE or not any(part in last for part in tables.EMPTY_PARTS)
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(slots=True)
+class Class:
+    """A class: its methods by name, the dotted names of its bases, and whether its objects are modules or datasets."""
+
+    node: ast.ClassDef
+    methods: dict[str, Function]
+    bases: tuple[str, ...] = ()
+    is_module: bool = False
+    is_dataset: bool = False
+    is_lightning: bool = False
+    registers_by_hand: bool = False
+    # Whether it makes parameters, buffers, or modules that may have some.
+    has_state: bool = False
+    # Attributes that some call takes: `nn.Sequential(*self.layers)`.
+    handed_on: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class File:
+    """The names of a file. `imports` maps a name to what it was imported as, in dots."""
+
+    tree: ast.Module
+    imports: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, Class] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    calls: list[ast.Call] = field(default_factory=list)
+    # Names that a function sets for others too: a read in one function says nothing of another.
+    shared: set[str] = field(default_factory=set)
+    # Names that are given 0, False or None somewhere.
+    zeros: set[str] = field(default_factory=set)
+
+    def dotted(self, node: ast.expr) -> str:
+        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        root = self.imports.get(node.id) if isinstance(node, ast.Name) else None
+        return ".".join([root, *reversed(parts)]) if root else ""
+
+
+def read(tree: ast.Module) -> File:
+    """The names of a file."""
+    file = File(tree)
+    for node in walk(tree):
+        match node:
+            case ast.Import(aliases):
+                for alias in aliases:
+                    root = alias.name if alias.asname else alias.name.partition(".")[0]
+                    file.imports[alias.asname or root] = root
+            case ast.ImportFrom(module, aliases, level):
+                where = "." * level + (module or "")
+                for alias in aliases:
+                    file.imports[alias.asname or alias.name] = _canonical(f"{where}.{alias.name}")
+            case ast.Call():
+                file.calls.append(node)
+            case ast.Assign([ast.Name(name)], ast.Constant(value)) if not value:
+                file.zeros.add(name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                file.shared |= bound_in(node)[1]
+            case ast.ClassDef():
+                file.classes[node.name] = _class(node)
+    file.functions = {statement.name: statement for statement in tree.body if isinstance(statement, Function)}
+    for own in file.classes.values():
+        own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
+    for own in file.classes.values():
+        bases = [name for member in family(file, own) for name in member.bases]
+        own.is_module = any(
+            name in tables.MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in bases
+        )
+        own.has_state = any(member.has_state for member in family(file, own))
+        own.is_lightning = any("Lightning" in name for name in bases)
+        own.is_dataset = any(name in tables.DATASETS or name.startswith("torchvision.datasets.") for name in bases)
+    return file
+
+
+def bound_in(function: Function) -> tuple[set[str], set[str]]:
+    """The names that a function binds: its own, and those of the file or of a function around it."""
+    bound, shared = set(), set()
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+        else:
+            bound.update(captured(node))
+    return bound - shared, bound & shared
+
+
+def captured(node: ast.AST) -> set[str]:
+    """The names that an error's handler or a pattern binds."""
+    if not isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
+        return set()
+    return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
+
+
+def _canonical(name: str) -> str:
+    """The name by which the tables know it: `from torch.nn.modules.linear import Linear` is torch.nn.Linear."""
+    is_inner = name.startswith(("torch.nn.modules.", "torch.nn.parameter."))
+    return f"torch.nn.{name.rpartition('.')[2]}" if is_inner else name
+
+
+# Calls that register the elements of a list which they are given.
+_REGISTER = ("ModuleList", "ModuleDict", "Sequential", "extend", "update", "OrderedDict")
+
+
+def _class(node: ast.ClassDef) -> Class:
+    made = Class(node, {statement.name: statement for statement in node.body if isinstance(statement, Function)})
+    for call in (inner for inner in walk(node) if isinstance(inner, ast.Call)):
+        name = called_name(call)
+        is_class = name[:1].isupper() and not name.endswith("Error") and holds_state(name)
+        made.has_state |= is_class or name.startswith("register_")
+        made.registers_by_hand |= name in ("add_module", "register_module", "setattr", "__setattr__")
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(argument, ast.Starred) or name in _REGISTER:
+                inner = argument.value if isinstance(argument, ast.Starred) else argument
+                made.handed_on.add(self_attribute(inner))
+                # A list of a local name: which attribute it is too is not followed.
+                made.registers_by_hand |= isinstance(inner, ast.Name) and name in _REGISTER[:3]
+    return made
+
+
+def self_attribute(node: ast.AST) -> str:
+    """`x` of `self.x`; empty for anything else."""
+    match node:
+        case ast.Attribute(ast.Name("self"), name):
+            return name
+    return ""
+
+
+def called_name(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def family(file: File, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
+    """A class and its bases in the file, itself first."""
+    yield own
+    for name in own.bases:
+        base = file.classes.get(name)
+        if base is not None and base is not own and name not in below:
+            yield from family(file, base, (*below, own.node.name))
+
+
+def method(file: File, own: Class, name: str) -> Function | None:
+    """The method of this name, of the class or the nearest base in the file."""
+    return next((member.methods[name] for member in family(file, own) if name in member.methods), None)
+
+
+def method_kind(function: Function) -> str:
+    """Return static, class or property; empty for a method that gets the object."""
+    kinds = {"staticmethod": "static", "classmethod": "class", "property": "property", "cached_property": "property"}
+    decorators = (getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list)
+    return next((kinds[name] for name in decorators if name in kinds), "")
+
+
+def reachable(file: File, own: Class, roots: frozenset[str]) -> set[str]:
+    """The methods that these call on self, and they themselves."""
+    reached: set[str] = set()
+    todo = [name for name in roots if method(file, own, name) is not None]
+    while todo:
+        name = todo.pop()
+        function = None if name in reached else method(file, own, name)
+        reached.add(name)
+        for node in walk(function) if function is not None else ():
+            is_call = isinstance(node, ast.Call)
+            called = self_attribute(node.func if isinstance(node, ast.Call) else node)
+            inner = method(file, own, called) if called else None
+            if inner is not None and (is_call or method_kind(inner) == "property"):
+                todo.append(called)
+    return reached
+
+
+# -- a file as a tree -------------------------------------------------------------------------------------------------
+
+# What stands somewhere in a file.
+Node = ast.expr | ast.stmt
+# A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
+MOST_BYTES = 4 * 2**20
+_IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
+
+
+class Unreadable(Exception):
+    """The file cannot be judged: why, and on which line where that is known."""
+
+    def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(why)
+        self.why, self.line, self.column = why, line, column
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as a tree. `lines` are numbered from 0; `ignored` holds the ids by line, an empty set for all."""
+
+    tree: ast.Module
+    lines: list[str]
+    ignored: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def text(self, node: Node) -> str:
+        """The source of an expression, in one line, cut where it is longer than 60 characters."""
+        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
+        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
+        return text if len(text) <= 60 else f"{text[:59]}…"
+
+    def column(self, node: Node) -> int:
+        """The column of a node in characters, from 1: ast counts bytes."""
+        return len(self.lines[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")) + 1
+
+    def width(self, node: Node) -> int:
+        """Return the length of the node on its first line, at least one character."""
+        line = self.lines[node.lineno - 1].rstrip()
+        if node.end_lineno == node.lineno:
+            line = line.encode()[: node.end_col_offset].decode("utf-8", "replace")
+        return max(len(line) - self.column(node) + 1, 1)
+
+    def is_ignored(self, node: Node, rule: str) -> bool:
+        """Return whether a comment on one of the node's lines names the rule, or all."""
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        named = [ids for line, ids in self.ignored.items() if line in lines]
+        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in named)
+
+
+def parse(data: bytes) -> Source:
+    """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
+            tree = ast.parse(data)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
+        return Source(tree, text.split("\n"), _ignored(text))
+    except SyntaxError as error:
+        raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
+    except (RecursionError, MemoryError) as error:
+        raise Unreadable("its expressions are nested too deeply") from error
+    except (ValueError, tokenize.TokenError) as error:
+        raise Unreadable(f"not valid Python: {error}") from error
+
+
+def _ignored(text: str) -> dict[int, frozenset[str]]:
+    """The ignore comments by line. A text that only looks like one, within a string, is none."""
+    ignored: dict[int, frozenset[str]] = {}
+    if _IGNORE.search(text) is None:
+        return ignored
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        comment = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
+        if comment is not None:
+            ids = frozenset(name.strip() for name in (comment[1] or "").split(",") if name.strip())
+            # `ignore[]` names nothing, so it ignores nothing.
+            if ids or comment[1] is None:
+                ignored[token.start[0]] = ids
+    return ignored
+
+
+_KEY = "_below"
+_WITHOUT_NODES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.alias})
+_EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__(), *ast.cmpop.__subclasses__()})
+
+
+def walk(node: ast.AST) -> list[ast.AST]:
+    """The node and all below it, without operators and contexts. They are kept with it, to be asked for again."""
+    below = node.__dict__.get(_KEY)
+    if below is None:
+        nodes = [node]
+        for inner in nodes:
+            if inner.__class__ not in _WITHOUT_NODES:
+                nodes.extend(child for child in ast.iter_child_nodes(inner) if child.__class__ not in _EMPTY)
+        below = node.__dict__[_KEY] = nodes[1:]
+    return [node, *below]
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+# Dimensions of a tensor: none, or at least one. `None` is not known.
+SCALAR, DIMENSIONS = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The known facts of a value.
+
+    `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
+    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for
+    unknown, or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs
+    are). `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the
+    attribute of `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was
+    made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain tensor, `pending`
+    the copy to the host that may not be complete. `item` stands for every element, `parts` for each where they are
+    known, `keys` for the names of the parts of a dict. `stateful` modules have something that must move.
+    """
+
+    kind: str = ""
+    place: str = ""
+    ndim: int | None = None
+    made: ast.expr | None = None
+    attribute: str = ""
+    graph: bool = False
+    leaf: bool = False
+    moved: ast.expr | None = None
+    pending: ast.expr | None = None
+    item: Value | None = None
+    parts: tuple[Value, ...] = ()
+    stateful: bool = False
+    name: str = ""
+    keys: tuple[str, ...] = ()
+
+    @property
+    def is_tensor(self) -> bool:
+        """Return whether it is a tensor; a parameter is one."""
+        return self.kind in ("tensor", "parameter")
+
+    def part(self, at: object) -> Value | None:
+        """Return the element with this position or key; None where it is not known."""
+        if self.keys:
+            return dict(zip(self.keys, self.parts, strict=False)).get(str(at))
+        return self.parts[at] if isinstance(at, int) and -len(self.parts) <= at < len(self.parts) else None
+
+
+UNKNOWN = Value()
+NONE = Value("none")
+NUMBER = Value("number")
+
+
+def join(value: Value, other: Value) -> Value:
+    """Return what is known of a value that is the one or the other."""
+    if value == other or other.kind == "none":
+        return value
+    if value.kind == "none":
+        return other
+    if value.kind != other.kind and not (value.is_tensor and other.is_tensor):
+        return UNKNOWN
+    place = value.place if value.place == other.place else ""
+    if value.kind == "device" and "cuda" in (value.place, other.place):
+        place = "cuda"  # "cuda" if it is there else "cpu": written for a GPU
+    elif {value.place, other.place} == {"default", "input"}:
+        # On one of the ways it is on the CPU: whoever comes that way meets the mistake.
+        place = "default"
+    return Value(
+        value.kind if value.kind == other.kind else "tensor",
+        place,
+        value.ndim if value.ndim == other.ndim else None,
+        value.made or other.made,
+        value.attribute if other.attribute else "",
+        value.graph or other.graph,
+        value.leaf and other.leaf,
+        value.moved if other.moved is not None else None,
+        value.pending if other.pending is not None else None,
+        # An empty list says nothing of its elements.
+        join(value.item, other.item) if value.item and other.item else value.item or other.item,
+        (),
+        value.stateful or other.stateful,
+        value.name if value.name == other.name else "",
+    )
+
+
+def all_of(values: Iterable[Value]) -> Value | None:
+    """Return what holds for each of these; None for none."""
+    known: Value | None = None
+    for value in values:
+        known = value if known is None else join(known, value)
+    return known
+
+
+@dataclass(slots=True)
+class Flow:
+    """The state at one place: of names (`x`, `self.x`), and of the device.
+
+    `started` is what has started CUDA, None where nothing has. `mask` is the statement that set CUDA_VISIBLE_DEVICES
+    before that. A `dead` flow has returned, raised or left its loop.
+    """
+
+    names: dict[str, Value] = field(default_factory=dict)
+    started: Node | None = None
+    dead: bool = False
+    mask: ast.Assign | None = None
+
+    def copy(self) -> Flow:
+        """The same, to go another way from here."""
+        return Flow(dict(self.names), self.started, self.dead, self.mask)
+
+    def settle(self) -> None:
+        """Every copy that was pending is complete."""
+        for key, value in self.names.items():
+            if value.pending is not None or (value.item is not None and value.item.pending is not None):
+                item = None if value.item is None else replace(value.item, pending=None)
+                self.names[key] = replace(value, pending=None, item=item, parts=())
+
+
+def met(flow: Flow, other: Flow) -> Flow:
+    """Where two ways meet. One that has ended does not arrive; what only one sets is not known."""
+    if flow.dead or other.dead:
+        return (other if flow.dead else flow).copy()
+    known = {
+        key: join(flow.names[key], other.names[key]) if key in flow.names and key in other.names else UNKNOWN
+        for key in flow.names | other.names
+    }
+    return Flow(known, flow.started or other.started, mask=flow.mask if flow.mask is other.mask else None)
+
+
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A call with its positional arguments, their values, and those of the named. `open` where `**more` may hold any
+    other."""
+
+    node: ast.Call
+    nodes: list[ast.expr]
+    args: list[Value]
+    named: dict[str, Value]
+    open: bool
+
+    @property
+    def all(self) -> list[Value]:
+        """Every argument's value."""
+        return [*self.args, *self.named.values()]
+
+    def first(self, name: str = "") -> Value:
+        """Return the first positional argument, else the one that is given by this name."""
+        return self.args[0] if self.args else self.named.get(name, UNKNOWN)
+
+    def argument(self, name: str) -> ast.expr | None:
+        """The expression given by this name."""
+        return next((keyword.value for keyword in self.node.keywords if keyword.arg == name), None)
+
+    def is_true(self, name: str) -> bool:
+        """Return whether this is given as True."""
+        return getattr(self.argument(name), "value", None) is True
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
+
+    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `attributes` the keys of those of `self` that it
+    sets.
+    """
+
+    returns: Value = UNKNOWN
+    started: Node | None = None
+    sets: tuple[Node, ...] = ()
+    attributes: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Processes:
+    """The processes of a file: functions that run in forked DataLoader workers by name, lambdas by id, and classes of
+    datasets whose items workers get."""
+
+    in_workers: set[str] = field(default_factory=set)
+    lambdas: set[int] = field(default_factory=set)
+    datasets: set[str] = field(default_factory=set)
+    starts_children: bool = False
+    spawns: bool = False
+
+
+# Calls that start another process.
+_STARTS = ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp")
+_STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
+
+
+def processes_of(file: File) -> Processes:
+    """The processes that a file starts, and what runs in forked workers."""
+    known = Processes()
+    loaders: list[ast.Call] = []
+    default = "fork"
+    for call in file.calls:
+        called, dotted = called_name(call), file.dotted(call.func)
+        if called in ("set_start_method", "get_context"):
+            is_fork = "fork" in {getattr(argument, "value", "") for argument in call.args}
+            known.spawns = known.spawns or not is_fork
+            default = default if is_fork or called == "get_context" else ""
+        if called in _STARTS or dotted in ("os.system", "os.execve", "os.execvpe"):
+            known.starts_children |= dotted.startswith(_STARTERS)
+        if dotted in tables.LOADERS or called == "DataLoader":
+            loaders.append(call)
+    forked = [call for call in loaders if _has_workers(file, call, default)]
+    for keyword in (keyword for call in forked for keyword in call.keywords):
+        if keyword.arg in ("collate_fn", "worker_init_fn") and isinstance(keyword.value, ast.Lambda):
+            known.lambdas.add(id(keyword.value))
+        elif keyword.arg in ("collate_fn", "worker_init_fn"):
+            known.in_workers.add(getattr(keyword.value, "id", ""))
+    # Which loader takes which dataset is not followed: where only some have workers, it is not known.
+    if len(forked) == len(loaders):  # with no loader at all, another file's may have workers
+        known.datasets = {name for name, own in file.classes.items() if own.is_dataset}
+    return known
+
+
+def _has_workers(file: File, call: ast.Call, default: str) -> bool:
+    """Return whether a DataLoader has workers that are forked."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    context = given.get("multiprocessing_context")
+    if None in given or (default if context is None else getattr(context, "value", "")) not in ("fork", None):
+        return False
+    # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
+    workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
+    is_none = isinstance(workers, ast.Constant) and not workers.value
+    return workers is not None and not is_none and getattr(workers, "id", "") not in file.zeros
+
+
+@dataclass(slots=True)
+class Scope:
+    """A file while it is judged."""
+
+    source: Source
+    file: File
+    processes: Processes
+    has_default_device: bool
+    # By line, column and rule: the mistake, and whether a comment ignores it.
+    found: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
+    # By name of the class: its attributes.
+    attributes: dict[str, dict[str, Value]] = field(default_factory=dict)
+    # Lists of modules that are reported already, by class and attribute.
+    reported: set[tuple[str, str]] = field(default_factory=set)
+    effects: dict[int, Effect] = field(default_factory=dict)
+    forwards: dict[str, set[str]] = field(default_factory=dict)
+    # By id of a function that was defined within another: who was walked through there.
+    parents: dict[int, Place] = field(default_factory=dict)
+    # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
+    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = field(init=False)
+
+
+class Place:
+    """The place in a function (or of the file itself) while it is walked through: what rules ask."""
+
+    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
+        self.scope, self.owner, self.body, self.name, self.outer = scope, owner, body, name, outer
+        self.flow = Flow()
+        # Names that are bound here, those of parameters, and those that are used as only a tensor can be.
+        self.local_names: set[str] = set()
+        self.parameters: set[str] = set()
+        self.evidence: set[str] = set()
+        # Whether the parameters lie where the module does, and whether this runs in a forked worker.
+        self.in_forward = self.in_worker = self.has_framework_step = False
+        # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
+        self.no_graph = self.on_device = 0
+        # Whether a gradient of a tensor that is no leaf is kept somewhere here.
+        self.keeps_gradients = False
+        self.loops: list[Loop] = []
+        # More than 0 while a loop is walked through only to see what it leaves behind.
+        self.quiet = 0
+        # The receiver of each move, by id of its call; and what this does before it starts CUDA.
+        self.receivers: dict[int, Value] = {}
+        self.sets: list[Node] = []
+        # Names whose attributes are known.
+        self.rooted: set[str] = set()
+        # Functions and classes that were defined on the way.
+        self.functions: dict[str, Function] = {}
+        self.nested: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+        self.returned: list[Value] = []
+        self._parents: dict[int, ast.AST] = {}
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """The attributes of self that are known."""
+        return self.scope.attributes.get(self.owner.node.name, {}) if self.owner is not None else {}
+
+    def visible(self) -> dict[str, Value]:
+        """Every name that a function defined here can see."""
+        return {**self.outer, **self.flow.names}
+
+    def text(self, node: Node) -> str:
+        """The source of an expression."""
+        return self.scope.source.text(node)
+
+    def report(self, rule: str, node: Node, **words: object) -> None:
+        """A mistake, once for each place, unless this is a way that is only tried.
+
+        Line and column count from 1, in characters. `source` is its first line as it stands in the file, and `width`
+        how many characters of it the mistake takes.
+        """
+        if self.quiet:
+            return
+        source = self.scope.source
+        line, column, row = node.lineno, source.column(node), options.BY_ID[rule]
+        evidence = {
+            "line": line,
+            "column": column,
+            "end_line": node.end_lineno or line,
+            "function": self.name or None,
+            "source": source.lines[line - 1].rstrip(),
+            "width": source.width(node),
+        }
+        message, fix = row.message.format_map(words), row.fix.format_map(words)
+        mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
+        self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
+
+    def key(self, node: ast.expr) -> str:
+        """The key of a name or of an attribute of a name; empty for anything else."""
+        match node:
+            case ast.Name(name):
+                return name
+            case ast.Attribute(ast.Name(name), attribute):
+                return f"{name}.{attribute}"
+        return ""
+
+    def dotted(self, node: ast.expr) -> str:
+        """An imported name in dots, unless a local name hides it."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name) or root.id in self.local_names:
+            return ""
+        return self.scope.file.dotted(node)
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node around this one."""
+        if not self._parents:
+            self._parents = {id(child): above for above in walk(self.body) for child in ast.iter_child_nodes(above)}
+        return self._parents.get(id(node))
+
+
+def tensor_evidence(body: ast.AST) -> set[str]:
+    """Names that are used as only a tensor can be."""
+    used = set()
+    for node in walk(body):
+        match node:
+            case ast.Attribute(ast.Name(name), attribute) if attribute in tables.TENSOR_ONLY:
+                used.add(name)
+    return used

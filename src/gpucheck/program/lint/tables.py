@@ -1,0 +1,128 @@
+"""Names that torch's own make, move and start, and names by which people call things, as tables."""
+
+from __future__ import annotations
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+def of_torch(text: str, where: str = "torch") -> frozenset[str]:
+    """The words of a text as names of a module, in dots."""
+    return frozenset(f"{where}.{name}" for name in text.split())
+
+
+# Factories that make a tensor on the default device unless `device=` says otherwise.
+FACTORIES = of_torch(
+    "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
+    "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
+    "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor nn.Transformer.generate_square_subsequent_mask"
+)
+# The data says how many dimensions there are: known only for lists that are written out.
+BY_DATA = of_torch(
+    "randint normal tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor "
+    "BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
+)
+CUDA_TYPES = of_torch(
+    "FloatTensor LongTensor IntTensor DoubleTensor BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor "
+    "CharTensor",
+    "torch.cuda",
+)
+LIKE = of_torch("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
+# Functions of torch that read only the shape or the type of an argument, or whose arguments may lie apart.
+NOT_COMBINING = (
+    of_torch(
+        "is_tensor numel result_type save load is_floating_point is_complex tensor_split manual_seed no_grad "
+        "enable_grad inference_mode autocast device compile jit set_grad_enabled is_grad_enabled get_default_dtype "
+        "set_default_dtype broadcast_shapes promote_types can_cast Size finfo iinfo Generator vmap func split "
+        "scalar_tensor cond while_loop get_device get_autocast_dtype is_autocast_enabled index_put index_put_ "
+        "typename _assert _check _check_is_size set_printoptions from_dlpack to_dlpack equal"
+    )
+    # The weights of the last may be empty.
+    | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
+)
+# What starts CUDA: the driver reads CUDA_VISIBLE_DEVICES there. device_count() asks NVML and manual_seed() waits.
+STARTS_CUDA = of_torch(
+    "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
+    "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
+    "torch.cuda",
+)
+MODULE_BASES = words(
+    "torch.nn.Module torch.jit.ScriptModule torch.fx.GraphModule lightning.LightningModule "
+    "lightning.pytorch.LightningModule lightning.pytorch.core.LightningModule pytorch_lightning.LightningModule "
+    "pytorch_lightning.core.LightningModule pytorch_lightning.core.lightning.LightningModule "
+    "transformers.PreTrainedModel transformers.modeling_utils.PreTrainedModel"
+)
+_DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
+DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
+LOADERS = words("torch.utils.data.DataLoader torch.utils.data.dataloader.DataLoader")
+# Classes of torch.nn that hold no tensor: where they lie changes nothing.
+EMPTY_PARTS = (
+    "Dropout", "Pool", "Pad", "Flatten", "Identity", "Softm", "LogSoftmax", "Softplus", "Softsign", "Softshrink",
+    "Upsampl", "PixelShuffle", "PixelUnshuffle", "Fold", "CosineSimilarity", "PairwiseDistance", "ReLU", "GELU", "ELU",
+    "SiLU", "Mish", "Tanh", "Sigmoid", "Hardshrink", "GLU", "Threshold", "ChannelShuffle", "ZeroPad", "Loss",
+)  # fmt: skip
+WITH_STATE = ("PReLU", "AdaptiveLogSoftmaxWithLoss")
+CONTAINERS = of_torch("Sequential ModuleList ModuleDict", "torch.nn")
+# Methods of a module that return it.
+MODULE_SELF = words(
+    "to cuda cpu eval train half float double bfloat16 requires_grad_ apply xpu share_memory type to_empty"
+)
+MOVES = words("to cuda cpu xpu npu hpu mps ipu")
+# Names that only a tensor has (an array has some too, and no `.to`).
+TENSOR_ONLY = words(
+    "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
+    "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
+    "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose"
+)
+# What a method of a tensor returns that is no tensor.
+NO_TENSOR = words(
+    "item tolist numpy size dim numel data_ptr stride is_contiguous is_pinned get_device element_size nelement "
+    "backward register_hook storage untyped_storage equal allclose storage_offset"
+)
+# Methods whose arguments may lie on another device, or that read only their shape.
+METHODS_APART = words(
+    "to copy_ type_as expand_as view_as reshape_as sum_to_size index_put index_put_ is_same_size new_tensor "
+    "tensor_split split set_ __setitem__ view reshape expand size repeat type record_stream resize_as_ backward"
+)
+REDUCTIONS = words("sum mean max min prod std var norm any all argmax argmin median amax amin logsumexp nansum nanmean")
+# What they return may be a number where what they were called on has dimensions.
+MAY_BE_NUMBERS = words(
+    "squeeze select dot vdot inner trace det logdet matmul einsum tensordot norm dist count_nonzero quantile mode take"
+)
+# What has no gradient, whatever it is made of. So have comparisons.
+NO_GRADIENT = words(
+    "detach detach_ argmax argmin argsort any all eq ne lt gt le ge long int bool byte short char isnan isinf isfinite "
+    "isclose isin logical_and logical_or logical_xor logical_not one_hot count_nonzero nonzero bincount bucketize"
+)
+# What looks at a tensor without its data: views of it, and its shape.
+NO_READ = words(
+    "size dim data_ptr numel nelement record_stream is_pinned copy_ element_size squeeze unsqueeze view reshape "
+    "permute transpose expand expand_as view_as flatten detach t swapaxes movedim narrow unflatten stride "
+    "storage_offset requires_grad_ is_contiguous get_device unbind chunk split"
+)
+# What they return has at least one dimension.
+WITH_DIMENSIONS = words(
+    "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile unsqueeze "
+    "cat concat stack hstack vstack outer where"
+)
+# What people call the function that makes a loss.
+LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
+# What a tokenizer or a graph library gives moves in place, and is called so.
+IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
+WAITS = words("synchronize wait wait_event wait_stream barrier join result query")
+# The host waits for what these return, or for its shape.
+NEEDS_VALUES = words("item tolist numpy equal allclose nonzero argwhere masked_select unique unique_consecutive")
+NO_GRAPH = words("torch.no_grad torch.inference_mode torch.autograd.no_grad torch.autograd.inference_mode")
+# How a forward of a module, or of a Lightning module, is called.
+FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
+# Frameworks run these without a graph, or run the backward themselves.
+FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}
+# Parameters of forward that are tensors wherever these names are used.
+INPUT_NAMES = words(
+    "x y z h u v q k w xs inp input inputs_embeds image images img imgs hidden hidden_states features feats feat "
+    "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys values "
+    "logits pixel_values embeddings embeds audio waveform states memory out output residual noise latents timesteps"
+)
