@@ -8,13 +8,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
-import pytest
 import random
 import signal
 import sys
 import threading
 import time
 import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gpucheck.program import ranks_judge, stages_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
