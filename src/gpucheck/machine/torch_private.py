@@ -80,6 +80,8 @@ _TABLE = (
     Private("torch._nested_view_from_jagged", _SIMULATION, "makes jagged tensors", "jagged tensors"),
     Private("torch._tensor_str._str", _SIMULATION, "prints a tensor", "devices in printed tensors"),
     Private("torch.nn.parallel._functions.Scatter", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
+    Private("torch.nn.parallel._functions.Broadcast", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
+    Private("torch.nn.parallel._functions.Gather", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
     Private("torch._C._group_tensors_by_device_and_dtype", _SIMULATION, "groups gradients", "clipping of gradients"),
     Private("torch._VF", _SIMULATION, "the kernels of dropout and of recurrent layers", "nn.RNN, nn.LSTM, nn.GRU"),
     Private("torch._VF.dropout", _SIMULATION, "the kernel of dropout", "the memory of dropout"),

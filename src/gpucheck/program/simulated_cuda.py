@@ -748,7 +748,15 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
+        # DataParallel's copies, as moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
+        (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
+        (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
+        (
+            torch.nn.parallel.comm,
+            "broadcast_coalesced",
+            lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
+        ),
         # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
@@ -852,10 +860,16 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    """`nn.DataParallel` on one GPU: its inputs are moved there."""
-    if len(gpus) > 1:
-        raise NotImplementedError("nn.DataParallel on several GPUs is not simulated")
-    return (tensor.to(device_of(gpus[0])),)
+    return tuple(chunk.to(device_of(gpu)) for gpu, chunk in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+
+
+def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.to(device_of(gpu)) for gpu in gpus for tensor in tensors)
+
+
+def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
+    home = CPU if target in (-1, "cpu") else device_of(target)
+    return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
 
 
 def _set_default_type(original: Any, kind: Any) -> None:
