@@ -1,4 +1,4 @@
-"""The child of `stress`: one device, or a group of a CPU's cores, from its first step to its last.
+"""The child of `stress`: one device from its first step to its last.
 
 The parent says the setup in a line, the child answers `ready`; with `go` it begins. From then on it says a line for
 what it has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
@@ -9,7 +9,6 @@ device failed.
 from __future__ import annotations
 
 import collections
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.results.stress import StressPoint, StressSpread, StressWrong
 from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, Plan
 
-if TYPE_CHECKING:  # torch comes after binding to cores
+if TYPE_CHECKING:
     from gpucheck.bench.dtypes import Dtype
     from gpucheck.machine.accel import Accel
     from gpucheck.stress.work import Work
@@ -47,11 +46,6 @@ def main() -> int:
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
-    bind(setup["cores"])
-    import torch
-
-    if setup["cores"]:
-        torch.set_num_threads(setup["threads"])
     from gpucheck.machine import accel
 
     try:
@@ -68,12 +62,6 @@ def main() -> int:
     return 0
 
 
-def bind(cores: Sequence[int]) -> None:
-    """Let this process run on these cores alone, where the system can; it does so before torch starts its threads."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-
-
 def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callable[[], object]) -> None:
     """Work through the plan. `go` returns when it is time to begin; `setup["step"]` is what is at work."""
     from gpucheck.stress.work import Work
@@ -84,7 +72,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
-        state = State(plan, work, watch, say, threads=setup["threads"] if accel.is_cpu else 0)
+        state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
         say({"ready": described(accel, work, watch)})
@@ -110,12 +98,12 @@ def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
-    """Return how much memory to fill: a share of what is free, of a host's for each of those that share it."""
+    """Return how much memory to fill: a share of what is free."""
     info = accel.memory_info()
     if accel.is_cpu or info is None or accel.integrated:
         from gpucheck.machine import host
 
-        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU) / setup["sharing"])
+        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU))
     return int(info[0] * (setup["fill"] or DEFAULT_FILL))
 
 
@@ -138,7 +126,6 @@ class _Point:
     number: int
     kind: str
     began_s: float
-    cpu_s: float = field(default_factory=time.process_time)
     rates: list[float] = field(default_factory=list)
     unit: str = ""
     samples: list[Sample] = field(default_factory=list)
@@ -148,22 +135,14 @@ class State:
     """A run as it goes: the point at hand, what was told, and what is kept of telemetry."""
 
     def __init__(
-        self,
-        plan: Plan,
-        work: Work,
-        watch: Watch,
-        say: Say,
-        clock: Callable[[], float] = time.perf_counter,
-        threads: int = 0,
+        self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.plan, self.work, self.watch, self.say = plan, work, watch, say
-        self.clock, self.threads = clock, threads
+        self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
         # How many wrong results were said, by whether rounding explains them.
         self._told_wrong: collections.Counter[bool] = collections.Counter()
         self._done: set[str] = set()
         self._began_s = self._told_s = 0.0
-        self._told_checksums = 0
         # Readings since this turn began: energy from before is another work's.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
@@ -224,12 +203,10 @@ class State:
             "wrong_steps": self.wrong_steps,
             "checks": self.work.checks,
             "worst_of_bound": self.work.worst_of_bound,
+            "checksums": self.work.checksums,
         }
         if "memory" in self.plan.kinds:
             totals["memory_tested_bytes"] = self.work.tested_bytes
-        if len(self.work.checksums) > self._told_checksums:
-            self._told_checksums = len(self.work.checksums)
-            totals["checksums"] = dict(self.work.checksums)
         return {"totals": totals}
 
     def _tell_wrong(self, wrong: Sequence[StressWrong]) -> None:
@@ -272,15 +249,8 @@ class State:
             temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
             power_w=self._power(),
             held=tuple(name for name in names if name != "gpu_idle"),
-            core_share=self._core_share(point),
         )
         self.say({"point": to_json(made), **self.totals()})
-
-    def _core_share(self, point: _Point) -> float | None:
-        """Return how much of its cores' time this process got in the point; None where the work is a device's."""
-        if not self.threads:
-            return None
-        return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)
 
     def _power(self) -> float | None:
         """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
