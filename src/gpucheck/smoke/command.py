@@ -24,12 +24,7 @@ from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progr
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke.check import (
-    DeviceUnderTest,
-    Unavailable,
-    Wrong,
-    first_line,
-)
+from gpucheck.smoke.check import DeviceUnderTest, Unavailable, Wrong, first_line
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 
@@ -131,10 +126,7 @@ def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
     """Open a device; one that torch cannot use is the failed check, and None."""
     try:
         with watchdog.opening(device_id, WHERE):
-            accel = choose.open_named(device_id, facts)
-        for notice in choose.opened_again(accel):
-            emit(notice)
-        return accel
+            return choose.open_named(device_id, facts)
     except CannotLook as error:
         # A context takes some memory: where others hold all of it, nothing is known of the device.
         emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
