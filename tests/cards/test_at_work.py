@@ -65,7 +65,7 @@ def card(index: int = 0, *reasons: str, **changes: Any) -> Device:
         memory_clock_hz=2.6e9,
         max_memory_clock_hz=2.6e9,
         clock_reasons=ClockReasons(0, reasons),
-        pcie=Link(5, 16, 5, 16, 5, 0),
+        pcie=Link(5, 16, 5, 16, 0),
         ecc=Ecc(True, 0, 0, True, True),
         remapped_rows=RemappedRows(0, 0, False, False),
         recovery_action="none",
@@ -173,7 +173,7 @@ def idle(*reasons: str, **changes: Any) -> Device:
         "utilization_percent": 0.0,
         "power_w": 70.0,
         "sm_clock_hz": 345e6,
-        "pcie": Link(1, 16, 5, 16, 5, 0),
+        "pcie": Link(1, 16, 5, 16, 0),
         "clock_reasons": ClockReasons(1, ("gpu_idle", *reasons)),
     }
     return card(3, **{**resting, **changes})
@@ -183,7 +183,7 @@ def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
     found = the_one(idle())
     assert (found.id, found.verdict) == ("devices.not_judged", "skip")
     assert found.message == "cuda:3: the GPU is idle"
-    narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 5, 0)))
+    narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 0)))
     assert narrow.message == "cuda:3: the GPU is idle; the link is at x8 of x16, normal for some idle GPUs"
     assert exit_code(tuple(judge(node(idle())))) == 0
 
@@ -367,7 +367,7 @@ def test_how_a_card_is_set(changes: dict[str, Any], found: tuple[str, str, str] 
     [
         (Link(5, 8, 5, 16), ("devices.link_width", "warn", "PCIe x8 of x16")),
         (Link(3, 16, 5, 16), ("devices.link_generation", "warn", "PCIe gen 3 of 5")),
-        (Link(4, 16, 4, 16, 5), None),
+        (Link(4, 16, 4, 16), None),
     ],
 )
 def test_the_link_of_a_working_card(link: Link, found: tuple[str, str, str] | None) -> None:
@@ -414,9 +414,9 @@ def test_a_link_without_another_card_beside_it(changes: dict[str, Any], found: t
     ],
 )
 def test_packets_that_were_sent_again(replays: int, changes: Changes | None, found: tuple[str, str] | None) -> None:
-    one = card(3, pcie=Link(5, 16, 5, 16, 5, replays), changes=changes)
+    one = card(3, pcie=Link(5, 16, 5, 16, replays), changes=changes)
     assert said(one) == ([] if found is None else [("devices.pcie_replays", *found)])
-    resting = [item for item in said(idle(pcie=Link(1, 16, 5, 16, 5, replays), changes=changes)) if item[1] != "skip"]
+    resting = [item for item in said(idle(pcie=Link(1, 16, 5, 16, replays), changes=changes)) if item[1] != "skip"]
     assert resting == ([] if found is None else [("devices.pcie_replays", *found)])
 
 
@@ -595,7 +595,7 @@ RESTING: dict[str, Any] = {
     "sm_clock_hz": 345e6,
     "memory_clock_hz": 2.6e9,
     "clock_reasons": ClockReasons(1, ("gpu_idle",)),
-    "pcie": Link(1, 16, 5, 16, 5, 0),
+    "pcie": Link(1, 16, 5, 16, 0),
 }
 
 

@@ -154,8 +154,6 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
 class Once:
     """Stands for the inventory that `devices` and `doctor` open."""
 
-    restarts = 0
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 

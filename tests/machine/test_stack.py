@@ -134,20 +134,6 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
 
 
 @pytest.mark.parametrize(
-    ("path", "version"),
-    [
-        ("/usr/lib/libcuda.so.580.95.05", "580.95.05"),
-        ("/usr/lib/libcuda.so.535.54", "535.54"),
-        ("/usr/lib/wsl/lib/libcuda.so.1.1", None),
-        ("/usr/lib/libcuda.so.1", None),
-        (None, None),
-    ],
-)
-def test_versions_stand_in_file_names(path: str | None, version: str | None) -> None:
-    assert stack.version_of(path) == version
-
-
-@pytest.mark.parametrize(
     ("path", "stub", "compat"),
     [
         ("/usr/local/cuda/lib64/stubs/libcuda.so.1", True, False),
@@ -182,14 +168,6 @@ def test_records_become_the_lines_that_matter(tmp_path: Path) -> None:
         ),
         None,
     )
-
-
-def test_a_log_with_nothing_of_nvidias_is_empty_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
-    write(tmp_path, {"dev/kmsg": "6,1,1000000,-;usb 1-1: new device\n"})
-    assert kernel_driver.log(tmp_path) == ((), None)
-    (tmp_path / "dev/kmsg").unlink()
-    (tmp_path / "dev/kmsg").mkdir()
-    assert kernel_driver.log(tmp_path) == (None, os.strerror(errno.EISDIR))
 
 
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:

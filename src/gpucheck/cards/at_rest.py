@@ -26,9 +26,8 @@ from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
-from gpucheck.naming import few
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Facts, Host, Process, XidError
+from gpucheck.report.facts import Device, Facts, Host, XidError
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
@@ -284,7 +283,6 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
     evidence = {
         "state": device.state,
         "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
-        "since": device.state_since,
         **(cause.evidence if cause is not None else {}),
     }
     return Said("fail", title, message, fix, evidence)
@@ -456,40 +454,14 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     if not left:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
-    holders = device.node_holders or ()
-    hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders") if device.node_holders is not None else None
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
-        "holders": [process.pid for process in holders],
-        "zombies": [process.pid for process in holders if process.kind == "zombie"],
     }
     title = f"{units.capacity(left)} held by no visible process"
-    within = (facts.host or Host()).container is not None
-    ending = [process for process in holders if process.kind == "zombie"]
-    if within and holders:
-        # NVML does not list this container's own processes to it.
-        return None
-    if ending:
-        message = f"{_named(ending)} may hold it: it ended, but threads of it are alive and have {node} open"
-        fix = f"ps -L -o pid,lwp,stat,wchan -p {ending[0].pid} shows what they wait for; if they stay, {RESET}"
-    elif holders:
-        pids = " ".join(str(process.pid) for process in holders)
-        message = f"{_named(holders)} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
-        fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
-    elif hidden:
-        message = f"unknown: {hidden} cannot be inspected"
-        fix = f"sudo fuser -v {node}"
-    elif within:
-        message = "no process in this container has its device node open: another container or the host holds it"
-        fix = "on the host: nvidia-smi, docker ps, crictl ps"
-    else:
-        message = "no process here has its device node open: another container, MPS, or memory that was not freed"
-        fix = (
-            "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control; if neither uses the GPU, "
-            f"{DRAIN_AND_RESET}"
-        )
+    message = "another user's process, another container, MPS, a process that is ending, or memory that was not freed"
+    fix = f"sudo fuser -v {node}; docker ps, crictl ps; if nothing there uses the GPU, {DRAIN_AND_RESET}"
     return Said("warn", title, message, fix, evidence)
 
 
@@ -511,10 +483,6 @@ def busy_alone(device: Device, facts: Facts) -> Said | None:
     return Said(
         "warn", "100 % busy without a process", message, fix, {"utilization_percent": device.utilization_percent}
     )
-
-
-def _named(processes: Sequence[Process]) -> str:
-    return few([f"{process.name or 'a process'} (PID {process.pid})" for process in processes], ", ")
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:

@@ -33,7 +33,7 @@ from gpucheck.machine.child import Ahead
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
+from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import DoctorResult
@@ -302,9 +302,7 @@ def command(
         wake=False,
         details=host.detailed,
         ahead=ahead,
-        waiting=lambda text: emit(Notice(text)),
     ) as inventory:
-        restarts = 0
         while True:
             begun = time.monotonic()
             machine = inventory.read()
@@ -317,9 +315,6 @@ def command(
                 emit(Judged(finding))
             if options.watch_s is None:
                 return
-            if inventory.restarts > restarts:
-                restarts = inventory.restarts
-                emit(Notice("NVML stopped answering, and its process is restarted", "warning"))
             emit(Progress(f"next reading in {options.watch_s:g} s"))
             sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
 
@@ -369,9 +364,7 @@ def status(options: StatusOptions, emit: Emit) -> None:
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
     asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
-    machine = inventory.Inventory(
-        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
-    )
+    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root)
     evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:

@@ -6,6 +6,7 @@ live reading; those that are free by the doctor's own load (`load.`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,6 @@ from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent, slow
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
-from gpucheck.machine import numa
-from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import HELD, HELD_BELOW
 from gpucheck.messages import FIX, fix_of
@@ -397,38 +396,18 @@ CARDS: tuple[Condition, ...] = (
 # -- copies from GPU to GPU over PCIe ----------------------------------------------------------------------------------
 
 
-def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
-    """The pairs of GPUs whose copies would take PCIe, with their way: without NVLink, and not refused by the driver."""
-    found = []
+def _iommu(evidence: Evidence) -> Seen | None:
+    """GPUs whose copies to each other take PCIe: without NVLink, and not refused by the driver."""
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
-    for place, card in enumerate(cards):
-        for other in cards[place + 1 :]:
-            way = numa.between(card, other)
-            refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
-            if way is not None and not refused:
-                found.append((card, other, way))
-    return found
-
-
-def _iommu(evidence: Evidence) -> Seen | None:
-    pairs = [(card, other) for card, other, way in _by_pcie(evidence) if way.iommu == "translating"]
-    if not pairs:
+    names: dict[str, None] = {}
+    for card, other in itertools.combinations(cards, 2):
+        is_refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
+        if "translating" in (card.iommu, other.iommu) and not is_refused:
+            names |= dict.fromkeys((name_of(card), name_of(other)))
+    if not names:
         return None
-    names = list(dict.fromkeys(name_of(card) for pair in pairs for card in pair))
-    return Seen(f"the IOMMU translates what {', '.join(names)} send", {"devices": names, "iommu": "translating"})
-
-
-def _acs(evidence: Evidence) -> Seen | None:
-    found = {f"{name_of(card)} and {name_of(other)}": way for card, other, way in _by_pcie(evidence) if way.redirecting}
-    if not found:
-        return None
-    bridges = sorted({bridge for way in found.values() for bridge in way.redirecting or ()})
-    return Seen(
-        f"between {naming.few(list(found))}, at {', '.join(bridges)}",
-        {"pairs": list(found), "bridges": bridges},
-        fix=ACS_FIX.replace("BRIDGE", bridges[0]),
-    )
+    return Seen(f"the IOMMU translates what {', '.join(names)} send", {"devices": [*names], "iommu": "translating"})
 
 
 PEERS: tuple[Condition, ...] = (
@@ -459,7 +438,6 @@ PEERS: tuple[Condition, ...] = (
         meaning="GPUs below one switch could copy to each other within it. Where Access Control Services redirect, "
         "each copy goes up to the CPU's root port and back: slower, and on some machines it hangs.",
         fix=ACS_FIX,
-        judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
     ),
 )

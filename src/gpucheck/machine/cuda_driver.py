@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-import time
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
@@ -150,14 +149,12 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
 def main() -> int:
     """Say everything that libcuda tells, once."""
     say = claim_stdout()
-    begun = time.perf_counter()
     try:
         driver = Driver(load())
     except OSError as error:
-        say({"driver": {"error": f"libcuda cannot be loaded ({error})", "start_s": time.perf_counter() - begun}})
+        say({"driver": {"error": f"libcuda cannot be loaded ({error})"}})
         say({"end": True})
         return 0
-    load_s = time.perf_counter() - begun
     loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
     with contextlib.suppress(Refused):
         version = driver.integer("cuDriverGetVersion")
@@ -165,10 +162,8 @@ def main() -> int:
     say({"driver": loaded})
     count = 0
     try:
-        begun = time.perf_counter()
         code = driver.code("cuInit", 0)
-        start_s = load_s + time.perf_counter() - begun
-        say({"driver": {"code": code, "error": driver.words(code) if code else None, "start_s": start_s}})
+        say({"driver": {"code": code, "error": driver.words(code) if code else None}})
         if not code:
             count = driver.integer("cuDeviceGetCount")
             if not fields.whole(count, 0, fields.MOST_DEVICES):

@@ -278,40 +278,6 @@ def _sees_the_machine(root: Path) -> bool:
         return False
 
 
-# Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
-_WATCHERS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
-
-
-def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
-    """The processes that have these device nodes open, as far as this user may see; and how many it may not look into.
-
-    A process that has ended and was not yet waited for (a zombie) has closed its files, unless threads of it are still
-    alive: those may have the nodes open, and it stands as kind `zombie`.
-    """
-    found: dict[str, list[Process]] = {node: [] for node in nodes}
-    hidden = 0
-    for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
-        state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
-        name = _named(text_of(folder / "comm").strip())
-        if name in _WATCHERS:
-            continue
-        is_zombie = state is not None and state[1] == "Z"
-        # Of a zombie the files of its threads count, not its own.
-        of_threads = (path / "fd" for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
-        try:
-            opened = {
-                os.readlink(link) for open in (of_threads if is_zombie else [folder / "fd"]) for link in open.iterdir()
-            }
-        except FileNotFoundError:  # it has ended
-            continue
-        except OSError:
-            hidden += 1
-            continue
-        for node in opened & found.keys():
-            found[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
-    return {node: tuple(sorted(holders, key=lambda process: process.pid)) for node, holders in found.items()}, hidden
-
-
 def _number(path: Path) -> int | None:
     return _digits(text_of(path))
 

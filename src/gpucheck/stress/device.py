@@ -141,47 +141,33 @@ class State:
         self.steps = self.wrong_steps = 0
         # How many wrong results were said, by whether rounding explains them.
         self._told_wrong: collections.Counter[bool] = collections.Counter()
-        self._done: set[str] = set()
         self._began_s = self._told_s = 0.0
-        # Readings since this turn began: energy from before is another work's.
+        # Readings since this turn began.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
-        """Step after step until the time is over; each turn begins at the time that the plan gives it.
-
-        A kind whose turn went by during a longer step is made up for by one step: none passes without being done.
-        """
+        """Turn after turn until the time is over, and at least one of each kind."""
         self._began_s = self.clock()
         self.work.start()
         self.watch.take()
-        turn, point = -1, None
-        while (number := self.plan.point_at(self.clock() - self._began_s)) < self.plan.points:
-            kind = self.plan.kind_of(number)
-            if point is None or number != point.number:
-                self._close(point)
-                if number // self.plan.parts != turn:
-                    self._make_up(number, setup)
-                    turn = number // self.plan.parts
-                    self._begin(kind, setup)
-                point = _Point(number, kind, self.clock())
-            self._step(point)
-        self._close(point)
-        self._make_up(self.plan.points, setup)
+        for turn in range(self.plan.turns):
+            if turn < len(self.plan.kinds) or self.clock() - self._began_s < self.plan.duration_s:
+                self._turn(turn * self.plan.parts, setup)
 
-    def _begin(self, kind: str, setup: dict[str, Any]) -> None:
+    def _turn(self, first: int, setup: dict[str, Any]) -> None:
+        """Step after step until the turn ends that has this first point: one step where it went by already."""
+        kind, ends = self.plan.kind_of(first), first + self.plan.parts
         setup["step"] = kind
-        self._done.add(kind)
         self.work.begin(kind)
+        # Energy from before is another work's.
         self._recent.clear()
-
-    def _make_up(self, number: int, setup: dict[str, Any]) -> None:
-        """One step of each kind whose first turn lies before this point and was never begun."""
-        passed = dict.fromkeys(self.plan.kind_of(place) for place in range(0, number, self.plan.parts))
-        for kind in [kind for kind in passed if kind not in self._done]:
-            self._begin(kind, setup)
-            point = _Point(number, kind, self.clock())
+        point = _Point(first, kind, self.clock())
+        while point.number < ends:
             self._step(point)
-            self._close(point)
+            number = self.plan.point_at(self.clock() - self._began_s)
+            if number > point.number:
+                self._close(point)
+                point = _Point(number, kind, self.clock())
 
     def _step(self, point: _Point) -> None:
         step = self.work.step(point.kind)
