@@ -74,7 +74,7 @@ def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: 
     seen = last_frame(stream.getvalue())
     assert len(seen) <= height
     assert seen[1:4] == [
-        "✗ cuda:3  lost since 12:00:02",
+        "✗ cuda:3  lost",
         "✗ cuda:1  reset needed",
         "! cuda:0  91 °C, limit 87 °C",
     ]
@@ -82,7 +82,7 @@ def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: 
     assert (cut is not None) == (height < 60)
     # The terminal is as it was before, and the last reading stays in sight, whole.
     after = stream.getvalue().partition("\x1b[?1049l")[2]
-    assert "lost since 12:00:02" in after and "load 0.40" in after
+    assert "lost" in after and "load 0.40" in after
 
 
 # -- several faults at once --------------------------------------------------------------------------------------------
