@@ -64,11 +64,6 @@ def test_a_signal_in_the_first_seconds_is_an_interruption(
     assert "no torch" not in ended.stdout and "no NVIDIA driver" not in ended.stdout
 
 
-def test_the_import_ends_whole_and_then_the_signal_is_raised(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(TORCH.format(number=int(signal.SIGINT), more=""))
-    assert run(tmp_path, "-c", PROGRAM).stdout == "KeyboardInterrupt True\n"
-
-
 def test_a_second_signal_does_not_wait_for_the_import(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         TORCH.format(number=int(signal.SIGINT), more=f"signal.raise_signal({int(signal.SIGINT)})")

@@ -144,9 +144,6 @@ def test_without_uuids_the_pci_address_joins() -> None:
     ("nvml", "cuda"),
     [
         ("GPU-0ABC", "GPU-0abc"),
-        ("0abc", "GPU-0abc"),
-        ("GPU-0abc", "MIG-0abc"),
-        ("MIG-GPU-0abc", "MIG-0abc"),
         ("MIG-0ABC", "MIG-GPU-0abc"),
     ],
 )
@@ -176,10 +173,8 @@ def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() 
         ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\nintegrated=1\n", True, True),
         ("name=NVIDIA GB10\nmemory.total=0\nmemory.used=0\nmemory.reserved=0\nintegrated=1\n", True, True),
         ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\n", False, True),
-        ("name=Orin (nvgpu)\nmemory=!3\nmemory.v1=!3\n", False, True),
         # These have memory of their own, and NVML tells it.
         ("name=NVIDIA GH200 480GB\n", True, False),
-        ("name=NVIDIA GB200\n", True, False),
         ("name=NVIDIA H100\nmemory=!3\nmemory.v1=!3\n", False, False),
     ],
 )

@@ -240,7 +240,6 @@ def test_where_ecc_is_off_nothing_is_counted(fake_driver: Fake) -> None:
     [
         ("power_limit=0", "power_limit_w", "NVML returns 0 W, which is not a limit"),
         ("bar1.total=0", "bar1_total_bytes", "NVML returns 0 bytes"),
-        ("sram.exceeded=2", "sram_ecc", "NVML's answer makes no sense"),
         ("sram.exceeded=!25", "sram_ecc", "the driver's NVML has another version of this structure"),
         ("sram.exceeded=0\nsram.l2=0xffffffffffffffff", "sram_ecc", "NVML's answer makes no sense"),
         ("memory_temperature=0", "memory_temperature_celsius", "NVML's answer makes no sense"),
@@ -276,7 +275,6 @@ def test_links_are_told_where_they_are_asked_for(fake_driver: Fake) -> None:
         ("fabric=3\nfabric.status=999", Fabric("completed", "NVML returns: unknown error")),
         # No degraded bandwidth, an unhealthy route, and 4: the GPU is in no partition.
         ("fabric=3\nfabric.health=0x412", Fabric("completed", None, ("route_unhealthy", "incorrect_configuration"))),
-        ("fabric=3\nfabric.health=0x1aa", Fabric("completed")),
         ("fabric=0", None),
         ("fabric=9", None),
     ],
@@ -299,9 +297,7 @@ def test_links_of_the_fifth_generation_have_other_counters(fake_driver: Fake) ->
     ("script", "unknown"),
     [
         ("", {"nvlinks": NOT_SUPPORTED}),
-        ("nvlinks=!999", {"nvlinks": "NVML returns: unknown error"}),
         ("nvlinks=4000000000", {"nvlinks": "NVML's answer makes no sense: '4000000000'"}),
-        ("nvlinks=1\nnvlink.state=!999", {"nvlinks/0/active": "NVML returns: unknown error"}),
         ("nvlinks=1\nnvlink.state=3", {"nvlinks/0/active": "NVML's answer makes no sense"}),
         ("nvlinks=1\nnvlink.replay=!999", {"nvlinks/0/errors/replay": "NVML returns: unknown error"}),
     ],
@@ -329,7 +325,6 @@ def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> N
     [
         ("p2p=0", "ok"),
         ("p2p=2", "the GPU does not support it"),
-        ("p2p=3", "they have no common PCIe root that supports it"),
         ("p2p=99", "unknown"),
         ("", None),
     ],
@@ -358,10 +353,8 @@ def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (2, "NVML rejects this query for this device (invalid argument)"),
         (3, NOT_SUPPORTED),
         (4, "no permission"),
-        (13, "the driver's NVML has no such function"),
         (999, "NVML returns: unknown error"),
         (20, "NVML returns: Insufficient Memory"),
     ],

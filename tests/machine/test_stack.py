@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.machine import kernel_driver, stack
 from gpucheck.machine.kernel_driver import PciDevice
-from gpucheck.machine.stack import Library, Node
+from gpucheck.machine.stack import Node
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"
 
@@ -131,20 +131,6 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     assert [library.version for library in seen.stray_libraries] == ["590.1"]
     assert not seen.stray_libraries[0].is_usable
     assert seen.found("libcuda.so.1") == seen.path_libraries[0]
-
-
-@pytest.mark.parametrize(
-    ("path", "stub", "compat"),
-    [
-        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", True, False),
-        ("/usr/local/cuda-12.8/compat/libcuda.so.570.1", False, True),
-        ("/opt/cuda-compat-12-8/libcuda.so.1", False, True),
-        ("/usr/lib/libcuda.so.1", False, False),
-    ],
-)
-def test_stubs_and_compatibility_packages_are_known_by_their_folders(path: str, stub: bool, compat: bool) -> None:
-    library = Library("libcuda.so.1", path, path)
-    assert (stack.is_stub(path), stack.is_compat(path), library.is_usable) == (stub, compat, not (stub or compat))
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

@@ -194,16 +194,6 @@ def test_the_environment_that_is_checked_is_the_active_one(tmp_path: Path, empty
 
 
 @ON_POSIX
-def test_an_environment_that_reads_the_active_ones_torch_is_as_good(tmp_path: Path, empty: Path) -> None:
-    active = environment(tmp_path / "active", has_torch=True)
-    beside = environment(tmp_path / "beside", reads=active)
-    assert elsewhere(beside, empty, active, VIRTUAL_ENV=active) is None
-    assert elsewhere(beside, empty, active, CONDA_PREFIX=active) is None
-    bare = environment(tmp_path / "bare")  # neither has torch, and an installation would go where it is looked for
-    assert elsewhere(environment(tmp_path / "layer", reads=bare), empty, bare, VIRTUAL_ENV=bare) is None
-
-
-@ON_POSIX
 @pytest.mark.parametrize("has_torch", [True, False])
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_the_torch_of_another_environment_is_named(tmp_path: Path, empty: Path, variable: str, has_torch: bool) -> None:
@@ -433,13 +423,3 @@ def test_an_import_that_fails_tells_which_libraries_it_met(tmp_path: Path, empty
     found = asked(site, empty, LD_LIBRARY_PATH=str(real.parent))
     assert (found.error, found.stage) == ("ImportError: undefined symbol: x", "import")
     assert (found.foreign_libraries, found.foreign_folders) == ((str(real),), (str(real.parent),))
-
-
-# --- how packages come into its environment ---------------------------------------------------------------------------
-
-
-def test_every_torch_on_the_path_and_whether_pythonpath_brought_it(tmp_path: Path, empty: Path) -> None:
-    site = torch_of(tmp_path)
-    found = asked(site, empty)
-    assert found.torch_folders[0] == str(site / "torch") and found.pythonpath_torch == (str(site),)
-    assert asked(None, empty).pythonpath_torch == ()
