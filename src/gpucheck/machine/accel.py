@@ -53,12 +53,12 @@ _ANSWERS = itertools.cycle(range(2, 2**20))
 
 def feature(path: str) -> Any:
     """The torch API at the dotted `path`, or None where this torch has none."""
-    found: Any = torch
+    value: Any = torch
     for name in path.split(".")[1:]:
-        found = getattr(found, name, None)
-        if found is None:
+        value = getattr(value, name, None)
+        if value is None:
             return None
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def memory_kills(root: Path = ROOT) -> int | None:
 
 def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
-    found: list[tuple[Path, tuple[str, ...], str]] = []
+    groups: list[tuple[Path, tuple[str, ...], str]] = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -105,8 +105,8 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         # Inside a container the path may be the host's, of which only the mount itself is visible.
         relative = Path(path.lstrip("/"))
         folders = [mount / part for part in (relative, *relative.parents)]
-        found += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
-    return found
+        groups += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
+    return groups
 
 
 def read(root: Path = ROOT) -> Host:

@@ -331,16 +331,16 @@ class Inventory:
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
         around = replace(around, torch=facts.torch or TorchBuild())
-        told = join(named, self._cuda, around, facts.environment, self._torch_told)
-        return _with_xids(told, *self._log)
+        joined = join(named, self._cuda, around, facts.environment, self._torch_told)
+        return _with_xids(joined, *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
-            told = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
-            return told if sleepers else None, *self._read_here()
+            asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
+            return asleep if sleepers else None, *self._read_here()
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
         if self._cuda is None:

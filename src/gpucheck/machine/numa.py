@@ -20,12 +20,12 @@ from gpucheck.machine.kernel_driver import ROOT, text_of
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
     """The CPUs of every node that is online, in order; none where sysfs shows none."""
-    found = {
+    cpus_of = {
         int(folder.name[4:]): frozenset(parse_list(text_of(folder / "cpulist")))
         for folder in (root / "sys/devices/system/node").glob("node[0-9]*")
         if (folder / "cpulist").exists()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(cpus_of.items()))
 
 
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
@@ -102,12 +102,12 @@ def bind(node: int, root: Path = ROOT) -> None:
 
 def parse_list(text: str) -> list[int]:
     """`0-2,8` of the kernel's lists. Raises ValueError for anything else."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(","):
         if part:
             low, _, high = part.partition("-")
-            found += range(int(low), int(high or low) + 1)
-    return found
+            numbers += range(int(low), int(high or low) + 1)
+    return numbers
 
 
 def list_text(numbers: Iterable[int]) -> str:

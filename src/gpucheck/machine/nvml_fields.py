@@ -292,7 +292,7 @@ def violations(values: Any) -> dict[str, float | None]:
     counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
     if all(value.nvmlReturn for value in counters.values()):
         raise CodeAnswered(values[0].nvmlReturn)
-    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in counters.items()}
+    return {name: None if counter.nvmlReturn else counter.value.ullVal / 1e9 for name, counter in counters.items()}
 
 
 # What tells devices apart; read first, for all of them.

@@ -96,13 +96,13 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 def _instances(pynvml: Any, handle: Any) -> list[str]:
     """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
-    found = []
+    uuids = []
     try:
         for instance in read.instances(pynvml, handle):
-            found.append(call(pynvml, "nvmlDeviceGetUUID", instance))
+            uuids.append(call(pynvml, "nvmlDeviceGetUUID", instance))
     except Refused:  # a card that has no such mode
-        return found
-    return found
+        return uuids
+    return uuids
 
 
 def main() -> int:

@@ -138,25 +138,25 @@ _GONE = object()
 
 def _resolve(path: str) -> Any:
     """Return what is at a path, `torch.nn.Module()._buffers` of a new object; `_GONE` where there is nothing."""
-    found: Any = importlib.import_module("torch")
+    place: Any = importlib.import_module("torch")
     for part in path.split(".")[1:]:
         name = part.removesuffix("()")
-        value: Any = getattr(found, name, _GONE)
-        if value is _GONE and isinstance(found, types.ModuleType):
+        value: Any = getattr(place, name, _GONE)
+        if value is _GONE and isinstance(place, types.ModuleType):
             try:
-                value = importlib.import_module(f"{found.__name__}.{name}")
+                value = importlib.import_module(f"{place.__name__}.{name}")
             except ImportError:
                 return _GONE
         if value is _GONE:
             return _GONE
-        found = value() if part != name else value
-    return found
+        place = value() if part != name else value
+    return place
 
 
 @functools.cache
 def _of(path: str) -> Any:
     row = ROWS[path]
-    return next((one for name in (path, *row.older) if (one := _resolve(name)) is not _GONE), _GONE)
+    return next((value for name in (path, *row.older) if (value := _resolve(name)) is not _GONE), _GONE)
 
 
 def has(path: str) -> bool:

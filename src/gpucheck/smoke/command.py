@@ -33,8 +33,8 @@ def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[Device
     if not isinstance(function, str):
         return function
     module, _, name = function.partition(".")
-    found: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
-    return found
+    function_of: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
+    return function_of
 
 
 USABLE_ID = "device.usable"
