@@ -129,18 +129,6 @@ def test_an_accelerator_error_is_judged_by_its_code(monkeypatch: pytest.MonkeyPa
     assert not accel.open_device("cpu").is_out_of_memory(Broken("CUDA error: an illegal memory access"))
 
 
-def test_the_allocator_is_default_only_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        monkeypatch.delenv(name, raising=False)
-    one = device(FakeModule(get_allocator_backend=lambda: "native"))
-    assert one.allocator() == accel.Allocator("native", None) and one.allocator().is_default
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    assert one.allocator().settings == "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert not one.allocator().is_default
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
-    assert not device(FakeModule(get_allocator_backend=lambda: "cudaMallocAsync")).allocator().is_default
-
-
 class Mark:
     def __init__(self, at_ms: float) -> None:
         self.at_ms = at_ms

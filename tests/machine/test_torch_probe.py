@@ -127,22 +127,6 @@ def test_every_step_of_a_torch_that_works_but_for_one_device(tmp_path: Path, emp
     assert found.executable == sys.executable
 
 
-def test_versions_of_what_is_installed_and_two_of_one(tmp_path: Path, empty: Path) -> None:
-    site = torch_of(tmp_path)
-    for folder, name, version in (
-        ("torch-2.9.1.dist-info", "torch", "2.9.1"),
-        ("torch-2.11.0.dist-info", "torch", "2.11.0"),
-        ("pynvml-12.0.0.dist-info", "pynvml", "12.0.0"),
-        ("other-1.0.dist-info", "other", "1.0"),
-    ):
-        (site / folder).mkdir()
-        (site / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    versions = asked(site, empty).versions
-    assert versions is not None
-    assert {"2.9.1", "2.11.0"} <= set(versions["torch"])
-    assert "12.0.0" in versions["pynvml"] and "other" not in versions
-
-
 # --- the active environment -------------------------------------------------------------------------------------------
 
 
