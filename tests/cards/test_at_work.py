@@ -204,7 +204,7 @@ def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
 def test_a_card_that_is_slowed_down_at_rest(reasons: tuple[str, ...], lasting: tuple[str, ...], seen: str) -> None:
     resting = idle(*reasons, changes=Changes(2.0, lasting_clock_reasons=lasting))
     found = [item for item in said(resting) if item[1] != "skip"]
-    assert found == ([("devices.slowed_down", "warn", f"throttled by {seen} while idle")] if seen else [])
+    assert found == ([("devices.throttled", "warn", f"throttled by {seen} while idle")] if seen else [])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_clock_that_only_the_counters_explain_is_told_with_its_reason(limit: s
     assert (found.id, found.verdict, found.title) == (
         "devices.violations",
         "info",
-        f"clock limited by {limit.replace('_', ' ')}",
+        "clock limited",
     )
     assert found.evidence["cost"] == pytest.approx(0.39, abs=0.01)
     # What NVML names has its own finding, which has the cost.
@@ -256,18 +256,10 @@ def test_the_odd_one_with_ecc_on_is_not_told_to_turn_it_off() -> None:
     ("changes", "verdict", "title"),
     [
         ({"temperature_celsius": 86.0}, None, None),
-        ({"temperature_celsius": 91.0, "power_w": 690.0}, "warn", "91 °C, limit 87 °C"),
+        ({"temperature_celsius": 91.0, "power_w": 690.0}, "warn", "91 °C, limit 90 °C"),
         ({"temperature_celsius": 91.0, "gpu_max_celsius": None}, "warn", "91 °C, limit 90 °C"),
-        ({"temperature_celsius": 95.0}, "fail", "95 °C, limit 87 °C"),
+        ({"temperature_celsius": 95.0}, "fail", "95 °C, limit 95 °C"),
         ({**NO_LIMITS}, None, None),
-        # Where NVML tells what is left to the limit and not the limit; a cool card's zero is a mistake of the driver's.
-        ({**NO_LIMITS, "temperature_margin_celsius": 20.0}, None, None),
-        ({**NO_LIMITS, "temperature_margin_celsius": 0.0}, None, None),
-        (
-            {**NO_LIMITS, "temperature_margin_celsius": -1.0, "temperature_celsius": 88.0},
-            "warn",
-            "88 °C, no margin left",
-        ),
         ({"temperature_celsius": None}, None, None),
         ({"memory_temperature_celsius": 97.0}, "warn", "memory 97 °C, limit 95 °C"),
         ({"memory_temperature_celsius": 97.0, "memory_max_celsius": None}, None, None),
@@ -284,9 +276,7 @@ def test_a_power_cap_is_a_remark_with_what_it_costs() -> None:
     found = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9))
     assert (found.id, found.verdict) == ("devices.power_limited", "info")
     told = "cuda:3: 698 W of 700 W; 100 % busy; clock 1386 of 1980 MHz (30 % lower)"
-    assert found.message == f"{told}; the limit is the default, 700 W"
-    unknown = the_one(card(3, "sw_power_cap", power_w=698.0, sm_clock_hz=1.386e9, power_limit_default_w=None))
-    assert unknown.message == f"{told}; nvidia-smi -q -d POWER shows whether the limit is the default"
+    assert found.message == f"{told}; default 700 W"
 
 
 def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
@@ -309,29 +299,13 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
     for changes in ({"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.2e9, **as_it_came}):
         assert the_one(card(3, reason, **changes)).verdict == "info"
     assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz (39 % lower)")
-    free = the_one(card(3, reason))
-    assert free.message.endswith("clock 1980 of 1980 MHz, no loss now") and free.fix is None
+    assert said(card(3, reason)) == []
 
 
 def test_a_boost_is_no_reference() -> None:
     alone = replace(node(), devices=(card(0, nvlinks=None, fabric=None, sm_clock_hz=345e6), CPU))
     (low,) = [finding for finding in judge(alone) if finding.id == "devices.low_clock"]
     assert (low.verdict, low.fix, "locked" in low.message) == ("info", None, False)
-
-
-@pytest.mark.parametrize(
-    ("now", "verdict", "is_reset"), [(1.2e9, "warn", True), (1.98e9, "info", False), (1.5e9, "info", False)]
-)
-def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
-    now: float, verdict: str, is_reset: bool
-) -> None:
-    set_low = {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}
-    (found,) = [
-        finding
-        for finding in judge(node(card(3, sm_clock_hz=now, **set_low)))
-        if finding.id == "devices.application_clocks"
-    ]
-    assert (found.verdict, bool(found.fix)) == (verdict, is_reset)
 
 
 @pytest.mark.parametrize(
@@ -346,12 +320,6 @@ def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
         ),
         # A GeForce comes so.
         ({"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=False)}, None),
-        ({"ecc": Ecc(False, enabled_after_reset=True)}, ("devices.ecc_mode", "info", "ECC will be on")),
-        ({"ecc": Ecc(True, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
-        (
-            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1.2e9},
-            ("devices.application_clocks", "warn", "application clocks set low"),
-        ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
     ],
 )
@@ -444,7 +412,7 @@ def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed(
     found = [finding for finding in judge(facts) if finding.verdict != "pass"]
     assert {(finding.id, finding.verdict) for finding in found} == {("links.inactive", "warn")} and len(found) == 8
     (group,) = grouped(found)
-    assert group.message.startswith("cuda:0 to cuda:7: although the fabric is registered: copies")
+    assert group.message.startswith("cuda:0 to cuda:7: and on every other GPU: copies")
 
 
 def test_all_links_down_without_a_fabric() -> None:
@@ -483,10 +451,10 @@ def test_errors_of_links_say_what_is_new() -> None:
         ({"sram_ecc": SramEcc(0, 0, 4, 0, False)}, None),
         ({"remapped_rows": RemappedRows(0, 1, True, False)}, ("devices.remapped_rows", "warn", "row remap pending")),
         ({"remapped_rows": RemappedRows(0, 512, False, False)}, ("devices.remapped_rows", "warn", "512 rows remapped")),
-        ({"remap_banks": RemapBanks(600, 0, 0, 0, 40)}, ("devices.remap_banks", "warn", "40 banks without spare rows")),
-        ({"remap_banks": RemapBanks(630, 9, 1, 0, 0)}, None),
-        # A GeForce answers zeros.
-        ({"remap_banks": RemapBanks(0, 0, 0, 0, 0)}, None),
+        (
+            {"remap_banks": RemapBanks(600, 0, 0, 0, 40)},
+            ("devices.remapped_rows", "warn", "40 memory banks without spares"),
+        ),
         (
             {"mig": Mig(True, True), "cuda_index": None, "utilization_percent": 0.0},
             ("devices.mig_empty", "warn", "MIG mode without instances"),
@@ -618,9 +586,7 @@ def told(*cards: Device) -> list[tuple[str, str, str]]:
     [
         (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
         (card, {"sm_clock_hz": 1.58e9}, "devices.low_clock", "clock 1580 of 1980 MHz"),
-        (resting, {"pcie": Link(1, 8, 5, 16)}, "devices.link_width", "PCIe x8 of x16"),
-        (card, {"nvlinks": None}, "links.inactive", "NVLinks unreadable"),
-        (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "NVLinks unreadable"),
+        (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "18 NVLinks absent"),
         (card, {"power_limit_w": 600.0}, "devices.power_limit", "power limit 600 W"),
         (resting, {"power_limit_w": 500.0, "power_limit_default_w": None}, "devices.power_limit", "power limit 500 W"),
         (resting, {"ecc": Ecc(False)}, "devices.ecc_mode", "ECC is off"),
@@ -631,8 +597,6 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
     rest: Any, odd: dict[str, Any], id: str, title: str, size: int
 ) -> None:
     cards = [rest(index, **(odd if index == 1 else {})) for index in range(size)]
-    if "pcie" in odd and size == 3:
-        cards.append(rest(3))
     assert told(*cards) == [(id, "warn", title)]
 
 
@@ -696,12 +660,8 @@ def test_a_normal_machine_is_not_accused(cards: list[Device]) -> None:
     [
         ("NVIDIA H100 80GB HBM3", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
         ("NVIDIA H100 80GB HBM3", Fabric("not started"), "fabric not started", "sudo systemctl restart"),
-        ("NVIDIA GB200", Fabric("not started"), "fabric not started", "ask the administrator of the rack's"),
-        ("NVIDIA GB200", Fabric("in progress"), "fabric registration in progress", "wait a minute"),
-        ("NVIDIA GB300", Fabric("completed", "x"), "fabric registration failed", "ask the administrator of the rack's"),
         ("NVIDIA B200", Fabric("completed", None, ("degraded_bandwidth",)), "fabric degraded", "nvidia-smi nvlink"),
         ("NVIDIA B200", Fabric("completed", None, ("route_unhealthy",)), "fabric unhealthy", "nvidia-smi nvlink"),
-        ("NVIDIA GB200", Fabric("completed", None, ("incorrect_configuration",)), "fabric misconfigured", "ask the"),
     ],
 )
 @pytest.mark.parametrize("shown", [True, False])
@@ -712,24 +672,6 @@ def test_a_fabric_is_told_by_its_real_state(name: str, fabric: Fabric, title: st
     assert (found.id, found.verdict, found.title) == ("links.fabric", "warn", title)
     assert (found.fix or "").startswith(fix)
     assert "NVIDIA GB" not in name or "systemctl" not in (found.fix or "")
-
-
-@pytest.mark.parametrize(
-    ("reasons", "celsius", "title", "fix"),
-    [
-        (("hw_slowdown",), 34.0, "throttled by power", "check power supplies"),
-        (("hw_slowdown",), 80.0, "throttled by heat or power", "check fans"),
-        (("hw_slowdown", "hw_thermal_slowdown"), 34.0, "throttled by heat", "check fans"),
-        (("hw_slowdown", "hw_power_brake_slowdown"), 34.0, "throttled by power brake", "check power supplies"),
-    ],
-)
-@pytest.mark.parametrize("limits", [{}, NO_LIMITS])
-def test_a_slowdown_in_the_cold_is_power(
-    reasons: tuple[str, ...], celsius: float, title: str, fix: str, limits: dict[str, Any]
-) -> None:
-    slowed = node(card(3, *reasons, sm_clock_hz=0.9e9, temperature_celsius=celsius, **limits))
-    (found,) = [finding for finding in judge(slowed) if finding.id == "devices.throttled"]
-    assert (found.title, (found.fix or "").startswith(fix)) == (title, True)
 
 
 @pytest.mark.parametrize("mig", [None, Mig(False, False)])
@@ -763,9 +705,6 @@ NO_RPM = {"fan_percent": 0.0}
             "fail",
         ),
         ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info"),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 58.0, "changes": Changes(60.0)}, None),
         ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None),
         ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None),
         ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None),
@@ -788,15 +727,6 @@ NO_RPM = {"fan_percent": 0.0}
 def test_what_is_judged_where_it_is_read(id: str, changes: dict[str, Any], verdict: str | None) -> None:
     found = [finding for finding in judge(node(card(3, **changes))) if finding.id == id and "cuda:3" in finding.message]
     assert [finding.verdict for finding in found if finding.verdict != "pass"] == ([verdict] if verdict else [])
-
-
-def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
-    def fans(others: float) -> list[str]:
-        still = card(3, fan_percent=0.0, temperature_celsius=72.0)
-        facts = node(still, *(card(n, fan_percent=60.0, temperature_celsius=others) for n in range(3)))
-        return [finding.verdict for finding in judge(facts) if finding.id == "devices.fan"]
-
-    assert fans(70.0) == ["info"] and fans(79.0) == []
 
 
 GIB = 2**30

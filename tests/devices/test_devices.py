@@ -254,7 +254,7 @@ def test_a_container_without_the_drivers_libraries_is_told_how_to_get_them() -> 
 @pytest.mark.parametrize(
     ("code", "verdict", "fix"),
     [
-        (802, "fail", "gpucheck doctor"),
+        (802, "fail", "sudo systemctl restart nvidia-fabricmanager, of exactly the driver's version"),
         # A stub tells of this environment, silence of this moment.
         (34, "inconclusive", "remove the stubs folder from LD_LIBRARY_PATH"),
         (1, "fail", None),

@@ -125,7 +125,8 @@ def with_cards(*cards: Device, evidence: Evidence = HEALTHY) -> Evidence:
 
 def with_driver(evidence: Evidence = HEALTHY, **changes: Any) -> Evidence:
     """The machine with another answer of the driver's."""
-    return replace(evidence, facts=replace(evidence.facts, driver=replace(evidence.driver, **changes)))
+    driver = replace(evidence.facts.driver or Driver(), **changes)
+    return replace(evidence, facts=replace(evidence.facts, driver=driver))
 
 
 def with_unknown(pointer: str, reason: str, evidence: Evidence = HEALTHY) -> Evidence:
@@ -135,7 +136,7 @@ def with_unknown(pointer: str, reason: str, evidence: Evidence = HEALTHY) -> Evi
 
 def with_host(evidence: Evidence = HEALTHY, **changes: Any) -> Evidence:
     """Another machine around the GPUs."""
-    return replace(evidence, facts=replace(evidence.facts, host=replace(evidence.host, **changes)))
+    return replace(evidence, facts=replace(evidence.facts, host=replace(evidence.facts.host or Host(), **changes)))
 
 
 def with_torch(evidence: Evidence = HEALTHY, **changes: Any) -> Evidence:

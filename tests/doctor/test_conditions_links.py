@@ -17,7 +17,6 @@ from healthy import (
     seen_by,
     with_cards,
     with_driver,
-    with_stack,
     with_torch,
     with_unknown,
     without_gpu,
@@ -114,6 +113,5 @@ def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unk
     assert told("devices.unread", evidence) == ("inconclusive", words)
     many = with_driver(with_cards(*(card(index, nvml_index=None) for index in range(8))), nvml_error="x")
     assert told("devices.unread", many) == ("inconclusive", "NVML does not report cuda:0 to cuda:7: x")
-    # On a Jetson there is no NVML, and where torch does not work the rung that is broken is told.
-    assert judged("devices.unread", with_stack(evidence, jetson=True)) is None
+    # Where torch does not work the rung that is broken is told.
     assert judged("devices.unread", with_torch(evidence, kernels=(KernelRun("cuda:0", "x"),))) is None

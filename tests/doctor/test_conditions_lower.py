@@ -34,7 +34,7 @@ from gpucheck.doctor import conditions_kernel, conditions_nodes, conditions_nvml
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import KernelRun, Library, Node
-from gpucheck.report.facts import Mig, Process, TorchBuild
+from gpucheck.report.facts import Mig, Process
 
 TABLES = (
     conditions_kernel.KERNEL,
@@ -113,15 +113,11 @@ SEEN: dict[str, Evidence] = {
     "driver.not_installed": no_module(built_for=()),
     "driver.other_kernel": no_module(built_for=("6.8.0-40-generic",)),
     "driver.signature_rejected": no_module(log=("Loading of unsigned module is rejected",)),
-    "driver.secure_boot": no_module(secure_boot=True),
     "driver.not_loaded": no_module(),
     "container.host_driver": no_module(CONTAINER),
     "driver.unsupported_card": no_card_up("NVRM: installed in this system is not supported by the"),
     "driver.open_module_needed": no_card_up(is_open=False, device="0x2b85"),
     "driver.card_not_started": no_card_up("NVRM: GPU 0000:11:00.0: RmInitAdapter failed! (0x62:0x65:1792)"),
-    "container.gpus_kept_out": with_stack(
-        with_variables(CONTAINER, NVIDIA_VISIBLE_DEVICES="none"), nodes=(CONTROL, UVM)
-    ),
     "container.no_gpu": with_stack(CONTAINER, nodes=()),
     "driver.nodes_missing": with_stack(cuinit(999), nodes=()),
     "driver.node_hangs": with_stack(DOWN, nodes=(replace(CONTROL, error=errno.ETIMEDOUT),)),
@@ -129,17 +125,13 @@ SEEN: dict[str, Evidence] = {
     "driver.nodes_denied": with_stack(DOWN, nodes=(Node("/dev/nvidiactl", True, False), UVM, FIRST)),
     "driver.nodes_stale": with_stack(cuinit(999), nodes=(CONTROL, replace(UVM, error=errno.ENXIO), FIRST)),
     "wsl.no_gpu": with_stack(WSL, nodes=()),
-    "wsl.no_driver": with_stack(WSL, wsl_driver=False),
     "wsl.shadowed": cuinit(100, WSL),
     "container.no_compute": unloaded(with_variables(CONTAINER, NVIDIA_DRIVER_CAPABILITIES="utility,video")),
-    "jetson.wheel": with_stack(DOWN, jetson="# R36 (release), REVISION: 4.3"),
     "library.broken": unloaded(error="libcuda cannot be loaded (/lib/libcuda.so.1: file too short)"),
-    "library.cuda_unlinked": unloaded(unlinked=(library("/lib/libcuda.so.580.95.05", "580.95.05"),)),
     "library.cuda_not_searched": unloaded(stray_libraries=(library("/usr/local/nvidia/lib64/libcuda.so.1"),)),
     "library.cuda_missing": unloaded(),
     "library.stub": cuinit(34),
     "library.compat_driver": with_driver(cuinit(803), libcuda_path="/usr/local/cuda/compat/libcuda.so.590.1"),
-    "library.compat_card": cuinit(804),
     "library.other_version": with_driver(cuinit(999), libcuda_path="/opt/libcuda.so.570.124.06"),
     "driver.mismatch": with_driver(nvml(18), nvml_path="/lib/libnvidia-ml.so.580.105.08"),
     "library.nvml_missing": with_driver(HEALTHY, nvml_code=12, nvml_error="NVML Shared Library Not Found"),
@@ -147,14 +139,8 @@ SEEN: dict[str, Evidence] = {
     "gpu.reset_required": in_state("reset required"),
     "gpu.recovery": with_cards(replace(HIDDEN[0], recovery_action="node_reboot"), HIDDEN[1], evidence=cuinit(999)),
     "driver.nvml_hung": with_driver(cuinit(999), nvml_code=None, nvml_error="NVML did not answer within 5 s"),
-    "driver.nvml_crashed": with_driver(cuinit(999), nvml_code=None, nvml_error="the process ended early (SIGSEGV)"),
     "driver.no_devices_found": no_card_up(),
-    "gpu.insufficient_power": nvml(8),
-    "gpu.interrupts": nvml(11),
     "wsl.blocked": nvml(17, with_driver(cuinit(100, WSL), libcuda_path="/usr/lib/wsl/lib/libcuda.so.1.1")),
-    "driver.nvml_no_permission": nvml(4),
-    "driver.nvml_not_loaded": nvml(9),
-    "driver.nvml_unknown": nvml(999),
     "driver.nvml_refused": nvml(20),
     "gpu.exclusive": with_torch(
         with_cards(
@@ -163,28 +149,22 @@ SEEN: dict[str, Evidence] = {
         kernels=(KernelRun("cuda:0", "CUDA error: CUDA-capable device(s) is/are busy or unavailable"),),
     ),
     "driver.hung": with_driver(DOWN, cuinit_code=None, cuinit_error="libcuda did not answer within 5 s"),
-    "driver.crashed": with_driver(DOWN, cuinit_code=None, cuinit_error="the process ended early (SIGSEGV)"),
     "gpu.mig_empty": with_cards(*(replace(c, mig=Mig(True, True)) for c in HIDDEN), evidence=cuinit(100)),
     "driver.no_device": cuinit(100),
     "driver.out_of_memory": cuinit(2),
     "driver.uvm_missing": with_stack(cuinit(999), nodes=(CONTROL, FIRST)),
     "driver.unknown_error": cuinit(999),
-    "driver.hmm": cuinit(3),
     "driver.not_initialised": with_stack(cuinit(3), parameters={"uvm_disable_hmm": "Y"}),
     "gpu.unavailable": cuinit(46),
     "driver.toolchain": cuinit(222),
-    "driver.not_permitted": cuinit(800),
     "driver.not_supported": cuinit(801),
-    "driver.confidential": with_stack(cuinit(802), confidential_guest=True),
     "driver.fabric": cuinit(802),
     "mps.unreachable": cuinit(805),
     "mps.not_ready": cuinit(807),
-    "mps.full": cuinit(808),
-    "mps.ended": cuinit(810),
     "driver.refused": cuinit(1),
 }
 # Worth saying, and no cause: they stand beside the ladder.
-BESIDE = ("wsl.no_driver", "library.nvml_missing")
+BESIDE = ("library.nvml_missing",)
 
 
 def seen(identity: str, evidence: Evidence) -> Seen | None:
@@ -261,24 +241,10 @@ def test_it_is_not_seen_where_nothing_is_wrong(identity: str, evidence: Evidence
         # 999: a node, a group, a version, or none of them
         (cuinit(999), "driver.unknown_error"),
         (with_stack(cuinit(999), nodes=(CONTROL, FIRST)), "driver.uvm_missing"),
-        (with_stack(nvml(999, CONTAINER), nodes=(CONTROL, UVM, FIRST)), "driver.nvml_unknown"),
-        # 3: the open module's memory management, or not
-        (with_driver(cuinit(3), kernel_module_open=False), "driver.not_initialised"),
-        (with_stack(cuinit(3), parameters=None), "driver.hmm"),
+        (with_stack(nvml(999, CONTAINER), nodes=(CONTROL, UVM, FIRST)), "driver.nvml_refused"),
         # 100: a mask is not the driver's fault
         (with_variables(cuinit(100), CUDA_VISIBLE_DEVICES="-1"), None),
         (with_variables(cuinit(100), CUDA_VISIBLE_DEVICES="0"), "driver.no_device"),
-        # 802: a confidential machine, unless it has switches of its own
-        (
-            with_stack(
-                cuinit(802),
-                confidential_guest=True,
-                devices=(*bus("nvidia"), PciDevice("0000:41:00.0", "0x22a3", "0x068000")),
-            ),
-            "driver.fabric",
-        ),
-        (with_stack(with_driver(cuinit(802), confidential_computing="off"), confidential_guest=True), "driver.fabric"),
-        (with_driver(cuinit(802), confidential_computing="not ready"), "driver.confidential"),
         # 803: a package for compatibility, another libcuda, or an update under a running module
         (with_driver(cuinit(803), libcuda_path="/opt/libcuda.so.570.1"), "library.other_version"),
         (cuinit(803), "driver.mismatch"),
@@ -329,20 +295,9 @@ def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) ->
 def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
     named = {code for value in CONDITIONS.values() for code in getattr(value, answers)}
     answer = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
-    blocked = {17} if answers == "nvml" else set()  # has a usual cause under WSL alone
-    assert answer == set(range(1, 1000)) - named | blocked
-
-
-def test_a_limit_of_addresses_is_nearly_certain() -> None:
-    limited = seen("driver.out_of_memory", with_stack(cuinit(2), address_limit_bytes=64 * GIB))
-    assert limited is not None
-    assert (limited.certainty, limited.message) == (
-        "strong",
-        "cuInit returns 2 (words); a process may use 64 GiB of address space (ulimit -v)",
-    )
-    left = seen("driver.out_of_memory", with_host(cuinit(2), container_available_bytes=GIB // 2))
-    assert left is not None
-    assert (left.certainty, left.message) == (None, "cuInit returns 2 (words); the container has 0.5 GiB left")
+    # These have a usual cause, and none that is visible here.
+    unexplained = {4, 9, 17, 999} if answers == "nvml" else set()
+    assert answer == set(range(1, 1000)) - named | unexplained
 
 
 @pytest.mark.parametrize(
@@ -367,7 +322,7 @@ def test_of_nvmls_faults_those_break_nothing_beside_which_cuda_works() -> None:
     diagnosis = ladder.diagnose(working, list(CONDITIONS.values()))
     assert diagnosis.first is None
     assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
-        ("driver.nvml_unknown", "warn")
+        ("driver.nvml_refused", "warn")
     ]
 
 
@@ -396,21 +351,6 @@ def test_the_host_of_a_container_may_have_more_cards() -> None:
     assert found is not None and found.evidence["pci_addresses"] == ["0000:21:00.0"]
     kept = with_host(with_cards(CARDS[0]), nvidia_pci_drivers={"0000:21:00.0": "vfio-pci"})
     assert unlisted(kept.facts) is None
-
-
-@pytest.mark.parametrize(
-    ("version", "built_for", "verdict"),
-    [
-        ("2.5.0a0+872d972e41.nv24.08", "cuda", "none"),
-        ("2.11.0+cu126", "cuda", None),
-        ("2.11.0+cpu", "cpu", "warn"),
-    ],
-)
-def test_a_jetson_wants_nvidias_own_wheel(version: str, built_for: str, verdict: str | None) -> None:
-    evidence = SEEN["jetson.wheel"]
-    build = TorchBuild(version, "/env/lib/torch", built_for)
-    found = seen("jetson.wheel", replace(evidence, facts=replace(evidence.facts, torch=build)))
-    assert ("none" if found is None else found.verdict) == verdict
 
 
 # --- evidence of any kind ---------------------------------------------------------------------------------------------
@@ -498,9 +438,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     diagnosis = ladder.diagnose(with_host(given(evidence), container=container), ladder.CONDITIONS)
     assert diagnosis.first is not None and diagnosis.first.condition.id == "library.other_version"
     seen = diagnosis.first.seen
-    assert seen.message == (
-        "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
-    )
+    assert seen.message == ("cuInit returns 803 (words); LD_LIBRARY_PATH brought libcuda from /opt/old")
     assert seen.fix == "remove /opt/old from LD_LIBRARY_PATH"
     assert "driver.mismatch" not in [sighting.condition.id for sighting in diagnosis.consequences]
 
@@ -509,7 +447,7 @@ def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     path = "/opt/old/libnvidia-ml.so.1"
     evidence = with_driver(cuinit(803, CONTAINER), nvml_code=18, nvml_error="words", nvml_path=path)
     mismatch = seen("driver.mismatch", given(evidence, path, "libnvidia-ml.so.1"))
-    assert mismatch is not None and f"LD_LIBRARY_PATH brought {path}" in mismatch.message
+    assert mismatch is not None and "LD_LIBRARY_PATH brought them from /opt/old" in mismatch.message
     assert (mismatch.fix or "").startswith("remove /opt/old from LD_LIBRARY_PATH")
     aged = seen("driver.mismatch", evidence)
     assert aged is not None and (aged.fix or "").startswith("recreate the container")
@@ -540,7 +478,7 @@ def test_a_library_through_the_variable_is_known_by_its_folder_alone() -> None:
     """As the child that loaded it tells, wherever this process looks for files."""
     loaded = with_driver(cuinit(803), libcuda_path="/data/old/libcuda.so.1")
     other = seen("library.other_version", with_stack(loaded, path_folders={"/data/old": "/opt/x/"}))
-    assert other is not None and "LD_LIBRARY_PATH brought /opt/x/libcuda.so.1" in other.message
+    assert other is not None and "LD_LIBRARY_PATH brought libcuda from /opt/x" in other.message
     assert other.fix == "remove /opt/x from LD_LIBRARY_PATH"
 
 
@@ -558,14 +496,14 @@ def test_a_stub_and_a_compat_package_through_the_variable_stay_what_they_are() -
 def test_libcuda_may_fail_before_its_path_is_known_and_after_it_started(cuinit_code: int | None, error: str) -> None:
     path = "/lib/libcuda.so.1" if cuinit_code == 0 else None
     evidence = with_driver(DOWN, cuinit_code=cuinit_code, cuinit_error=error, libcuda_path=path)
-    found = seen("driver.hung" if "answer" in error else "driver.crashed", evidence)
+    found = seen("driver.hung", evidence)
     assert found is not None and found.message == ("cuInit returned; then " if cuinit_code == 0 else "") + error
 
 
 def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
     other = replace(HIDDEN[0], processes=(Process(7, "compute", "python"),))
     exclusive = replace(HIDDEN[1], compute_mode="exclusive_process")
-    for processes, said in (((), "NVML shows no GPU in exclusive use"), ((Process(8, "compute"),), "PID 8 uses it")):
+    for processes, said in (((), "is exclusive_process"), ((Process(8, "compute"),), "with PID 8 on it")):
         cards = (other, replace(exclusive, processes=processes))
         seen = seen_by(CONDITIONS["gpu.unavailable"], with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
         assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"

@@ -170,8 +170,8 @@ def test_nothing_known_is_nothing_found() -> None:
                 ended_at("run", "SIGSEGV", capabilities={"cuda:0": "6.1"}),
                 names={"cuda:0": "NVIDIA GTX 1080"},
             ),
-            "architecture.dropped",
-            ["run.crashed"],
+            "architecture.missing",
+            ["run.kernel_failed"],
         ),
     ],
 )  # fmt: skip

@@ -153,7 +153,7 @@ RIGS = (
         lambda m: secure(m).log("Loading of module with unavailable key is rejected"),
         KERNEL_DOWN,
     ),
-    Rig("driver.secure_boot", secure, KERNEL_DOWN),
+    Rig("driver.signature_rejected", secure, KERNEL_DOWN, certainty="hint", name="secure boot: not by the log"),
     Rig("driver.not_loaded", lambda m: m.card(driver=None).on_disk(), KERNEL_DOWN),
     Rig("container.host_driver", lambda m: m.card(driver=None).container(), KERNEL_DOWN),
     Rig(
@@ -182,10 +182,11 @@ RIGS = (
     Rig("driver.card_not_started", logged(NOT_STARTED), NO_CARD),
     # nodes
     Rig(
-        "container.gpus_kept_out",
+        "container.no_gpu",
         in_container(names=()),
         "nvml.init=!9\ncuda.init=!100\n",
         {"NVIDIA_VISIBLE_DEVICES": "void"},
+        name="no gpu: kept out",
     ),
     Rig("container.no_gpu", in_container(names=()), "", libraries={"nvml": False, "cuda": False}),
     Rig("container.no_gpu", in_container("nvidiactl", "nvidia-uvm"), NO_CARD, name="no gpu: the driver's nodes alone"),
@@ -217,14 +218,16 @@ RIGS = (
         certainty="proof",
     ),
     Rig("library.broken", driven, libraries={"cuda": False}),
-    Rig("library.cuda_unlinked", unlinked, libraries={"cuda": None}),
+    Rig("library.cuda_not_searched", unlinked, libraries={"cuda": None}),
     Rig("library.cuda_not_searched", astray, libraries={"cuda": None}),
     Rig("library.cuda_missing", headless, libraries={"cuda": None}),
     Rig("library.stub", driven, refuses(34), libraries={"folder": "cuda/lib64/stubs"}),
     Rig(
         "library.compat_driver", driven, refuses(803), libraries={"folder": "cuda-13.0/compat", "version": "590.44.01"}
     ),
-    Rig("library.compat_card", driven, refuses(804), libraries={"folder": "cuda-13.0/compat", "version": "590.44.01"}),
+    Rig(
+        "library.compat_driver", driven, refuses(804), libraries={"folder": "cuda-13.0/compat", "version": "590.44.01"}
+    ),
     Rig("library.other_version", driven, refuses(803), libraries={"version": "570.124.06"}, certainty="proof"),
     Rig("driver.mismatch", driven, refuses(803, "nvml.init=!18\n"), libraries={"version": "580.105.08"}),
     # Cards that know no forward compatibility answer 804 to a libcuda that is newer than the module.
@@ -256,28 +259,33 @@ RIGS = (
     Rig("gpu.recovery", driven, refuses(999, "recovery_action=1\n")),
     Rig("driver.nvml_hung", driven, refuses(999, "nvml.init=hang\n")),
     Rig("driver.nvml_hung", driven, refuses(999, "utilization=hang\n"), name="nvml hung: at a card"),
-    Rig("driver.nvml_crashed", driven, refuses(999, "nvml.init=crash\n")),
+    Rig("driver.nvml_hung", driven, refuses(999, "nvml.init=crash\n")),
     Rig("driver.no_devices_found", driven, NO_CARD),
-    Rig("gpu.insufficient_power", driven, refuses(100, "nvml.init=!8\n")),
-    Rig("gpu.interrupts", driven, refuses(100, "nvml.init=!11\n")),
+    Rig("gpu.no_power", driven, refuses(100, "nvml.init=!8\n")),
+    Rig("driver.nvml_refused", driven, refuses(100, "nvml.init=!11\n")),
     Rig(
         "wsl.blocked", lambda m: m.wsl(), refuses(100, "nvml.init=!17\n"), libraries={"folder": "root/usr/lib/wsl/lib"}
     ),
-    Rig("driver.nvml_no_permission", driven, refuses(999, "nvml.init=!4\n")),
-    Rig("driver.nvml_not_loaded", driven, refuses(100, "nvml.init=!9\n")),
-    Rig("driver.nvml_unknown", driven, refuses(999, "nvml.init=!999\n")),
+    Rig("driver.nvml_refused", driven, refuses(999, "nvml.init=!4\n")),
+    Rig("driver.nvml_refused", driven, refuses(100, "nvml.init=!9\n")),
+    Rig("driver.nvml_refused", driven, refuses(999, "nvml.init=!999\n")),
     Rig("driver.nvml_refused", driven, refuses(999, "nvml.init=!20\n")),
     # cuInit
     Rig("driver.hung", driven, f"{ONE_CARD}cuda.init=hang\n"),
-    Rig("driver.crashed", driven, f"{ONE_CARD}cuda.init=crash\n"),
+    Rig("driver.hung", driven, f"{ONE_CARD}cuda.init=crash\n"),
     Rig("gpu.mig_empty", driven, refuses(100, "mig=1\n")),
     Rig("driver.no_device", driven, refuses(100)),
     Rig("driver.out_of_memory", driven, refuses(2)),
     Rig("driver.uvm_missing", without_uvm, refuses(999)),
     Rig("driver.unknown_error", driven, refuses(999)),
-    Rig("driver.hmm", lambda m: m.card().module(hmm="N").on_disk().nodes().libraries(), refuses(3), certainty="strong"),
     Rig(
-        "driver.hmm",
+        "driver.not_initialised",
+        lambda m: m.card().module(hmm="N").on_disk().nodes().libraries(),
+        refuses(3),
+        certainty="strong",
+    ),
+    Rig(
+        "driver.not_initialised",
         logged("nvidia-uvm: request_free_mem_region() err -34"),
         refuses(3),
         certainty="proof",
@@ -288,11 +296,10 @@ RIGS = (
     Rig("gpu.unavailable", driven, refuses(46, "compute_mode=2\n"), certainty="proof", name="unavailable: prohibited"),
     Rig("gpu.unavailable", driven, refuses(46), certainty="hint", name="unavailable: no mode explains it"),
     Rig("driver.toolchain", driven, refuses(222)),
-    Rig("driver.not_permitted", driven, refuses(800)),
+    Rig("driver.not_supported", driven, refuses(800)),
     Rig("driver.not_supported", driven, refuses(801)),
-    Rig("driver.confidential", lambda m: m.driven().write({"dev/sev-guest": ""}), refuses(802)),
     Rig(
-        "driver.confidential",
+        "driver.fabric",
         lambda m: m.driven().switch(),
         refuses(802, "confidential=1\nconfidential.ready=0\n"),
         certainty="proof",
@@ -310,9 +317,9 @@ RIGS = (
     Rig("mps.unreachable", driven, refuses(805), {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}),
     Rig("mps.unreachable", driven, refuses(806), name="mps unreachable: 806"),
     Rig("mps.not_ready", driven, refuses(807)),
-    Rig("mps.full", driven, refuses(808)),
-    Rig("mps.full", driven, refuses(809), name="mps full: connections"),
-    Rig("mps.ended", driven, refuses(810)),
+    Rig("mps.not_ready", driven, refuses(808)),
+    Rig("mps.not_ready", driven, refuses(809), name="mps full: connections"),
+    Rig("mps.not_ready", driven, refuses(810)),
     Rig("driver.refused", driven, refuses(1)),
     # above, by what is read below
     Rig(
@@ -321,7 +328,7 @@ RIGS = (
         f"{ONE_CARD}compute_mode=3\nprocesses=4242:1000\n",
         torch={"devices": 1, "error": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"},
     ),
-    Rig("jetson.wheel", jetson, f"{ONE_CARD}nvml.init=!12\n"),
+    Rig("torch.sees_none", jetson, f"{ONE_CARD}nvml.init=!12\n"),
 )
 
 
@@ -432,7 +439,7 @@ def wsl_without_driver(machine: FakeMachine) -> None:
 BESIDE = (
     Rig("library.nvml_missing", driven, "cuda.order=0\n", torch=WORKING, libraries={"nvml": False}),
     Rig("driver.mismatch", driven, "cuda.order=0\nnvml.init=!18\n", torch=WORKING),
-    Rig("driver.nvml_unknown", driven, "cuda.order=0\nnvml.init=!999\n", torch=WORKING),
+    Rig("driver.nvml_refused", driven, "cuda.order=0\nnvml.init=!999\n", torch=WORKING),
     Rig("driver.nvml_hung", driven, "cuda.order=0\nnvml.init=hang\n", torch=WORKING),
     Rig(
         "gpu.fallen_off",
@@ -457,7 +464,7 @@ def test_a_wsl_with_anothers_gpu_is_no_fault(
 ) -> None:
     answer, findings = diagnosed(Rig("", wsl_without_driver, "", libraries={"nvml": False, "cuda": False}))
     assert answer.first is None
-    assert [finding.verdict for finding in findings if finding.id == "wsl.no_driver"] == ["info"]
+    assert findings[-1].id == "doctor.no_gpu" and "in Windows" in (findings[-1].fix or "")
 
 
 def test_cards_of_another_maker_and_none_at_all_are_no_fault(

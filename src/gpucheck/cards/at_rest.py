@@ -7,8 +7,9 @@ where NVML does not report the figure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpucheck import units, xid
 from gpucheck.cards.card import (
@@ -54,19 +55,13 @@ REPLACE = "drain the node and replace the GPU"
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
-def _times(error: XidError) -> tuple[str, str]:
-    """When an error was last in the log and how often, in words; empty where that is not known, or once."""
-    last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
-    return last, f"{error.count} times" if error.count > 1 else ""
-
-
 def verdict_of(error: XidError) -> Verdict:
     """By NVIDIA's catalogue; a remark once the GPU was reset."""
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
 
 
 def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
-    """The log entries of the GPU at this PCI address; None for none. What sums up others (154, 45) stands behind them.
+    """The log entries of the GPU at this PCI address; None for none. Those that sum up others (154, 45) come last.
 
     The message has the worst error and when it was, what the driver asks for, and the other numbers that count.
     """
@@ -74,34 +69,37 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     if not mine:
         return None
     mine.sort(key=lambda error: (_BY_GRAVITY.index(verdict_of(error)), error.number in (45, RECOVERY)))
-    worst = mine[0]
-    known = xid.BY_NUMBER.get(worst.number)
-    # What the driver itself says that the GPU needs (Xid 154), where that still holds.
+    worst, known = mine[0], xid.BY_NUMBER.get(mine[0].number)
+    # The driver's own wish (Xid 154), where it still holds.
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
-    grave = (error for error in mine[1:] if verdict_of(error) != "info" and error.action is None)
-    others = dict.fromkeys(error.number for error in grave)
-    wish = f"asks for: {(asked or '').replace('_', ' ')}"
-    what = wish if asked and worst.action else known.what if known else ""
+    wish = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
+    others = [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]
     parts = (
-        ", ".join(part for part in (what, *_times(worst)) if part),
+        _when(wish if asked and worst.action else known.what if known else "", worst),
         f"Xid {RECOVERY} {wish}" if asked and not worst.action else "",
-        f"also Xid {', '.join(map(str, others))}" if others else "",
+        _also("Xid", others),
         "before the driver was reloaded" if worst.is_past else "",
     )
     rows = [
-        {
-            "xid": error.number,
-            "pci_address": error.pci_address,
-            "count": error.count,
-            "at": error.at,
-            "action": error.action,
-            "is_past": error.is_past,
-            "nvidia": xid.BY_NUMBER[error.number].action if error.number in xid.BY_NUMBER else None,
-        }
+        {"xid": error.number, "nvidia": getattr(xid.BY_NUMBER.get(error.number), "action", None), **to_json(error)}
         for error in mine
     ]
-    message = "; ".join(part for part in parts if part)
-    return Said(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
+    return Said(verdict_of(worst), f"Xid {worst.number}", _joined(parts), _fix(worst, asked), {"xids": rows})
+
+
+def _when(what: str, error: XidError) -> str:
+    """The meaning of an error, when it was last in the log, and how often."""
+    last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
+    return _joined((what, last, f"{error.count} times" if error.count > 1 else ""), ", ")
+
+
+def _also(kind: str, errors: Sequence[XidError]) -> str:
+    numbers = dict.fromkeys(str(error.number) for error in errors)
+    return f"also {kind} {', '.join(numbers)}" if numbers else ""
+
+
+def _joined(parts: Iterable[str | None], between: str = "; ") -> str:
+    return between.join(part for part in parts if part)
 
 
 def _fix(worst: XidError, asked: str | None) -> str | None:
@@ -115,20 +113,17 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
     return f"{xid.SOURCE}, number {worst.number}" if known is None else known.step
 
 
-def of_card(device: Device, facts: Facts) -> Said | None:
-    return story(address_of(device, facts), facts.xids or ())
-
-
 def beside(device: Device, facts: Facts) -> Said | None:
     """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
     remark."""
-    said = of_card(device, facts)
+    said = story(address_of(device, facts), facts.xids or ())
     return None if said is None or said.verdict == "info" else said
 
 
 def logged(device: Device, facts: Facts) -> Said | None:
     """The card's Xid errors, where nothing else is said of it that they are the cause of."""
-    return None if is_dead(device) or device.recovery_action not in (None, "none") else of_card(device, facts)
+    told = is_dead(device) or device.recovery_action not in (None, "none")
+    return None if told else story(address_of(device, facts), facts.xids or ())
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
@@ -151,19 +146,16 @@ def switches(facts: Facts) -> list[Finding]:
     errors = facts.driver.sxids or () if facts.driver is not None else ()
     found = []
     for address in dict.fromkeys(error.pci_address for error in errors):
-        rated = sorted(
-            ((_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address),
-            key=lambda pair: _BY_GRAVITY.index(pair[0].verdict),
-        )
-        (meaning, worst), others = rated[0], [one for rate, one in rated[1:] if rate.verdict != "info"]
+        rated = [(_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address]
+        rated.sort(key=lambda pair: _BY_GRAVITY.index(pair[0].verdict))
+        meaning, worst = rated[0]
         parts = (
-            ", ".join(part for part in (worst.text, meaning.what) if part),
-            *_times(worst),
-            f"also SXid {', '.join(str(other.number) for other in others)}" if others else "",
+            _when(_joined((worst.text, meaning.what), ", "), worst),
+            _also("SXid", [error for rating, error in rated[1:] if rating.verdict != "info"]),
             "before the NVSwitch was set up again" if worst.is_past else "",
         )
-        rows = [to_json(one) for _, one in rated]
-        message = f"NVSwitch {address}: {'; '.join(part for part in parts if part)}"
+        rows = [to_json(error) for _, error in rated]
+        message = f"NVSwitch {address}: {_joined(parts)}"
         fix = None if meaning.verdict == "info" else meaning.fix
         found.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
     return found
@@ -203,28 +195,14 @@ def log_unread(facts: Facts) -> Finding | None:
 
 # -- what NVML proves --------------------------------------------------------------------------------------------------
 
-# A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on, and beyond
-# 15 after uncorrected errors where another one came within the week.
+# A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on.
 MOST_RETIRED_PAGES = 63
-MANY_UNCORRECTED_PAGES = 15
 # DCGM's diagnostics fail from so many rows on that were replaced after uncorrected errors; its health check warns.
-MANY_REMAPPED_ROWS = 512
+DCGM_ROWS = 512
 # What a verdict on a card depends on, here and in the doctor; and its processes.
 HEALTH = (
-    "uuid",
-    "memory_total_bytes",
-    "memory_used_bytes",
-    "clock_reasons",
-    "ecc",
-    "sram_ecc",
-    "remapped_rows",
-    "retired_pages",
-    "recovery_action",
-    "mig",
-    "fabric",
-    "nvlinks",
-    "persistence_mode",
-    "compute_mode",
+    *("uuid", "memory_total_bytes", "memory_used_bytes", "clock_reasons", "ecc", "sram_ecc", "remapped_rows"),
+    *("retired_pages", "recovery_action", "mig", "fabric", "nvlinks", "persistence_mode", "compute_mode"),
 )
 # Who uses the card and how much of it is withheld in containers, by NVML of every card that is divided into instances:
 # that tells of what one may ask, not of the card.
@@ -232,19 +210,12 @@ WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
 # What a GPU that cannot be used answers, by its state: title, message and what to do.
+_INTERRUPTS = "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine"
 DEAD = {
     "lost": ("lost", "off the PCI bus or not answering", FIX["lost"]),
     "reset required": ("reset needed", "NVML refuses the GPU until it is reset", RESET),
-    "no power": (
-        "power cable not connected",
-        "NVML reports that its power cables are not attached properly",
-        POWER_CABLES,
-    ),
-    "no interrupts": (
-        "interrupts do not arrive",
-        "the driver found a problem with its interrupts",
-        "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine",
-    ),
+    "no power": ("power cable not connected", "NVML reports that its power cables are not attached", POWER_CABLES),
+    "no interrupts": ("interrupts do not arrive", "the driver found a problem with its interrupts", _INTERRUPTS),
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
@@ -254,20 +225,18 @@ LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", 
 
 def answers(device: Device, facts: Facts) -> Said | None:
     """Return whether the card answers its driver."""
-    state = device.state or ""
+    state, silent = device.state or "", _silent(device, facts)
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
     if state.startswith(NOT_ANSWERING):
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
         return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({state})", HUNG)
-    silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
         return _dead(device, facts, "not answering", message, HUNG)
-    if device.nvml_index is None or device.uuid is None or is_not_read(device):
-        return None
-    return Said("pass", "NVML answers")
+    was_read = device.nvml_index is not None and device.uuid is not None and not is_not_read(device)
+    return Said("pass", "NVML answers") if was_read else None
 
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
@@ -275,17 +244,15 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
     cause = beside(device, facts)
     if cause is not None:
         fix = cause.fix or fix
-        message += f"{_identity(device, facts)}; {cause.title}: {cause.message}"
-    else:
-        message += _identity(device, facts)
-        # Where the log was read it has nothing more to say.
-        fix = f"{LOOK}; then {fix}" if facts.xids is None and title in ("lost", "not answering") else fix
+    elif facts.xids is None and title in ("lost", "not answering"):
+        fix = f"{LOOK}; then {fix}"
+    because = f"; {cause.title}: {cause.message}" if cause is not None else ""
     evidence = {
         "state": device.state,
         "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
         **(cause.evidence if cause is not None else {}),
     }
-    return Said("fail", title, message, fix, evidence)
+    return Said("fail", title, f"{message}{_identity(device, facts)}{because}", fix, evidence)
 
 
 def is_not_read(device: Device) -> bool:
@@ -309,11 +276,11 @@ def _identity(device: Device, facts: Facts) -> str:
     """Return what names the card at the rack, as last known."""
     if device.pci_address is None and device.serial is None:
         probable = address_of(device, facts)
-        if probable is not None:
-            return f" (probably {probable})"
-        return f" ({device.uuid})" if device.uuid is not None else ""
-    serial = f"serial {device.serial}" if device.serial is not None else None
-    return f" ({', '.join(part for part in (device.pci_address, serial) if part is not None)})"
+        name = f"probably {probable}" if probable is not None else device.uuid
+    else:
+        serial = f"serial {device.serial}" if device.serial is not None else None
+        name = _joined((device.pci_address, serial), ", ")
+    return f" ({name})" if name is not None else ""
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
@@ -331,35 +298,33 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
     return Said("fail", title, f"NVML's recovery action is {action}{because}", fix, evidence)
 
 
+Row = tuple[object, Verdict, str, str, str | None]
+
+
+def _first(evidence: dict[str, Any], well: str, *rows: Row) -> Said:
+    """The first row that holds, as verdict, title, message and fix; `well` passes where none does."""
+    for holds, verdict, title, message, fix in rows:
+        if holds:
+            return Said(verdict, title, message, fix, evidence)
+    return Said("pass", well, evidence=evidence)
+
+
 def remapped_rows(device: Device, facts: Facts) -> Said | None:
-    """Faulty rows of memory that were, or could not be, replaced."""
-    rows = device.remapped_rows
+    """Faulty rows of memory that were, or could not be, replaced, and banks where the next one cannot be."""
+    rows, full = device.remapped_rows, device.remap_banks.none if device.remap_banks is not None else 0
     if rows is None:
         return None
-    evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable, "pending": rows.pending}
-    if rows.failed:
-        return Said("fail", "row remap failed", "no spare replaces a faulty memory row", REPLACE, evidence)
-    if rows.pending:
-        message = "a faulty memory row stays in use until the next reset"
-        return Said("warn", "row remap pending", message, DRAIN_AND_RESET, evidence)
-    if rows.uncorrectable >= MANY_REMAPPED_ROWS:
-        message = f"after uncorrected errors; DCGM fails a GPU at {MANY_REMAPPED_ROWS}"
-        return Said("warn", f"{rows.uncorrectable} rows remapped", message, "replace the GPU", evidence)
-    return Said("pass", "no row remap failed", evidence=evidence)
-
-
-def remap_banks(device: Device, facts: Facts) -> Said | None:
-    """A bank of memory without a spare row: the next faulty row of it cannot be replaced."""
-    banks = device.remap_banks
-    # Some cards that cannot replace rows answer zeros.
-    if banks is None or not any((banks.max, banks.high, banks.partial, banks.low, banks.none)):
-        return None
-    evidence = {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")}
-    if banks.none:
-        title = f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows"
-        message = "the next faulty memory row there cannot be replaced"
-        return Said("warn", title, message, "plan to replace the GPU", evidence)
-    return Said("pass", "spare rows left in every bank", evidence=evidence)
+    evidence = {name: getattr(rows, name) for name in ("correctable", "uncorrectable", "pending")}
+    spares = f"{full} memory bank{'s' * (full != 1)} without spares"
+    title, many = f"{rows.uncorrectable} rows remapped", f"after uncorrected errors; DCGM fails a GPU at {DCGM_ROWS}"
+    return _first(
+        {**evidence, "banks_without_spares": full},
+        "no row remap failed",
+        (rows.failed, "fail", "row remap failed", "no spare replaces a faulty memory row", REPLACE),
+        (rows.pending, "warn", "row remap pending", "a faulty row stays in use until the next reset", DRAIN_AND_RESET),
+        (rows.uncorrectable >= DCGM_ROWS, "warn", title, many, "replace the GPU"),
+        (full, "warn", spares, "the next faulty row there cannot be replaced", "plan to replace the GPU"),
+    )
 
 
 def sram_ecc(device: Device, facts: Facts) -> Said | None:
@@ -370,13 +335,14 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
     now, ever = sram.volatile_parity + sram.volatile_secded, sram.aggregate_parity + sram.aggregate_secded
     evidence = {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources}
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
-    if sram.threshold_exceeded:
-        message = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
-        return Said("fail", "SRAM errors over the threshold", message, REPLACE, evidence)
-    if now:
-        message = f"results since driver load may be wrong{f' (in its life: {where})' if where else ''}"
-        return Said("fail", f"{now} uncorrected SRAM error{'s' * (now != 1)}", message, FIX["ecc"], evidence)
-    return Said("pass", "no uncorrected SRAM error", evidence=evidence)
+    errors = f"{now} uncorrected SRAM error{'s' * (now != 1)}"
+    ever_said = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
+    return _first(
+        evidence,
+        "no uncorrected SRAM error",
+        (sram.threshold_exceeded, "fail", "SRAM errors over the threshold", ever_said, REPLACE),
+        (now, "fail", errors, f"results since driver load may be wrong; {ever_said}", FIX["ecc"]),
+    )
 
 
 def retired_pages(device: Device, facts: Facts) -> Said | None:
@@ -386,21 +352,29 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending}
     total = (pages.corrected or 0) + (pages.uncorrected or 0)
-    if total >= MOST_RETIRED_PAGES:
-        message = f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}"
-        return Said("fail", f"{total} memory pages retired", message, REPLACE, evidence)
-    if (pages.uncorrected or 0) > MANY_UNCORRECTED_PAGES:
-        return Said(
-            "warn",
-            f"{pages.uncorrected} memory pages retired",
-            f"after uncorrected errors; DCGM fails a GPU beyond {MANY_UNCORRECTED_PAGES} if one occurred this week",
-            "run gpucheck devices again in a week; if the count grew, replace the GPU",
-            evidence,
-        )
-    if pages.pending:
-        message = "a faulty memory page stays in use until the next reset"
-        return Said("warn", "memory page retirement pending", message, RESET, evidence)
-    return Said("pass", f"{total} memory pages retired" if total else "no memory page retired", evidence=evidence)
+    title, message = f"{total} memory pages retired", f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}"
+    waits = "a faulty memory page stays in use until the next reset"
+    return _first(
+        evidence,
+        title if total else "no memory page retired",
+        (total >= MOST_RETIRED_PAGES, "fail", title, message, REPLACE),
+        (pages.pending, "warn", "memory page retirement pending", waits, RESET),
+    )
+
+
+def ecc(device: Device, facts: Facts) -> Said | None:
+    """Memory errors since the driver was loaded; NVIDIA publishes no limit for corrected ones."""
+    count = device.ecc.volatile_uncorrected if device.ecc is not None else None
+    if device.ecc is None or count is None:
+        return None
+    corrected, wrong = device.ecc.volatile_corrected or 0, "results since driver load may be wrong"
+    plural, of_corrected = "s" * (count != 1), "s" * (corrected != 1)
+    return _first(
+        {"volatile_uncorrected": count, **({"volatile_corrected": corrected} if corrected else {})},
+        "no uncorrected memory error",
+        (count, "fail", f"{count} uncorrected memory error{plural}", wrong, FIX["ecc"]),
+        (corrected, "info", f"{corrected} corrected memory error{of_corrected}", "since the driver was loaded", None),
+    )
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
@@ -430,13 +404,9 @@ def unread(device: Device, facts: Facts) -> Said | None:
     for name, reason in missing.items():
         # Of many links one word.
         reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
-    return Said(
-        "inconclusive",
-        "health partly unread",
-        "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()),
-        "run gpucheck devices again; if it persists, sudo dmesg | grep Xid",
-        {"unread": missing},
-    )
+    message = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+    fix = "run gpucheck devices again; if it persists, sudo dmesg | grep Xid"
+    return Said("inconclusive", "health partly unread", message, fix, {"unread": missing})
 
 
 def _withheld(device: Device, facts: Facts) -> Said:
@@ -466,36 +436,16 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 
 def busy_alone(device: Device, facts: Facts) -> Said | None:
-    """A card that is fully busy in two readings, with no process on it; a container does not see its host's."""
+    """A card that is fully busy in two readings, with no process on it; a container does not see its host's.
+
+    One reading may have met a process that is about to end, or the scrubbing of memory at the driver's start.
+    """
     host, grown = facts.host or Host(), device.changes
-    if (device.utilization_percent or 0) < 100 or device.processes != () or host.container or host.system != "Linux":
+    if device.processes != () or host.container or host.wsl or host.system != "Linux" or grown is None:
         return None
-    # With a hidden process, or the scrubbing of its memory at the driver's start, it looks the same for a moment.
-    if (
-        host.wsl
-        or grown is None
-        or (grown.utilization_before_percent or 0) < 100
-        or grown.span_s < BETWEEN_UNEXPLAINED_S
-    ):
+    least = min(device.utilization_percent or 0, grown.utilization_before_percent or 0)
+    if least < 100 or grown.span_s < BETWEEN_UNEXPLAINED_S:
         return None
     fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
     message = f"in two readings {units.duration(grown.span_s)} apart"
-    return Said(
-        "warn", "100 % busy without a process", message, fix, {"utilization_percent": device.utilization_percent}
-    )
-
-
-def ecc(device: Device, facts: Facts) -> Said | None:
-    """Uncorrected memory errors since the driver was loaded."""
-    count = device.ecc.volatile_uncorrected if device.ecc is not None else None
-    if count is None:
-        return None
-    evidence = {"volatile_uncorrected": count}
-    if count:
-        title = f"{count} uncorrected memory error{'s' * (count != 1)}"
-        return Said("fail", title, "results since driver load may be wrong", FIX["ecc"], evidence)
-    if device.ecc is not None and (corrected := device.ecc.volatile_corrected):
-        evidence["volatile_corrected"] = corrected
-        title = f"{corrected} corrected memory error{'s' * (corrected != 1)}"
-        return Said("info", title, "since the driver was loaded; NVIDIA publishes no limit", None, evidence)
-    return Said("pass", "no uncorrected memory error", evidence=evidence)
+    return Said("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})

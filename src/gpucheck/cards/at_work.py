@@ -8,12 +8,11 @@ clock reason counts if both have it, and counters tell what happened in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, sisters, usual
+from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, sisters
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
@@ -45,16 +44,12 @@ SETTINGS = {
     "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
 POWER_CAP = "sw_power_cap"
-# The fix by what protects the card; against heat it is cooling.
-MENDS = dict.fromkeys(("power brake", "power"), FIX["power"])
-# A choice: H100s that are cool have been seen to tell a margin of zero, which nobody can mean at less than this.
-PLAUSIBLY_HOT = 80.0
+# The fix by what protects the card.
+MENDS = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
 # A clock this close to the highest is the highest: NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
 # A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; for a remark where nothing does.
 LOW_CLOCK = 0.5
-# A choice: memory and regulators run up to 20 °C above the GPU. Where the card tells no limit, none has one so low.
-COLD_MARGIN, COLD = 25.0, 50.0
 # A choice: what costs so much of the clock is on the screen, whatever it is.
 COSTLY = 0.2
 # A card that others keep busy for all of the time has no reason to run so far below its highest clock.
@@ -70,15 +65,13 @@ LEAST_SHARE = 0.01
 PROTECTING = ("thermal", "reliability")
 COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
 MINUTES_OF_A_DAY = 24 * 60
-# Fans of many cards stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
-# failure.
-WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
-# What ends a lock, by the first architecture that can be locked; NVML does not tell whether it is. Application clocks
-# are deprecated, and gone with CUDA 14.
+# A fan that stands still this close to the slowdown is a failure; below about 60 °C many do.
+CLOSE_TO_SLOWDOWN = 10.0
 RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+# NVML does not tell whether a clock is locked.
 _UNLOCKS = {
-    "clock": ("7.0", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
-    "memory clock": ("8.0", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
+    "clock": "sudo nvidia-smi -i {card} --reset-gpu-clocks",
+    "memory clock": "sudo nvidia-smi -i {card} --reset-memory-clocks",
 }
 _RESEAT = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
 
@@ -132,8 +125,8 @@ def _cost(device: Device) -> str:
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"
-    lower = "no loss now" if now >= AT_HIGHEST * most else f"({units.percent(1 - now / most)} lower)"
-    return f"{_clock(device)}{',' * lower.startswith('no')} {lower}"
+    lower = ", no loss now" if now >= AT_HIGHEST * most else f" ({units.percent(1 - now / most)} lower)"
+    return f"{_clock(device)}{lower}"
 
 
 def _power(device: Device) -> str:
@@ -156,30 +149,27 @@ def cost(device: Device) -> float:
 
 
 def throttled(device: Device, facts: Facts) -> Said | None:
-    """A working card that is throttled to protect it: `fail` where two readings show it."""
+    """A card that is throttled to protect it: `fail` where it works and two readings show it.
+
+    On a card that does little, a reason that flashes as clocks change counts only if both readings have it.
+    """
+    does, lasting = work(device), _lasting(device)
     named = [name for name in PROTECTS if name in reasons(device)]
-    if not named or work(device) != "busy":
+    if does != "busy":
+        named = [name for name in named if name in AT_REST_HOT or name in lasting]
+    if not named:
         return None
-    lasting = any(name in HARDWARE for name in _lasting(device))
-    counted = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
+    held = does == "busy" and any(name in HARDWARE for name in lasting)
+    by, now = PROTECTS[named[0]], device.temperature_celsius
     # Under load there are many readings, and who took them counts.
-    counted = "" if device.state == UNDER_LOAD else counted
-    by, parts = _by(device, named), (_cost(device), _warmth(device, named), counted)
-    return _said(device, "fail" if lasting else "warn", f"throttled by {by}", *parts, fix=MENDS.get(by, FIX["heat"]))
-
-
-def slowed_down(device: Device, facts: Facts) -> Said | None:
-    """A card that does little or nothing and is throttled."""
-    does = work(device)
-    named = [name for name in AT_REST_HOT if name in reasons(device)]
-    # What flashes as clocks change does so in one reading.
-    named += [name for name in PROTECTS if name in _lasting(device) and name not in named]
-    if not named or does == "busy":
-        return None
-    by = _by(device, named)
-    title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
-    parts = (_warmth(device, named), _busy(device), ", ".join(named))
-    return _said(device, "warn", title, *parts, fix=MENDS.get(by, FIX["heat"]))
+    counted = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
+    parts = (
+        _cost(device) if does == "busy" else _busy(device),
+        "" if now is None else f"{now:.0f} °C",
+        "" if device.state == UNDER_LOAD else counted,
+    )
+    title = f"throttled by {by}{' while idle' * (does == 'idle')}"
+    return _said(device, "fail" if held else "warn", title, *parts, fix=MENDS[by])
 
 
 def throttles_at(device: Device) -> float | None:
@@ -187,23 +177,6 @@ def throttles_at(device: Device) -> float | None:
     return min(
         (limit for limit in (device.gpu_max_celsius, device.slowdown_celsius) if limit is not None), default=None
     )
-
-
-def _by(device: Device, named: list[str]) -> str:
-    """Return what protects the card: where the hardware does not say, and the card is cold, it is power."""
-    by, limit, now = PROTECTS[named[0]], throttles_at(device), device.temperature_celsius
-    cold = now is not None and now < (COLD if limit is None else limit - COLD_MARGIN)
-    return "power" if by == "heat or power" and cold else by
-
-
-def _warmth(device: Device, named: list[str]) -> str:
-    """The temperature; where the GPU is far from its limit, what else may be hot."""
-    now, limit = device.temperature_celsius, throttles_at(device)
-    if now is None:
-        return ""
-    if PROTECTS[named[0]] != "heat" or limit is None or now >= limit - 5.0:
-        return f"{now:.0f} °C"
-    return f"{now:.0f} °C of {limit:.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
@@ -215,18 +188,9 @@ def violations(device: Device, facts: Facts) -> Said | None:
     held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
     # Where NVML names no reason now, nothing else says why the clock is low.
     lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
-    by = f" by {', '.join(shares).replace('_', ' ')}" if lost >= COSTLY and verdict == "info" else ""
-    return _said(
-        device,
-        verdict,
-        f"clock limited{by}",
-        f"{held} of the last {units.duration(grown.span_s)}",
-        _cost(device),
-        fix=FIX["heat"] if "thermal" in shares else None,
-        shares=shares,
-        span_s=grown.span_s,
-        cost=lost,
-    )
+    parts = (f"{held} of the last {units.duration(grown.span_s)}", _cost(device))
+    fix = FIX["heat"] if "thermal" in shares else None
+    return _said(device, verdict, "clock limited", *parts, fix=fix, shares=shares, span_s=grown.span_s, cost=lost)
 
 
 def _shares(device: Device) -> dict[str, float]:
@@ -241,62 +205,31 @@ def _shares(device: Device) -> dict[str, float]:
 def fan(device: Device, facts: Facts) -> Said | None:
     """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
     now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
-    if device.fan_percent != 0 or now is None:
-        return None
-    title = f"fan at 0 %, {now:.0f} °C"
     by_heat = any(PROTECTS.get(name) == "heat" for name in reasons(device))
-    if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
-        message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
-        return _said(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
-    turning = [
-        card.fan_percent
-        for card in sisters(device, facts)
-        if card.fan_percent and card.temperature_celsius is not None and card.temperature_celsius <= now
-    ]
-    lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
-    if now < WARM or not (turning or lasts):
+    is_close = now is not None and limit is not None and now >= limit - CLOSE_TO_SLOWDOWN
+    if device.fan_percent != 0 or now is None or not (by_heat or is_close):
         return None
-    message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
-    return _said(device, "info", title, message, fan_percent=0.0)
+    message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
+    return _said(device, "fail", f"fan at 0 %, {now:.0f} °C", message, fix=FIX["heat"], fan_percent=0.0)
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
     """The GPU or its memory has reached one of the card's temperature limits."""
-    now, left = device.temperature_celsius, device.temperature_margin_celsius
-    steps = (
-        (device.gpu_max_celsius, "the driver lowers the clock"),
-        (device.slowdown_celsius, "the hardware lowers the clock"),
-        (device.shutdown_celsius, "the GPU shuts down"),
+    gpu, memory = device.temperature_celsius, device.memory_temperature_celsius
+    steps: tuple[tuple[str, float | None, float | None, Verdict, str], ...] = (
+        ("", gpu, device.shutdown_celsius, "fail", "the GPU shuts down"),
+        ("", gpu, device.slowdown_celsius, "warn", "the hardware lowers the clock"),
+        ("", gpu, device.gpu_max_celsius, "warn", "the driver lowers the clock"),
+        ("memory ", memory, device.memory_max_celsius, "warn", "the driver lowers the clock"),
     )
-    limits = sorted((limit, what) for limit, what in steps if limit is not None)
-    evidence = {"limits_celsius": [limit for limit, _ in limits], "margin_celsius": left}
-    if now is not None and not limits and left is not None and left <= 0 and now >= PLAUSIBLY_HOT:
-        message = f"NVML's margin before throttling is {left:.0f} °C"
-        return _said(device, "warn", f"{now:.0f} °C, no margin left", message, fix=FIX["heat"], **evidence)
-    if now is not None and limits and now >= limits[0][0]:
-        off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
-        message = [what for limit, what in limits if now >= limit][-1]
-        title = f"{now:.0f} °C, limit {limits[0][0]:.0f} °C"
-        return _said(device, "fail" if off else "warn", title, message, fix=FIX["heat"], **evidence)
-    memory, most = device.memory_temperature_celsius, device.memory_max_celsius
-    if memory is None or most is None or memory < most:
-        return None
-    title = f"memory {memory:.0f} °C, limit {most:.0f} °C"
-    evidence = {"memory_temperature_celsius": memory, "memory_max_celsius": most}
-    return _said(device, "warn", title, "the driver lowers the clock", fix=FIX["heat"], **evidence)
+    for part, now, limit, verdict, does in steps:
+        if now is not None and limit is not None and now >= limit:
+            title = f"{part}{now:.0f} °C, limit {limit:.0f} °C"
+            return _said(device, verdict, title, does, fix=FIX["heat"], limits_celsius=[limit])
+    return None
 
 
 # --- how fast it may go -----------------------------------------------------------------------------------------------
-
-
-def _of_default(device: Device) -> str:
-    """Return how the power limit compares with the GPU's default; where one of them is unknown, what shows it."""
-    limit, default = device.power_limit_w, device.power_limit_default_w
-    if limit is None or default is None:
-        return "nvidia-smi -q -d POWER shows whether the limit is the default"
-    if round(limit) == round(default):
-        return f"the limit is the default, {default:.0f} W"
-    return f"the limit is {limit:.0f} W, the default {default:.0f} W"
 
 
 def power_limited(device: Device, facts: Facts) -> Said | None:
@@ -306,34 +239,31 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
     if work(device) != "busy" or not (POWER_CAP in reasons(device) or inferred):
         return None
-    parts = (_power(device), _busy(device), _cost(device), _of_default(device))
+    limit = f"default {device.power_limit_default_w:.0f} W" if device.power_limit_default_w is not None else ""
+    parts = (_power(device), _busy(device), _cost(device), limit)
     if drawn is not None and drawn < FAR_BELOW_LIMIT and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"
         return _said(device, "warn", "power cap far below the limit", *parts, fix=fix)
     return _said(device, "info", "clock limited by power", *parts, cost=cost(device))
 
 
-def _is_at_applications(device: Device) -> bool:
-    """Return whether the clock stands at the application clock."""
+def _application_clock(device: Device) -> tuple[float | None, bool]:
+    """The share of its default that the application clock is set to, and whether the clock stands at it."""
     now, set_to = device.sm_clock_hz, device.application_sm_clock_hz
-    return now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
-
-
-def is_held_by_applications(device: Device) -> bool:
-    """Return whether application clocks below their default hold the clock."""
-    low = _share(device.application_sm_clock_hz, device.default_application_sm_clock_hz)
-    return low is not None and low < AT_HIGHEST and _is_at_applications(device)
+    stands = now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
+    return _share(set_to, device.default_application_sm_clock_hz), stands
 
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
     """A setting lowers a working card's clock."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
-    if not named or work(device) != "busy" or low_clock(device, facts) is not None:
+    slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
+    if not named or not slower or work(device) != "busy" or low_clock(device, facts) is not None:
         return None
-    slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
-    fix = RESET_APPLICATIONS if slower and is_held_by_applications(device) else None
-    as_it_came = _share(device.application_sm_clock_hz, device.default_application_sm_clock_hz) or 0.0
-    costly = cost(device) >= COSTLY and as_it_came < AT_HIGHEST
+    share, stands = _application_clock(device)
+    is_default = (share or 0.0) >= AT_HIGHEST
+    fix = RESET_APPLICATIONS if stands and share is not None and not is_default else None
+    costly = cost(device) >= COSTLY and not is_default
     parts = (", ".join(named), _busy(device), _cost(device))
     title = "clock limited by a setting"
     return _said(device, "warn" if costly else "info", title, *parts, fix=fix, cost=cost(device))
@@ -344,25 +274,23 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     # The bit of application clocks tells nothing of a lock, where those are as they came.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     held = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
-    if not _is_wholly_busy(device) or explained or held or _shares(device) or _is_at_applications(device):
+    if not _is_wholly_busy(device) or explained or held or _shares(device) or _application_clock(device)[1]:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
-    low = []
+    low: dict[str, tuple[str, str]] = {}
     for name, clock in (("clock", "sm_clock_hz"), ("memory clock", "memory_clock_hz")):
         now, most = getattr(device, clock), getattr(device, f"max_{clock}")
         reference = _reference(device, clock, facts)
         if now is not None and reference is not None and now <= (1 - COSTLY) * reference[0]:
-            low.append((name, f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz", reference[1]))
+            low[name] = (f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz", reference[1])
     if not low:
         # A boost that many never reach: without sisters and a default nobody knows what is usual.
         alone = _reference(device, "sm_clock_hz", facts) is None and cost(device) > 1 - LOW_CLOCK
         return _said(device, "info", _clock(device), _busy(device), why) if alone else None
-    can = [name for name, _, _ in low if _is_from(_UNLOCKS[name][0], device)]
-    why += ": it may be locked, which NVML cannot read" if can else ""
-    titles, besides = [title for _, title, _ in low], dict.fromkeys(beside for _, _, beside in low)
-    parts = (", ".join(titles[1:]), *besides, _busy(device), _power(device), why)
-    fix = "; ".join(_UNLOCKS[name][1] for name in can) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
-    return _said(device, "warn", titles[0], *parts, fix=fix)
+    titles, besides = zip(*low.values(), strict=True)
+    why += ": it may be locked, which NVML cannot read"
+    parts = (", ".join(titles[1:]), *dict.fromkeys(besides), _busy(device), _power(device), why)
+    return _said(device, "warn", titles[0], *parts, fix="; ".join(_UNLOCKS[name] for name in low))
 
 
 def _is_wholly_busy(device: Device) -> bool:
@@ -391,57 +319,38 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
     return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
 
 
-def _is_from(capability: str, device: Device) -> bool:
-    """Return whether the card is of this architecture or newer; also where that is not known."""
-    own = device.compute_capability
-    return own is None or tuple(map(int, own.split("."))) >= tuple(map(int, capability.split(".")))
-
-
 # --- the PCIe link ----------------------------------------------------------------------------------------------------
 
 
-def link_width(device: Device, facts: Facts) -> Said | None:
-    """Fewer PCIe lanes than card and slot support: on a working card, or beside sisters that rest as it does."""
+def _end(device: Device, facts: Facts, end: str, words: str, *, is_lost: bool, fix: str) -> Said | None:
+    """Fewer lanes, or a slower generation, than card and slot support, while the card works."""
     link = device.pcie or Link()
-    if link.width is None or (link.max_width or 0) <= link.width or not _link_counts(device):
+    now, most = getattr(link, end), getattr(link, f"max_{end}")
+    # Copies beside the CPU's memory, or on NVLink-C2C, do not take that link.
+    counts = not device.integrated and not links.is_chip_to_chip(device.name)
+    if work(device) != "busy" or not counts or now is None or (most or 0) <= now:
         return None
-    title, evidence = f"PCIe x{link.width} of x{link.max_width}", {"pcie": _figures(link)}
-    if work(device) == "busy":
-        alike = max((other.width for other in _links_of_its_kind(device, facts) if other.width), default=link.width)
-        beside = f"a GPU of the same name has x{alike}" if alike > link.width else ""
-        if beside or links.is_width_lost(link.width, device.name):
-            return Said("warn", title, "; ".join(filter(None, (beside, _busy(device)))), _RESEAT, evidence)
-        return Said("info", title, _busy(device), None, evidence)
-    at_rest = [card for card in sisters(device, facts) if work(card) == "idle" and card.pcie is not None]
-    others = usual([card.pcie.width for card in at_rest if card.pcie is not None])
-    if work(device) != "idle" or others is None or others <= link.width:
-        return None
-    return Said("warn", title, f"most other idle GPUs of the same name have x{others}", _RESEAT, evidence)
+    alike = [row.pcie for row in facts.devices if row.name == device.name is not None and row.pcie is not None]
+    best = max((getattr(other, end) or 0 for other in alike), default=0)
+    beside = f"a GPU of the same name has {words}{best}" if best > now else ""
+    lost, message = is_lost or bool(beside), "; ".join(filter(None, (beside, _busy(device))))
+    title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"
+    return Said("warn" if lost else "info", title, message, fix if lost else None, {"pcie": _figures(link)})
+
+
+def link_width(device: Device, facts: Facts) -> Said | None:
+    """Fewer PCIe lanes than card and slot support."""
+    width = device.pcie.width if device.pcie is not None else None
+    lost = width is not None and links.is_width_lost(width, device.name)
+    return _end(device, facts, "width", "x", is_lost=lost, fix=_RESEAT)
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
-    """A slower PCIe generation than card and slot support, while the card works."""
-    link = device.pcie or Link()
-    now, most = link.generation, link.max_generation
-    if work(device) != "busy" or not _link_counts(device) or now is None or (most or 0) <= now:
-        return None
-    alike = max((other.generation for other in _links_of_its_kind(device, facts) if other.generation), default=now)
-    beside = f"a GPU of the same name has gen {alike}" if alike > now else ""
-    lost = bool(beside) or links.is_speed_lost(now, device.pci_address)
-    message = "; ".join(filter(None, (beside, _busy(device))))
-    fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer" if lost else None
-    return Said("warn" if lost else "info", f"PCIe gen {now} of {most}", message, fix, {"pcie": _figures(link)})
-
-
-def _link_counts(device: Device) -> bool:
-    """Return whether the card's copies take that link: beside the CPU's memory, or on NVLink-C2C, they do not."""
-    return not device.integrated and not links.is_chip_to_chip(device.name)
-
-
-def _links_of_its_kind(device: Device, facts: Facts) -> Iterator[Link]:
-    for other in facts.devices:
-        if other is not device and other.name == device.name and other.pcie is not None and other.name is not None:
-            yield other.pcie
+    """A slower PCIe generation than card and slot support."""
+    generation = device.pcie.generation if device.pcie is not None else None
+    lost = generation is not None and links.is_speed_lost(generation, device.pci_address)
+    fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
+    return _end(device, facts, "generation", "gen ", is_lost=lost, fix=fix)
 
 
 def _figures(link: Link) -> dict[str, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -66,13 +66,9 @@ def name_of(card: Device) -> str:
     return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
 
 
-def low_clocks(pairs: Iterable[tuple[str, float | None, float | None]], share: float) -> list[str]:
-    """Which of these clocks (name, now, its own; in Hz) are below this share of their own, in words."""
-    return [
-        f"{name} {now / 1e6:.0f} of {own / 1e6:.0f} MHz"
-        for name, now, own in pairs
-        if now is not None and own is not None and now < share * own
-    ]
+def is_divided(card: Device) -> bool:
+    """Return whether it is in MIG mode, in which programs use its instances, and nobody its links."""
+    return card.mig is not None and card.mig.enabled
 
 
 def pointer(card: Device, facts: Facts) -> str:
@@ -102,11 +98,7 @@ def address_of(card: Device, facts: Facts) -> str | None:
     """Its PCI address; that of the one card without a name is the one that is left on the bus, or in the log."""
     if card.pci_address is not None:
         return card.pci_address
-    nameless = [
-        device
-        for device in facts.devices
-        if device.pci_address is None and device.nvml_index is not None and device.state
-    ]
+    nameless = [row for row in facts.devices if row.pci_address is None and row.nvml_index is not None and row.state]
     listed = {device.pci_address for device in facts.devices}
     logged = {error.pci_address for error in facts.xids or ()} - listed
     left = addresses_not_listed(facts) or sorted(logged)
@@ -115,12 +107,8 @@ def address_of(card: Device, facts: Facts) -> str | None:
 
 def sisters(card: Device, facts: Facts) -> list[Device]:
     """The other cards of its name that answer."""
-    alike = [
-        device
-        for device in facts.devices
-        if device is not card and device.name == card.name and device.nvml_index is not None
-    ]
-    return [] if card.name is None else [device for device in alike if not is_dead(device)]
+    alike = [row for row in facts.devices if row is not card and row.name == card.name and row.nvml_index is not None]
+    return [] if card.name is None else [row for row in alike if not is_dead(row)]
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
@@ -183,25 +171,23 @@ def silent(facts: Facts) -> Finding | None:
 
 def unlisted(facts: Facts) -> Finding | None:
     """Cards on the PCI bus that the driver does not list; not in a container, which sees the host's other cards."""
-    host, listing = facts.host or Host(), cards(facts)
+    host, driver, listing = facts.host or Host(), facts.driver or Driver(), cards(facts)
     if host.container or any(device.pci_address is None for device in listing):
         return None
-    listed = {device.pci_address for device in listing}
     # One that fell off the bus has its Xid 79.
     lost = {error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past}
-    others = [address for address in own_addresses(host) if address not in listed | lost]
-    started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
-    if not others or not started:
+    known = {device.pci_address for device in listing} | lost
+    others = [address for address in own_addresses(host) if address not in known]
+    if not others or driver.nvml_code != 0 or driver.nvml_error is not None:
         return None
-    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out. To a
-    # job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
-    taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
+    # To a job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
     given = bool(listing) and MASK in facts.environment
-    verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
-    reasons = (facts.driver.not_started or {}) if facts.driver is not None else {}
-    failed = {other: reasons[other] for other in others if other in reasons}
+    failed = {other: why for other, why in (driver.not_started or {}).items() if other in others}
     if failed:
         return _did_not_start(failed, others, facts, given=given)
+    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out.
+    taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
+    verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     bound = ", ".join(sorted({host.nvidia_pci_drivers[other] for other in others if other in host.nvidia_pci_drivers}))
     return Finding(
         "devices.unlisted",
@@ -242,13 +228,10 @@ _START_FIXES = (
 
 def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, *, given: bool) -> Finding:
     """GPUs that the driver could not start: a failure, unless it only does not support them (a display's GPU)."""
-    supported = {one: why for one, why in failed.items() if not re.search(kernel_driver.UNSUPPORTED, why)}
+    reasons = [why for why in failed.values() if not re.search(kernel_driver.UNSUPPORTED, why)]
     # A job that was given other GPUs does not see whether they started since.
-    verdict: Verdict = "warn" if not supported else "inconclusive" if given else "fail"
-    count, reason = (
-        len(facts.host.nvidia_pci_addresses if facts.host else ()),
-        next(iter((supported or failed).values())),
-    )
+    verdict: Verdict = "warn" if not reasons else "inconclusive" if given else "fail"
+    reason, count = [*reasons, *failed.values()][0], len((facts.host or Host()).nvidia_pci_addresses)
     rest = [other for other in others if other not in failed]
     message = "; ".join(f"{address}: {why}" for address, why in failed.items())
     return Finding(
@@ -271,11 +254,8 @@ def not_shown(facts: Facts) -> Finding | None:
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
-    divided = any(
-        device.parent_uuid is not None or (device.mig is not None and device.mig.enabled) for device in facts.devices
-    )
     left = [card for card in listed if card.state == "not shown by CUDA"]
-    if not left or divided:
+    if not left or any(device.parent_uuid is not None or is_divided(device) for device in facts.devices):
         return None
     shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
     within = "without a mask" if mask is None else f"and {MASK}={mask} names more"

@@ -12,7 +12,19 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.cards import at_rest, at_work
-from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
+from gpucheck.cards.card import (
+    Said,
+    is_dead,
+    is_divided,
+    name_of,
+    not_shown,
+    pointer,
+    silent,
+    sisters,
+    slow_start,
+    unlisted,
+    usual,
+)
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.naming import few
 from gpucheck.report.facts import Device, Fabric, Facts
@@ -30,67 +42,42 @@ def _on_off(value: bool) -> str:
 
 
 def ecc_mode(device: Device, facts: Facts) -> Said | None:
-    """ECC that is off where it is on by default, and a change that waits for a reset."""
+    """ECC that is off where it is on by default, or that differs from its sisters'."""
     ecc = device.ecc
     if ecc is None or ecc.enabled is None:
         return None
     evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
-    if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
-        now, then = _on_off(ecc.enabled), _on_off(ecc.enabled_after_reset)
-        return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
     others = usual([card.ecc.enabled for card in sisters(device, facts) if card.ecc is not None])
+    # Never advise to turn ECC off.
+    fix = f"sudo nvidia-smi{'' if ecc.enabled else ' -i {card}'} --ecc-config=1, then reset the GPU"
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
-        state, theirs = _on_off(ecc.enabled), _on_off(others)
-        which = "" if ecc.enabled else " -i {card}"  # never advise to turn ECC off
-        fix = f"sudo nvidia-smi{which} --ecc-config=1, then reset the GPU"
-        message = f"most other GPUs of the same name have it {theirs}"
-        return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
+        message = f"most other GPUs of the same name have it {_on_off(others)}"
+        return Said("warn", f"ECC is {_on_off(ecc.enabled)}", message, fix, {**evidence, "others": others})
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
-    message = "memory errors are neither corrected nor counted"
-    return Said("info", "ECC is off", message, "sudo nvidia-smi -i {card} --ecc-config=1, then reset the GPU", evidence)
+    return Said("info", "ECC is off", "memory errors are neither corrected nor counted", fix, evidence)
 
 
 def power_limit(device: Device, facts: Facts) -> Said | None:
     """A power limit below the card's default, or another than its sisters have."""
     limit, default = device.power_limit_w, device.power_limit_default_w
-    others = usual(
-        [None if card.power_limit_w is None else round(card.power_limit_w) for card in sisters(device, facts)]
-    )
-    if limit is not None and others is not None and limit < SAME * others:
+    others = usual([card.power_limit_w and round(card.power_limit_w) for card in sisters(device, facts)])
+    if limit is None:
+        return None
+    if others is not None and limit < SAME * others:
         message = f"most other GPUs of the same name have {others} W"
         fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
-    if limit is None or default is None or limit >= SAME * default:
+    if default is None or limit >= SAME * default:
         return None
     evidence = {"power_limit_w": limit, "power_limit_default_w": default}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
-    held = at_work.cost(device) if at_work.POWER_CAP in at_work.reasons(device) else 0.0
-    costly = limit <= (1 - at_work.COSTLY) * default or held >= at_work.COSTLY
-    return Said("warn" if costly else "info", f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
+    verdict: Verdict = "warn" if limit <= (1 - at_work.COSTLY) * default else "info"
+    return Said(verdict, f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 
 
-def application_clocks(device: Device, facts: Facts) -> Said | None:
-    """Application clocks below the card's defaults."""
-    pairs = (
-        ("clock", device.application_sm_clock_hz, device.default_application_sm_clock_hz),
-        ("memory clock", device.application_memory_clock_hz, device.default_application_memory_clock_hz),
-    )
-    low = low_clocks(pairs, SAME)
-    if not low:
-        return None
-    told = (found := at_work.clock_setting(device, facts)) is not None and found.verdict == "warn"
-    costly = bool(low_clocks(pairs, 1 - at_work.COSTLY)) and not told
-    evidence = {
-        "application_sm_clock_hz": device.application_sm_clock_hz,
-        "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
-    }
-    # A busy card whose clock stands elsewhere is not held by them.
-    holds = at_work.work(device) != "busy" or at_work.is_held_by_applications(device)
-    fix = at_work.RESET_APPLICATIONS if holds else None
-    verdict: Verdict = "warn" if costly and holds else "info"
-    return Said(verdict, "application clocks set low", ", ".join(low), fix, evidence)
+_DEFAULT_MODE = "sudo nvidia-smi -i {card} --compute-mode=0"
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
@@ -102,9 +89,8 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
         return None
     left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
     message = f"no program may use the GPU{'' if left else ', and there is no other'}"
-    fix = "sudo nvidia-smi -i {card} --compute-mode=0"
-    evidence = {"compute_mode": device.compute_mode}
-    return Said("info" if left else "fail", "compute mode prohibited", message, fix, evidence)
+    verdict: Verdict = "info" if left else "fail"
+    return Said(verdict, "compute mode prohibited", message, _DEFAULT_MODE, {"compute_mode": device.compute_mode})
 
 
 def _held_alone(device: Device) -> Said | None:
@@ -114,9 +100,8 @@ def _held_alone(device: Device) -> Said | None:
         return None
     names = few([f"{process.name or 'not visible here'} (PID {process.pid})" for process in holders], ", ")
     evidence = {"compute_mode": device.compute_mode, "pids": [process.pid for process in holders]}
-    message = f"{names} has it in exclusive mode, and no other program can use it"
-    fix = f"wait for PID {holders[0].pid} to end, or sudo nvidia-smi -i {{card}} --compute-mode=0"
-    return Said("warn", "in exclusive use", message, fix, evidence)
+    fix = f"wait for PID {holders[0].pid} to end, or {_DEFAULT_MODE}"
+    return Said("warn", "in exclusive use", f"{names} has it in exclusive mode", fix, evidence)
 
 
 def mig_pending(device: Device, facts: Facts) -> Said | None:
@@ -124,30 +109,22 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
     mig = device.mig
     if mig is None or mig.enabled_after_reset == mig.enabled:
         return None
-    state = _on_off(mig.enabled_after_reset)
     fix = (
         "end its programs and stop its monitors (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i "
         "{card}; in a virtual machine with the GPU passed through, reboot it"
     )
+    title = f"MIG will be {_on_off(mig.enabled_after_reset)}"
     evidence = {"enabled": mig.enabled, "enabled_after_reset": mig.enabled_after_reset}
-    return Said("warn", f"MIG will be {state}", "the change waits for a reset of the GPU", fix, evidence)
+    return Said("warn", title, "the change waits for a reset of the GPU", fix, evidence)
 
 
+_ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
+_LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
 # What cards of one name have in common: how it is called, how it is written, and what to do about the odd one; another
 # VBIOS is a remark.
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
-    (
-        "memory_total_bytes",
-        "memory",
-        units.capacity,
-        "drain the node, then reset the GPU; if it stays, have the GPU serviced",
-    ),
-    (
-        "bar1_total_bytes",
-        "BAR1",
-        units.capacity,
-        "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU",
-    ),
+    ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
+    ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
     ("persistence_mode", "persistence mode", _on_off, "sudo nvidia-smi -i {card} -pm 1"),
     ("vbios_version", "VBIOS", str, None),
 )
@@ -157,20 +134,17 @@ def odd_one(device: Device, facts: Facts) -> Said | None:
     """One of several alike that has less memory or BAR1 than most, no persistence mode, or another VBIOS."""
     others = [card for card in sisters(device, facts) if is_divided(card) == is_divided(device)]
     # With ECC on, some cards have less memory: then ECC is what differs.
-    ecc = usual([card.ecc and card.ecc.enabled for card in others])
-    differs_by_ecc = ecc != (device.ecc and device.ecc.enabled)
+    differs_by_ecc = usual([card.ecc and card.ecc.enabled for card in others]) != (device.ecc and device.ecc.enabled)
     said: list[str] = []
     fixes: list[str] = []
     evidence: dict[str, object] = {}
     for name, words, shown, fix in _COMMON:
         own, theirs = getattr(device, name), usual([getattr(card, name) for card in others])
-        if own is None or theirs is None or own == theirs or (name == "memory_total_bytes" and differs_by_ecc):
-            continue
-        if fix is not None and own >= SAME * theirs:
-            continue
-        said.append(f"{words} {shown(own)}, {shown(theirs)} on most")
-        fixes += [fix] if fix else []
-        evidence[name] = own
+        alike = own is None or theirs is None or own == theirs or (fix is not None and own >= SAME * theirs)
+        if not alike and not (name == "memory_total_bytes" and differs_by_ecc):
+            said.append(f"{words} {shown(own)}, {shown(theirs)} on most")
+            fixes += [fix] if fix else []
+            evidence[name] = own
     if not said:
         return None
     message = "; ".join([*said[1:], "other GPUs of the same name"])
@@ -210,11 +184,6 @@ ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
-def is_divided(card: Device) -> bool:
-    """Return whether it is in MIG mode, in which nobody can use its links."""
-    return card.mig is not None and card.mig.enabled
-
-
 def active(card: Device) -> int:
     """Return how many of its links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
@@ -226,77 +195,57 @@ def is_on_a_board(card: Device) -> bool:
     return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
 
 
-def inactive(device: Device, facts: Facts) -> Said | None:
-    """Links that are down: a failure where all of a card's are and others' are up; none where no bridge is fitted."""
-    lost = [link.link for link in device.nvlinks or () if link.active is False]
-    if not lost:
-        return absent(device, facts)
-    if is_divided(device):  # no program can use NVLink in MIG mode
-        return None
-    others = (card for card in facts.devices if card is not device and card.name == device.name)
-    alike = [card for card in others if card.nvlinks and not is_divided(card)]
-    most = max((active(card) for card in alike), default=0)
-    up = active(device)
-    evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
-    if up == 0:
-        return _all_down(device, alike, most, evidence)
-    beside = f", {most} on a GPU of the same name" if up < most else ""
-    message = f"{up} up{beside}; down: {', '.join(map(str, lost))}"
-    if not up < most:
-        # Some cards have more links than their board or bridge connects.
-        return Said("info", f"{len(lost)} NVLinks inactive", message, None, evidence)
-    return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
-
-
 FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GPUs"
 
 
-def absent(device: Device, facts: Facts) -> Said | None:
-    """Links that the card has not, or does not tell of, or not the state of, where those of its sisters are up."""
-    known = [link for link in device.nvlinks or () if link.active is not None]
-    if device.nvml_index is None or is_divided(device):
-        return None
+def inactive(device: Device, facts: Facts) -> Said | None:
+    """Links that are down, or that the card lacks, beside those of its sisters.
+
+    A bridge joins cards in pairs, and need not be there: what sisters have proves something on a board, or where an odd
+    number of them has links. No program can use NVLink in MIG mode.
+    """
+    down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not is_divided(card)]
-    most = usual(linked)
-    # A bridge joins cards in pairs, and a card without one may tell of no links.
-    if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
+    up, most = active(device), max(linked, default=0)
+    with_links = sum(map(bool, linked))
+    proven = is_on_a_board(device) or with_links % 2 == 1
+    if is_divided(device) or device.nvml_index is None:
         return None
-    evidence = {"active": len(known), "active_of_the_same_name": most}
-    beside = f"most other GPUs of the same name have {most} up"
-    if known:
-        few = 0 < len(known) < most and is_on_a_board(device)
-        return Said("warn", f"{most - len(known)} NVLinks absent", beside, FIX, evidence) if few else None
-    own = f"{pointer(device, facts)}nvlinks"
-    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
-    if is_dead(device) or (why is not None and applies(why)):
-        return None  # NVML stopped before it, or an error that is told as unread
-    message = f"{why or 'NVML does not report their state'}; {beside}"
-    return Said("warn", "NVLinks unreadable", message, FIX, evidence)
-
-
-def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str, object]) -> Said | None:
-    """No link is up: `fail` where others' are up or must be, `warn` where every card's are down."""
-    count = len(device.nvlinks or ())
-    title = f"all {count} NVLinks down"
+    if not down:
+        return _lacking(device, facts, usual(linked) or 0) if proven else None
+    evidence = {"active": up, "inactive": down, "active_of_the_same_name": max(most, up)}
+    if up:
+        beside = f", {most} on a GPU of the same name" if up < most else ""
+        message = f"{up} up{beside}; down: {', '.join(map(str, down))}"
+        if up < most:
+            return Said("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
+        # Some cards have more links than their board or bridge connects.
+        return Said("info", f"{len(down)} NVLinks inactive", message, None, evidence)
+    title = f"all {len(down)} NVLinks down"
     if most:
-        # A bridge joins cards in pairs: an odd number of them that have links is no matter of bridges.
-        linked = sum(active(card) > 0 for card in alike)
-        proven = is_on_a_board(device) or linked % 2 == 1
-        verdict: Verdict = "fail" if proven else "warn"
-        message = f"{linked} GPU{'s' * (linked != 1)} of the same name {'have' if linked != 1 else 'has'} {most} up"
-        return Said(verdict, title, message, FIX, evidence)
+        message = f"{with_links} GPU{'s' * (with_links != 1)} of the same name with up to {most} up"
+        return Said("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
-    if not alike or not (registered or (is_on_a_board(device) and device.fabric is None)):
+    if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
         return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
-    why = "although the fabric is registered" if registered else "and on every other GPU"
-    message = f"{why}: copies between GPUs use PCI Express"
+    message = "and on every other GPU: copies between GPUs use PCI Express"
     fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
     return Said("warn", title, message, fix, evidence)
 
 
+def _lacking(device: Device, facts: Facts, most: int) -> Said | None:
+    """Links that the card does not have, or whose state NVML does not report, where most of its sisters' are up."""
+    own, up = f"{pointer(device, facts)}nvlinks", active(device)
+    why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
+    if up >= most or is_dead(device) or (why is not None and applies(why)):  # an error is told as unread
+        return None
+    message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
+    return Said("warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most})
+
+
 def fabric(device: Device, facts: Facts) -> Said | None:
     """A faulty registration with the NVSwitch fabric, which one GPU alone can do without."""
-    words = None if device.fabric is None else _fabric_words(device.fabric, device.name)
+    words = None if device.fabric is None else _fabric_words(device.fabric)
     if device.fabric is None or words is None:
         return None
     told = [card.fabric for card in facts.devices if card.fabric is not None]
@@ -323,30 +272,19 @@ def fabric_state(facts: Facts) -> str | None:
     return f"{state} on {waiting.count(state)} of {len(states)} GPUs"
 
 
-# In a rack of these the switches are in trays of their own, and so is the fabric manager.
-IN_A_RACK = re.compile(r"\b(GB200|GB300)\b", re.IGNORECASE)
-
-
-def _fabric_words(fabric: Fabric, name: str | None) -> tuple[str, str, str] | None:
-    """Title, message and fix by the fabric's real state, for a GPU of this name; None where nothing is wrong."""
-    manager = (
-        "ask the administrator of the rack's NVLink switch trays, where the fabric manager runs"
-        if IN_A_RACK.search(name or "")
-        else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
-    )
-    waits = "NVSwitch fabric registration is not completed"
+def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
+    """Title, message and fix by the fabric's real state; None where nothing is wrong."""
+    # In a rack (GB200) the switches and their manager are in trays of their own.
+    manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
+    waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
     if fabric.state == IN_PROGRESS:
-        fix = f"{WAIT}; if it persists, {manager}"
-        return "fabric registration in progress", waits, fix
+        return "fabric registration in progress", waits, f"{WAIT}; if it persists, {manager}"
     if fabric.state != "completed":
         return f"fabric {fabric.state}", waits, manager
     if fabric.error:
         return "fabric registration failed", f"NVSwitch fabric registration failed ({fabric.error})", manager
-    if not fabric.problems:
+    if not problems:
         return None
-    problems = ", ".join(problem.replace("_", " ") for problem in fabric.problems)
-    if "incorrect_configuration" in fabric.problems:
-        return "fabric misconfigured", problems, manager
     state = "unhealthy" if set(fabric.problems) - {"degraded_bandwidth"} else "degraded"
     reset = "nvidia-smi nvlink --status; drain the node, reset all GPUs"
     return f"fabric {state}", problems, f"{reset}; if it persists, {manager}"
@@ -365,9 +303,8 @@ def errors(device: Device, facts: Facts) -> Said | None:
     total: Counter[str] = Counter()
     for found in counted.values():
         total.update(found)
-    names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
-    more = f"; new: {', '.join(f'{count} {name}' for name, count in new.items())}" if new else ""
-    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{more}"
+    names, grown = (", ".join(f"{count} {name}" for name, count in sorted(row.items())) for row in (total, new))
+    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{f'; new: {grown}' if new else ''}"
     mild = set(total) <= set(CORRECTED)
     fix = None if mild else "if they grow, reset the GPUs, then reseat the bridge or board"
     return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted, "new": new})
@@ -383,7 +320,6 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.recovery_action", at_rest.recovery_action),
     (at_rest.XIDS, at_rest.logged),
     ("devices.remapped_rows", at_rest.remapped_rows),
-    ("devices.remap_banks", at_rest.remap_banks),
     ("devices.sram_ecc", at_rest.sram_ecc),
     ("devices.retired_pages", at_rest.retired_pages),
     ("devices.ecc", at_rest.ecc),
@@ -391,7 +327,6 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.unclaimed_memory", at_rest.unclaimed),
     ("devices.busy_alone", at_rest.busy_alone),
     ("devices.throttled", at_work.throttled),
-    ("devices.slowed_down", at_work.slowed_down),
     ("devices.violations", at_work.violations),
     ("devices.hot", at_work.hot),
     ("devices.fan", at_work.fan),
@@ -407,7 +342,6 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.mig_empty", mig_empty),
     ("devices.ecc_mode", ecc_mode),
     ("devices.power_limit", power_limit),
-    ("devices.application_clocks", application_clocks),
     ("devices.mig_pending", mig_pending),
     ("devices.odd_one", odd_one),
     ("devices.compute_mode", compute_mode),
@@ -417,12 +351,7 @@ CHECKS: tuple[tuple[str, Look], ...] = (
 
 _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
 # What the doctor asks beside the table: a GPU that the driver lost, and what its own load shows.
-_ORDER |= {
-    "devices.unlisted": 0,
-    at_rest.SXIDS: 0,
-    at_rest.NVLINK: 0,
-    **dict.fromkeys(("load.hardware_slowdown", "load.thermal"), _ORDER["devices.throttled"]),
-}
+_ORDER |= {"devices.unlisted": 0, at_rest.SXIDS: 0, at_rest.NVLINK: 0}
 # A warning that is no fault of a GPU: how it is used, and how its environment is set.
 _OF_USE = ("devices.foreign_memory", "devices.order")
 
@@ -438,6 +367,13 @@ def gravity(finding: Finding) -> int:
         return known
     is_of_use = group not in ("devices", "log", "load") or finding.id in _OF_USE
     return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
+
+
+def of_machine(facts: Facts) -> list[Finding]:
+    """The findings about the whole machine: missing GPUs, a slow driver, other GPUs' and NVSwitches' errors."""
+    found = (not_shown(facts), unlisted(facts), silent(facts), slow_start(facts), at_rest.nvlink(facts))
+    of_log = (*at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
+    return [finding for finding in (*found, *of_log) if finding is not None]
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:

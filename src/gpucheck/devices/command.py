@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -12,21 +11,25 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpucheck import errors
-from gpucheck.cards import at_rest
 from gpucheck.cards.card import (
     KEPT_OUT,
     WSL_NODE,
     cards,
     has_gpu,
     is_dead,
+    is_divided,
     is_driver_loaded,
     is_nvidia_here,
-    not_shown,
-    silent,
-    slow_start,
-    unlisted,
 )
-from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable
+from gpucheck.cards.checks import (
+    FABRIC_NOT_READY,
+    IN_PROGRESS,
+    WAIT,
+    fabric_state,
+    findings,
+    is_usable,
+    of_machine,
+)
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
@@ -42,6 +45,7 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
     from gpucheck.doctor.condition import Evidence
 
 
+HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NO_LIBRARY, VERSION_MISMATCH = 12, 18  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 # cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
@@ -57,39 +61,28 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
+    own = [finding for finding in (nvml, libcuda, _masked(facts), _torch_for_the_cpu(facts)) if finding is not None]
     # An NVML that does not answer has its own finding.
-    unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
-    found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
-    found += [_shows_fewer(facts), slow_start(facts), at_rest.nvlink(facts)]
-    return [
-        finding
-        for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
-        if finding is not None
-    ]
+    failed = facts.driver is None or facts.driver.nvml_error is not None
+    return [*own, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
 
 
 def _nothing(facts: Facts) -> Finding:
-    host, torch = facts.host or Host(), facts.torch or TorchBuild()
+    host, torch, driver = facts.host or Host(), facts.torch or TorchBuild(), facts.driver or Driver()
     reasons = []
-    mask = facts.environment.get(MASK)
-    if mask in ("", "-1") and facts.driver is not None and facts.driver.cuinit_code == NO_DEVICE:
+    mask, visible = facts.environment.get(MASK), facts.environment.get("NVIDIA_VISIBLE_DEVICES")
+    if mask in ("", "-1") and driver.cuinit_code == NO_DEVICE:
         reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
-    if host.container and facts.environment.get("NVIDIA_VISIBLE_DEVICES") in KEPT_OUT:
-        reasons.append(
-            f"NVIDIA_VISIBLE_DEVICES={facts.environment['NVIDIA_VISIBLE_DEVICES']} hides GPUs from this container"
-        )
+    if host.container and visible in KEPT_OUT:
+        reasons.append(f"NVIDIA_VISIBLE_DEVICES={visible} hides GPUs from this container")
     if host.system == "Linux":
         reasons.append(_where_linux_looks(host))
-    if facts.driver is not None and facts.driver.nvml_error:
-        reasons.append("no NVIDIA driver" if facts.driver.nvml_code == NO_LIBRARY else facts.driver.nvml_error)
-    if "/torch_runtime" in facts.unknown:
-        reasons.append(facts.unknown["/torch_runtime"])
-    elif torch.version is None:
-        reasons.append("without torch, other accelerators are not visible")
-    elif torch.built_for == "cpu" and host.system != "Darwin":
-        reasons.append(f"torch {torch.version} is a CPU build")
-    else:
-        reasons.append(f"torch {torch.version} sees no other accelerator")
+    if driver.nvml_error:
+        reasons.append("no NVIDIA driver" if driver.nvml_code == NO_LIBRARY else driver.nvml_error)
+    is_cpu = torch.built_for == "cpu" and host.system != "Darwin"
+    of_torch = f"torch {torch.version} {'is a CPU build' if is_cpu else 'sees no other accelerator'}"
+    of_torch = of_torch if torch.version is not None else "without torch, other accelerators are not visible"
+    reasons.append(facts.unknown.get("/torch_runtime", of_torch))
     return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
 
 
@@ -103,7 +96,7 @@ def _where_linux_looks(host: Host) -> str:
 
 
 def _nvml(facts: Facts) -> Finding | None:
-    driver = facts.driver or Driver()
+    driver, host = facts.driver or Driver(), facts.host or Host()
     # Where one device stopped NVML, that device's finding says so.
     stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
     if driver.nvml_error is None or stopped:
@@ -111,25 +104,21 @@ def _nvml(facts: Facts) -> Finding | None:
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
     title = "NVML failed after its start" if driver.nvml_code == 0 else "NVML does not start"
     meaning, fix = _causes(nvml=driver.nvml_code)
-    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == NO_LIBRARY:
-        meaning, fix = _no_library(facts.host or Host())
-        message = f"{driver.nvml_error}: {meaning}"
-    elif driver.nvml_code == VERSION_MISMATCH:
+        meaning, fix = _no_library(host)
+    elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
+        fix = "install nvidia-ml-py"
+    elif driver.nvml_code in (None, 0):
+        fix = HUNG
+    message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
+    if driver.nvml_code == VERSION_MISMATCH:
         # The library was updated and the kernel still runs the old module: both versions, where they are known.
         title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
         module = driver.kernel_module_version
         evidence |= {"library_version": library or None, "kernel_module_version": module}
         message = f"libraries {library}, loaded kernel module {module}" if library and module else meaning or ""
-        fix = "recreate the container" if (facts.host or Host()).container else fix
-    elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
-        fix = "install nvidia-ml-py"
-    elif driver.nvml_code in (None, 0):
-        # It hung, or its process died.
-        fix = "sudo dmesg | grep Xid; if it persists, reboot"
-    elif fix is None:
-        fix = "sudo dmesg | grep -i nvrm"
-    return Finding("devices.nvml", _dead(facts), title, message, evidence, fix)
+        fix = "recreate the container" if host.container else fix
+    return Finding("devices.nvml", _dead(facts), title, message, evidence, fix or "sudo dmesg | grep -i nvrm")
 
 
 def _dead(facts: Facts) -> Verdict:
@@ -150,17 +139,14 @@ def _dead(facts: Facts) -> Verdict:
 def _causes(
     *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
 ) -> tuple[str | None, str | None]:
-    """Return what the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them
-    apart."""
+    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
     # Here and not above: where the driver answers, nobody needs them.
     from gpucheck.doctor.ladder import causes
 
     # No card in MIG mode: that it is empty is then no cause.
     found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if divided or cause.id != "gpu.mig_empty"]
-    if not found:
-        return None, None
-    fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
-    return ", or ".join(condition.title for condition in found), fix
+    fix = None if not found else found[0].fix if len(found) == 1 else "gpucheck doctor"
+    return ", or ".join(condition.title for condition in found) or None, fix
 
 
 def _no_library(host: Host) -> tuple[str, str]:
@@ -174,15 +160,11 @@ def _no_library(host: Host) -> tuple[str, str]:
 
 def _libcuda(facts: Facts) -> Finding | None:
     driver = facts.driver or Driver()
-    if driver.cuinit_error is None:
-        return None
     # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
-    if driver.cuinit_code == NO_DEVICE and _is_masked(facts):
+    if driver.cuinit_error is None or (driver.cuinit_code == NO_DEVICE and _is_masked(facts)):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = _causes(
-        cuinit=driver.cuinit_code, divided=any(device.mig and device.mig.enabled for device in facts.devices)
-    )
+    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(map(is_divided, facts.devices)))
     if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
         meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
         fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
@@ -190,11 +172,10 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code:
         answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
-        meaning, fix = _no_library(facts.host or Host())
+        # Where NVML is missing too, its finding says it.
+        meaning, fix = (None, None) if driver.nvml_code == NO_LIBRARY else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
-        fix = "sudo dmesg | grep Xid; if it persists, reboot"
-    if driver.nvml_code == NO_LIBRARY and driver.libcuda_path is None:
-        meaning = None  # NVML's finding says it
+        fix = HUNG
     message = answer if meaning is None else f"{answer}: {meaning}"
     return Finding("devices.libcuda", _without_cuda(facts), "CUDA does not start", message, evidence, fix)
 
@@ -227,62 +208,35 @@ def _is_masked(facts: Facts) -> bool:
 
 def _named_in_vain(facts: Facts) -> str | None:
     """What the first entry of the mask that names no GPU shows, in words; None where each names one."""
-    mask = facts.environment.get(MASK)
-    listed = sorted(
-        (device for device in facts.devices if device.nvml_index is not None), key=lambda device: device.nvml_index or 0
-    )
-    if mask is None or not listed or any(card.mig is not None and card.mig.enabled for card in listed):
+    mask, cards = facts.environment.get(MASK), [card for card in facts.devices if card.nvml_index is not None]
+    listed = sorted(cards, key=lambda card: card.nvml_index or 0)
+    if mask is None or not listed or any(map(is_divided, listed)):
         return None
     entries = read_mask(mask, [card.uuid for card in listed]).entries
     return next((entry.told for entry in entries if entry.index is None and entry.asks), None)
 
 
-def _shows_fewer(facts: Facts) -> Finding | None:
-    """A mask that names a GPU that does not exist: CUDA shows those before it."""
-    named, shown = _named_in_vain(facts), sum(device.cuda_index is not None for device in facts.devices)
-    if named is None or not shown or (facts.driver or Driver()).cuinit_code != 0:
+def _masked(facts: Facts) -> Finding | None:
+    """A mask that hides every GPU, or that names one that does not exist: CUDA shows those before it."""
+    named, mask, code = _named_in_vain(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
+    shown = sum(device.cuda_index is not None for device in facts.devices)
+    seen = {MASK: mask, "shown": shown}
+    if shown and named is not None and code == 0:
+        title, fix = f"{MASK} names more GPUs than CUDA shows", "use only GPUs that exist; nvidia-smi -L lists them"
+        return Finding("mask.shows_fewer", "warn", title, f"{MASK}={mask}: {named}; CUDA shows {shown}", seen, fix)
+    if shown or code not in (0, NO_DEVICE) or not cards(facts) or not _is_masked(facts):
         return None
-    mask = facts.environment[MASK]
-    return Finding(
-        "mask.shows_fewer",
-        "warn",
-        f"{MASK} names more GPUs than CUDA shows",
-        f"{MASK}={mask}: {named}; CUDA shows {shown}",
-        {MASK: mask, "shown": shown},
-        "use only GPUs that exist; nvidia-smi -L lists them",
-    )
-
-
-def _all_hidden(facts: Facts) -> Finding | None:
-    listed = cards(facts)
-    named = _named_in_vain(facts)
-    honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
-    shown = any(device.cuda_index is not None for device in listed)
-    if not honest or not listed or shown or not _is_masked(facts):
-        return None
-    mask = facts.environment[MASK]
-    return Finding(
-        "devices.hidden",
-        "info",
-        "every GPU is hidden from torch",
-        f"{MASK}={mask}{f': {named}' if named else ''}",
-        {MASK: mask},
-        f"unset {MASK}",
-    )
+    message = f"{MASK}={mask}{f': {named}' if named else ''}"
+    return Finding("devices.hidden", "info", "every GPU is hidden from torch", message, seen, f"unset {MASK}")
 
 
 def _torch_for_the_cpu(facts: Facts) -> Finding | None:
     torch = facts.torch or TorchBuild()
     if not cards(facts) or torch.version is None or torch.built_for != "cpu":
         return None
-    return Finding(
-        "devices.torch_build",
-        "info",
-        "torch cannot use the GPU",
-        f"torch {torch.version} is a CPU build",
-        {"built_for": torch.built_for, "version": torch.version},
-        "gpucheck doctor",
-    )
+    evidence = {"built_for": torch.built_for, "version": torch.version}
+    message, title = f"torch {torch.version} is a CPU build", "torch cannot use the GPU"
+    return Finding("devices.torch_build", "info", title, message, evidence, "gpucheck doctor")
 
 
 def command(
@@ -420,21 +374,12 @@ def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: s
 
 def _whose(evidence: Evidence) -> list[Finding]:
     """Which interpreter was judged, where that is likely not the one that the user's programs run in."""
-    from gpucheck.doctor import fixes
     from gpucheck.doctor.conditions_torch import torch_version
 
     probe = evidence.probe
-    if probe.executable is None:
+    tool = _TOOL_FOLDER.search(f"{probe.prefix}/")
+    if probe.executable is None or (tool is None and torch_version(evidence) is not None):
         return []
-    variable, tool = probe.active_elsewhere, _TOOL_FOLDER.search(f"{probe.prefix}/")
-    if tool is None and variable is None and torch_version(evidence) is not None:
-        return []
-    why = "it has no torch" if variable is None else f"{variable} names another"
-    why = why if tool is None else f"gpucheck was installed there by {tool[1] or tool[2]}"
-    python = "PATH"
-    if variable is not None:
-        below = ("Scripts", "python.exe") if evidence.host.system == "Windows" else ("bin", "python")
-        python = fixes.interpreter(os.path.join(os.environ.get(variable, ""), *below))
-    title = f"the interpreter judged is {probe.executable}"
-    seen = {"executable": probe.executable, "variable": variable}
-    return [Finding("status.interpreter", "info", title, why, seen, f"gpucheck --python {python}")]
+    why = "it has no torch" if tool is None else f"gpucheck was installed there by {tool[1] or tool[2]}"
+    title, seen = f"the interpreter judged is {probe.executable}", {"executable": probe.executable}
+    return [Finding("status.interpreter", "info", title, why, seen, "gpucheck --python PATH")]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import units
+from gpucheck.cards.card import is_divided
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Condition, Evidence
 from gpucheck.doctor.ladder import CONDITIONS, select
@@ -113,8 +114,6 @@ def read(
         finally:
             cut.after(0.0, "interrupted")
     if options.python is not None:
-        if probe.stage == "start" and not probe.timed_out and probe.not_awaited is None:
-            raise _no_answer(options.python, probe)
         facts = replace(facts, torch=installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild())
         # Another environment than the active one was asked for.
         probe = replace(probe, active_elsewhere=None)
@@ -122,20 +121,14 @@ def read(
 
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
+    """The probe's report. Raises UsageError for a `python` that is none, is too old, or fails before our first word."""
     probe = asked.result()
-    if probe.unstarted is None:
-        return probe
-    if python is None:  # as where this user may not read the interpreter that runs
+    silent = probe.stage == "start" and not probe.timed_out and probe.not_awaited is None
+    if probe.unstarted is not None and python is None:  # as where this user may not read the interpreter that runs
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
-    unfit = stack.unfit(python, "doctor", OLDEST, probe.unstarted)
-    assert unfit is not None
-    raise unfit
-
-
-def _no_answer(python: str, probe: TorchProbe) -> UsageError:
-    """Why a program that was started as a Python said nothing: it is none, is too old, or fails before our first
-    word."""
-    return stack.unfit(python, "doctor", OLDEST) or UsageError(
+    if python is None or not (silent or probe.unstarted is not None):
+        return probe
+    raise stack.unfit(python, "doctor", OLDEST, probe.unstarted) or UsageError(
         f"--python {python} cannot run the probe", probe.error or "it printed nothing", "give another Python"
     )
 
@@ -168,6 +161,8 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
         fix = "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough"
+        if evidence.host.wsl:
+            fix = "if Windows has one: install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown"
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
     python = fixes.interpreter(probe.executable)
     return Finding(
@@ -189,7 +184,7 @@ UNTOLD = "NVML does not report on it, so nothing would be visible"
 
 def why_not(card: Device) -> str:
     """Why a card is not loaded, from a reading without any process of ours on it; empty where it can be."""
-    if card.parent_uuid is not None or (card.mig is not None and card.mig.enabled):
+    if card.parent_uuid is not None or is_divided(card):
         return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
         return UNTOLD

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
 from typing import Any, Literal, get_args
 
 from gpucheck import units
-from gpucheck.cards import card
+from gpucheck.cards import card, checks
 from gpucheck.machine import kernel_driver
+from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
-from gpucheck.report.finding import VERDICTS, Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, grouped
 from gpucheck.report.results.short import LoadResult
 
 
@@ -23,7 +24,8 @@ class Evidence:
 
     `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
     `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
-    for those on its list alone. The rest follows from these and is derived once, for all conditions.
+    for those on its list alone. The rest follows from these, and is derived as the evidence is made: a condition only
+    reads.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -32,51 +34,44 @@ class Evidence:
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
 
-    @cached_property
-    def cards(self) -> tuple[Device, ...]:
-        """The NVIDIA devices that NVML or libcuda lists; `stack.gpus` are those on the PCI bus."""
-        return tuple(card.cards(self.facts))
+    # The machine outside its accelerators; NVIDIA's driver with the events of the kernel's log; the torch that is
+    # diagnosed, read without importing it, and its own report. All of each is None where it is unknown.
+    host: Host = field(init=False)
+    driver: Driver = field(init=False)
+    build: TorchBuild = field(init=False)
+    probe: TorchProbe = field(init=False)
+    # The NVIDIA devices that NVML or libcuda lists, and those on the PCI bus.
+    cards: tuple[Device, ...] = field(init=False)
+    gpus: tuple[PciDevice, ...] = field(init=False)
+    # Whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU.
+    is_nvidia_here: bool = field(init=False)
+    # The version in the name of the libcuda that was loaded; the files that the loader takes, by the library's name.
+    libcuda_version: str | None = field(init=False)
+    loadable: Mapping[str, Library] = field(init=False)
+    # What the checks of `gpucheck devices` find, by their IDs.
+    findings: Mapping[str, Sequence[Finding]] = field(init=False)
 
-    @cached_property
-    def is_nvidia_here(self) -> bool:
-        """Return whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU."""
-        return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
-
-    @cached_property
-    def from_log(self) -> Driver:
-        """The driver with the events of the kernel's log."""
-        return kernel_driver.events(self.stack.log or (), None, self.driver)
-
-    @cached_property
-    def with_log(self) -> Facts:
-        """The facts with the log's events, also where NVML's reading did not take them in."""
-        return replace(self.facts, driver=self.from_log) if self.driver.xids is None else self.facts
-
-    @cached_property
-    def loadable(self) -> Mapping[str, Library]:
-        """The files that the loader takes, by the library's name."""
-        libraries = reversed((*self.stack.path_libraries, *self.stack.libraries))
-        return {library.name: library for library in libraries}
-
-    @cached_property
-    def libcuda_version(self) -> str | None:
-        """The version in the name of the libcuda that was loaded."""
-        return version_of(self.driver.libcuda_path)
-
-    @property
-    def host(self) -> Host:
-        """The machine outside its accelerators."""
-        return self.facts.host or Host()
-
-    @property
-    def driver(self) -> Driver:
-        """NVIDIA's driver as the doors see it; all None where there can be none."""
-        return self.facts.driver or Driver()
-
-    @property
-    def build(self) -> TorchBuild:
-        """The torch that is diagnosed, read without importing it."""
-        return self.facts.torch or TorchBuild()
+    def __post_init__(self) -> None:
+        facts, stack, driver = self.facts, self.stack, self.facts.driver or Driver()
+        if driver.xids is None and stack.log is not None:
+            driver = kernel_driver.events(stack.log, None, driver)
+        facts = replace(facts, driver=driver)
+        found = [
+            *checks.of_machine(facts),
+            *(row for device in facts.devices for row in checks.findings(device, facts)),
+        ]
+        vars(self).update(
+            host=facts.host or Host(),
+            driver=driver,
+            build=facts.torch or TorchBuild(),
+            probe=self.torch or TorchProbe(),
+            cards=tuple(card.cards(facts)),
+            gpus=stack.gpus,
+            is_nvidia_here=card.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
+            libcuda_version=version_of(driver.libcuda_path),
+            loadable={library.name: library for library in reversed((*stack.path_libraries, *stack.libraries))},
+            findings={id: [finding for finding in found if finding.id == id] for id in {row.id for row in found}},
+        )
 
     @property
     def cuda_works(self) -> bool:
@@ -87,11 +82,6 @@ class Evidence:
     def in_container(self) -> bool:
         """Return whether this is a container: the PCI bus and the kernel's modules are then the host's."""
         return self.host.container is not None
-
-    @property
-    def probe(self) -> TorchProbe:
-        """The report of torch; all of it unknown where torch was not asked."""
-        return self.torch or TorchProbe()
 
     @property
     def torch_works(self) -> bool:
@@ -149,14 +139,20 @@ class Seen:
     title: str | None = None
 
     @classmethod
-    def of(cls, *findings: Finding | None) -> Seen | None:
-        """Findings of another command as what a condition shows, with the worst one's verdict, title and fix."""
-        held = sorted(filter(None, findings), key=lambda finding: VERDICTS.index(finding.verdict), reverse=True)
+    def of(cls, findings: Sequence[Finding]) -> Seen | None:
+        """Findings of `gpucheck devices` as what a condition shows, with the worst one's verdict, title and fix."""
+        held = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
         if not held:
             return None
-        worst = held[0]
-        message = "; ".join(finding.message for finding in held)
-        return cls(message, worst.evidence, worst.fix, verdict=worst.verdict, title=worst.title)
+        worst = min(held, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        said = [
+            group.message if group.title == worst.title else f"{group.message} ({group.title})"
+            for group in grouped(held)
+        ]
+        of_cards = {"devices": [finding.evidence for finding in held]} if "nvml_index" in worst.evidence else {}
+        rows = {key: [row for finding in held for row in finding.evidence.get(key, ())] for key in ("xids", "sxids")}
+        evidence = {**(of_cards or worst.evidence), **{key: listed for key, listed in rows.items() if listed}}
+        return cls("; ".join(said), evidence, worst.fix or "", verdict=worst.verdict, title=worst.title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +168,14 @@ class Condition:
     `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
 
     **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
-    with `\\b` in it is read by words. `common` are
-    patterns that programs of every kind print ("Killed"): they count where the rest of the paste speaks of GPUs,
-    torch or training; where `beside` is given, where it holds that instead. `weak` ones say little (a launcher's
-    frames): they are a hint where nothing else is found. `wraps` are of a message that holds another's: it is named
-    where nothing that stands in it is known. `names` are error names, which are whole or not there. Rows that differ
-    by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom` says that
-    something failed and not what: it yields to every text that says more. `follows` are ids, or their beginnings, of
-    what brings this about: where one of them is in the paste too, it comes first. `unless` makes it somebody else's,
-    wherever in the paste it stands. `logged` texts are numbers that training reports as information: they count on
-    such a line too. `conditions` are those that doctor looks at for it.
+    with `\\b` in it is read by words. `common` ones are printed by programs of every kind ("Killed"): they count where
+    the rest of the paste speaks of GPUs, torch or training, or where it holds `beside`. `weak` ones say little: a hint
+    where nothing else is found. `wraps` are of a message that holds another's, which is named where it is known.
+    `names` are error names, whole or not there. Rows that differ by a number alone share their patterns: `number` is
+    what the group of that name must hold. A `symptom` says that something failed and not what, and yields to every text
+    that says more. `follows` are ids, or their beginnings, of what brings this about and comes first. `unless` makes it
+    somebody else's, wherever it stands. `logged` ones count on a line that training reports as information too.
+    `conditions` are those that doctor looks at for it.
     """
 
     id: str
@@ -209,22 +203,27 @@ class Condition:
     conditions: tuple[str, ...] = ()
 
 
+Judge = Callable[[Evidence], Seen | None]
+
+
+def found(id: str) -> Judge:
+    """A judge for what a check of `gpucheck devices` finds."""
+    return lambda evidence: Seen.of(evidence.findings.get(id, ()))
+
+
 def on(
-    rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] | None = None
+    rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
     """The rows as conditions of one rung, but for those that name another.
 
     Rows without a judge exclude each other: `by` says which of them holds, and how.
     """
 
-    def judged(row: Condition) -> Condition:
-        def judge(evidence: Evidence) -> Seen | None:
-            held = by(evidence) if by is not None else None
-            return held[1] if held is not None and held[0] == row.id else None
+    def judge(id: str, evidence: Evidence) -> Seen | None:
+        held = by(evidence)
+        return held[1] if held is not None and held[0] == id else None
 
-        return replace(row, rung=row.rung or rung, judge=row.judge or judge)
-
-    return tuple(map(judged, rows))
+    return tuple(replace(row, rung=row.rung or rung, judge=row.judge or partial(judge, row.id)) for row in rows)
 
 
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------

@@ -35,7 +35,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
         return False
-    no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
+    no_card = bool(evidence.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
 
 
@@ -44,18 +44,14 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
     if not lacks_nodes(evidence):
         return None
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
-    if evidence.in_container and value in KEPT_OUT:
-        said = f"{VISIBLE}={value}, and no GPU's device node is in /dev"
-        # In a pod `all` would take GPUs that Kubernetes gave to others.
-        pod = fixes.start_with_gpus(evidence.host) if evidence.host.container == "kubernetes" else None
-        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes}, pod)
-    if evidence.in_container:
-        what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
-        said = f"the host's kernel runs NVIDIA's module, but {what} is in /dev"
-        seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
-        return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
-    said = f"the module is loaded, but {CONTROL} does not exist"
-    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
+    if not evidence.in_container:
+        said = f"the module is loaded, but {CONTROL} does not exist"
+        return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
+    said, title = f"the host's kernel runs NVIDIA's module, but {', '.join(nodes) or 'nothing'} of it is in /dev", None
+    if value in KEPT_OUT:
+        said, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
+    details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
+    return "container.no_gpu", Seen(said, details, fixes.start_with_gpus(evidence.host), title=title)
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -78,49 +74,41 @@ def _denied(evidence: Evidence) -> Seen | None:
     )
 
 
+def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
+    """The nodes whose opening failed with one of these errors, where CUDA does not work all the same."""
+    nodes = [] if evidence.cuda_works else evidence.stack.nodes
+    return {node.path: node.error for node in nodes if node.error in errors and node.error is not None}
+
+
 def _refused(evidence: Evidence) -> Seen | None:
     """Rights look right and opening is refused all the same: a device control group, or a security module."""
-    refused = {node.path: node.error for node in evidence.stack.nodes if node.error in REFUSALS}
-    if not refused or evidence.cuda_works:
-        return None
-    names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items() if code is not None)
-    proven = evidence.driver.nvml_code == 999 or evidence.driver.cuinit_code == 999
-    return Seen(
+    refused = _opened_with(evidence, *REFUSALS)
+    names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items())
+    proven = 999 in (evidence.driver.nvml_code, evidence.driver.cuinit_code)
+    seen = Seen(
         f"the permissions of the nodes allow it, but opening {names} is refused",
         {"refused": list(refused), "nvml_code": evidence.driver.nvml_code},
         fix=None if evidence.in_container else fixes.ASK_THE_SCHEDULER,
         certainty="proof" if proven and evidence.in_container else None,
     )
+    return seen if refused else None
 
 
 def _stale(evidence: Evidence) -> Seen | None:
-    stale = {node.path: node.error for node in evidence.stack.nodes if node.error in STALE}
-    if not stale or evidence.cuda_works:
-        return None
-    names = ", ".join(f"{path}: {os.strerror(code)}" for path, code in stale.items() if code is not None)
-    return Seen(f"no driver has the device number of a node ({names})", {"stale": list(stale)})
+    stale = _opened_with(evidence, *STALE)
+    names = ", ".join(f"{path}: {os.strerror(code)}" for path, code in stale.items())
+    return Seen(f"no driver has the device number of a node ({names})", {"stale": list(stale)}) if stale else None
 
 
 def _hangs(evidence: Evidence) -> Seen | None:
-    hung = [node.path for node in evidence.stack.nodes if node.error == errno.ETIMEDOUT]
-    if not hung or evidence.cuda_works:
-        return None
-    return Seen(f"opening {', '.join(hung)} does not return", {"hung": hung})
+    hung = list(_opened_with(evidence, errno.ETIMEDOUT))
+    return Seen(f"opening {', '.join(hung)} does not return", {"hung": hung}) if hung else None
 
 
 def _wsl_without_gpu(evidence: Evidence) -> Seen | None:
     if not evidence.host.wsl or not evidence.stack.wsl_driver or evidence.stack.node(WSL_NODE) is not None:
         return None
     return Seen(f"Windows' driver is in /usr/lib/wsl/lib, but {WSL_NODE} is missing", {"wsl_driver": True})
-
-
-def _wsl_without_driver(evidence: Evidence) -> Seen | None:
-    """A GPU of any maker has the node: that NVIDIA's driver does not show may be right."""
-    if not evidence.host.wsl or evidence.stack.wsl_driver or evidence.stack.node(WSL_NODE) is None:
-        return None
-    if evidence.cuda_works or evidence.in_container:
-        return None
-    return Seen(f"{WSL_NODE} exists, but /usr/lib/wsl/lib has no libcuda", {"wsl_driver": False})
 
 
 def _wsl_shadowed(evidence: Evidence) -> Seen | None:
@@ -130,11 +118,8 @@ def _wsl_shadowed(evidence: Evidence) -> Seen | None:
         return None
     if path is None or "/usr/lib/wsl/" in path or "/stubs/" in path:
         return None
-    return Seen(
-        f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib",
-        {"libcuda": path},
-        certainty="proof" if version_of(path) is not None else None,
-    )
+    said = f"{path} is loaded, but Windows' libcuda is in /usr/lib/wsl/lib"
+    return Seen(said, {"libcuda": path}, certainty="proof" if evidence.libcuda_version is not None else None)
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
@@ -143,16 +128,11 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
     return driver.libcuda_path is None and "libcuda cannot be loaded" in (driver.cuinit_error or "")
 
 
-def has_nvml(evidence: Evidence) -> bool:
-    """Return whether NVML's library is there, whatever it answers."""
-    code = evidence.driver.nvml_code
-    return code not in (None, 12) or NVML in evidence.loadable
-
-
 def without_compute(evidence: Evidence) -> bool:
-    """Return whether a container was given NVML and not libcuda."""
+    """Return whether a container was given NVML, whatever that answers, and not libcuda."""
     given = evidence.in_container and LIBCUDA not in evidence.loadable and not evidence.stack.unlinked
-    return given and has_nvml(evidence) and cuda_not_loaded(evidence) and evidence.is_nvidia_here
+    has_nvml = evidence.driver.nvml_code not in (None, 12) or NVML in evidence.loadable
+    return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
 
 def _no_compute(evidence: Evidence) -> Seen | None:
@@ -164,40 +144,13 @@ def _no_compute(evidence: Evidence) -> Seen | None:
     return Seen(said, {CAPABILITIES: asked}, certainty="proof" if left_out else None)
 
 
-def _jetson_wheel(evidence: Evidence) -> Seen | None:
-    """A Jetson's GPU is not the servers': before JetPack 7 a wheel of the index for aarch64 has no code for it."""
-    build = evidence.build
-    if evidence.stack.jetson is None or evidence.torch_works or build.version is None:
-        return None
-    # NVIDIA's own are named like 2.5.0a0+872d972e41.nv24.08.
-    if re.search(r"\bnv\d", build.version):
-        return None
-    if evidence.probe.available is not False and not evidence.probe.kernels:
-        return None  # it was not tried
-    return Seen(
-        f"torch {build.version} is not NVIDIA's build for Jetson ({evidence.stack.jetson})",
-        {"torch": build.version, "jetson": evidence.stack.jetson},
-        # A build for the CPU is the plainer cause and said by its own condition; where to get one is said here.
-        verdict="warn" if build.built_for == "cpu" else None,
-    )
-
-
 NODES = on(
     "nodes",
-    Condition(
-        id="container.gpus_kept_out",
-        certainty="proof",
-        title="NVIDIA_VISIBLE_DEVICES hides every GPU from this container",
-        meaning="The container toolkit reads this variable when the container starts. With void, none or an empty "
-        "value the container gets no GPU. A change inside the container has no effect.",
-        fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
-        f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
-    ),
     Condition(
         id="container.no_gpu",
         title="this container was started without a GPU",
         meaning="The host's driver runs, but the container did not get the device nodes. CUDA then often reports an "
-        "insufficient driver version, although it sees no driver at all.",
+        "insufficient driver version. NVIDIA_VISIBLE_DEVICES counts when the container starts: void or none give none.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         patterns=(
@@ -208,8 +161,7 @@ NODES = on(
     Condition(
         id="driver.nodes_missing",
         title="the driver's device nodes are missing",
-        meaning="The module is loaded, but /dev has no nodes for it. nvidia-modprobe (root's, set-user-ID) creates "
-        "them.",
+        meaning="/dev has no nodes for the loaded module. nvidia-modprobe (root's, set-user-ID) creates them.",
         settle="`ls -l /dev/nvidia*` shows them afterwards",
         fix="sudo nvidia-modprobe -c 0 -u",
     ),
@@ -259,31 +211,17 @@ NODES = on(
     Condition(
         id="wsl.no_gpu",
         title="Windows gives this WSL no GPU",
-        meaning="WSL 2 uses the GPU through /dev/dxg. It is missing under WSL 1, with an old WSL kernel, and if "
-        "Windows itself does not use the GPU.",
+        meaning="WSL 2 has the GPU as /dev/dxg. WSL 1, an old WSL kernel, or a Windows without the GPU has not.",
         settle="`wsl --list --verbose` in Windows shows version 2, and nvidia-smi in Windows shows the GPU",
         fix="in Windows: wsl --update, then wsl --shutdown, and start WSL again; for a distribution of version 1: "
         "wsl --set-version NAME 2",
         judge=_wsl_without_gpu,
     ),
     Condition(
-        id="wsl.no_driver",
-        rung="libraries",
-        verdict="info",
-        certainty="hint",
-        title="Windows gives this WSL a GPU, but NVIDIA's driver is not visible in it",
-        meaning="A GPU of any vendor appears as /dev/dxg. NVIDIA's driver for Windows puts its libcuda into "
-        "/usr/lib/wsl/lib. If there is an NVIDIA GPU, that driver is missing or too old.",
-        settle="Device Manager in Windows shows whether there is an NVIDIA GPU",
-        fix="with an NVIDIA GPU, install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown",
-        judge=_wsl_without_driver,
-    ),
-    Condition(
         id="wsl.shadowed",
         rung="libraries",
         title="a Linux driver's libcuda hides the Windows one",
-        meaning="Under WSL, the Windows driver provides libcuda in /usr/lib/wsl/lib. A driver installed inside Linux "
-        "brings another, which needs device nodes that WSL does not have.",
+        meaning="A driver installed inside Linux needs device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
@@ -292,22 +230,10 @@ NODES = on(
         id="container.no_compute",
         rung="libraries",
         title="this container has NVML but not CUDA's driver",
-        meaning="The container toolkit mounts libraries by capability: utility provides nvidia-smi and NVML, compute "
-        "provides libcuda. nvidia-smi works, but torch does not.",
+        meaning="The toolkit mounts libraries by capability: utility provides NVML, compute libcuda.",
         settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",
         fix="start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         judge=_no_compute,
-    ),
-    Condition(
-        id="jetson.wheel",
-        rung="torch",
-        certainty="hint",
-        title="this torch was not built for Jetson",
-        meaning="The aarch64 wheels on the public index are for servers. Up to JetPack 6, a Jetson needs NVIDIA's "
-        "wheel.",
-        settle="the same check passes with NVIDIA's wheel for the installed JetPack",
-        fix=fixes.JETSON,
-        judge=_jetson_wheel,
     ),
     by=_without_nodes,
 )
@@ -331,10 +257,6 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
         return "library.broken", _broken(evidence)
     if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
-    if evidence.stack.unlinked:
-        files = [library.path for library in evidence.stack.unlinked]
-        said = f"{files[0]} exists, but there is no {LIBCUDA} beside it"
-        return "library.cuda_unlinked", Seen(said, {"files": files})
     library = _on_disk(evidence)
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
@@ -346,9 +268,9 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
 
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
-    stack = evidence.stack
-    found = [evidence.loadable.get(LIBCUDA), *(library for library in stack.stray_libraries if library.name == LIBCUDA)]
-    return next((row for row in found if row is not None and row.is_usable), None)
+    stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
+    known = [*evidence.stack.unlinked, evidence.loadable.get(LIBCUDA), *stray]
+    return next((library for library in known if library is not None and library.is_usable), None)
 
 
 def _broken(evidence: Evidence) -> Seen:
@@ -361,14 +283,15 @@ def _broken(evidence: Evidence) -> Seen:
 
 
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
-    folder = library.path.rpartition("/")[0]
-    searched = LIBCUDA in evidence.loadable
+    folder, _, file = library.path.rpartition("/")
+    searched = LIBCUDA in evidence.loadable or library in evidence.stack.unlinked
     fix = "sudo ldconfig"
     if NIXOS in folder:
         fix = f"export LD_LIBRARY_PATH={folder}"
     elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
     missed = "the loader's cache does not contain it" if searched else "the loader does not search there"
+    missed = missed if file == LIBCUDA else f"there is no {LIBCUDA} beside it"
     return Seen(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
 
 
@@ -384,7 +307,7 @@ def _missing(evidence: Evidence) -> Seen:
     package = f"libnvidia-compute-{branch}" if branch else "libnvidia-compute-*"
     return Seen(
         f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it",
-        {"kernel_module_version": module, "nvml": has_nvml(evidence)},
+        {"kernel_module_version": module},
         fix=f"sudo apt install {package} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)",
     )
 
@@ -396,41 +319,35 @@ def _stub(evidence: Evidence) -> Seen | None:
 
 
 def _compat(evidence: Evidence) -> Seen | None:
-    """803 from a forward-compatibility package: it goes with older drivers than this, or not with one so old."""
-    path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
-    if evidence.driver.cuinit_code != 803 or path is None or not is_compat(path):
+    """803 or 804 of a forward-compatibility package: it goes with older drivers than this, or not with this GPU.
+
+    804 comes of any libcuda that is newer than the module: elsewhere it is that of an update, or one that is left over.
+    """
+    path, module, code = (
+        evidence.driver.libcuda_path,
+        evidence.driver.kernel_module_version,
+        evidence.driver.cuinit_code,
+    )
+    by_folder = path is not None and is_compat(path)
+    newer = code == 804 and not (by_folder or other_version(evidence) or evidence.driver.nvml_code == VERSION_MISMATCH)
+    if code not in (803, 804) or not (by_folder or newer):
         return None
     given = from_variable(evidence, path)
-    return answered(
-        evidence,
-        f"{path} is loaded with the kernel module {module or 'of unknown version'}"
-        f"{f', through LD_LIBRARY_PATH ({_folder(given)})' if given is not None else ''}",
-    )
+    through = f", through LD_LIBRARY_PATH ({given})" if given is not None else ""
+    said = f"{path} is loaded with the kernel module {module or 'of unknown version'}{through}"
+    title = "forward compatibility is not supported on this GPU" if code == 804 else None
+    return replace(answered(evidence, said), title=title)
 
 
-def _compat_card(evidence: Evidence) -> Seen | None:
-    """804 from any libcuda that is newer than the module: outside a compat folder it is that of an update without a
-    reboot, or one that is left over."""
-    if evidence.driver.cuinit_code != 804:
-        return None
-    another = _mismatch(evidence) or _other_version(evidence)
-    return None if another and not is_compat(evidence.driver.libcuda_path or "") else answered(evidence)
-
-
-def from_variable(evidence: Evidence, path: str | None, name: str = LIBCUDA) -> Library | None:
-    """The library that is in use at `path`, where the loader found it by LD_LIBRARY_PATH alone."""
-    if any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
+def from_variable(evidence: Evidence, path: str | None) -> str | None:
+    """The folder in LD_LIBRARY_PATH by which alone the loader found the library at `path`."""
+    if path is None or any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
     for library in evidence.stack.path_libraries:
-        if library.name == name and path in (library.path, library.real_path):
-            return library
-    folder, _, file = (path or "").rpartition("/")
-    written = evidence.stack.path_folders.get(folder)
-    return Library(name, f"{written.rstrip('/')}/{file}", path or "", version_of(path)) if written else None
-
-
-def _folder(library: Library) -> str:
-    return library.path.rpartition("/")[0]
+        if path in (library.path, library.real_path):
+            return library.path.rpartition("/")[0]
+    written = evidence.stack.path_folders.get(path.rpartition("/")[0])
+    return None if written is None else written.rstrip("/")
 
 
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
@@ -454,30 +371,14 @@ def _other_version(evidence: Evidence) -> Seen | None:
     if versions is None and not (code == 803 and given is not None):
         return None
     said = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
-    if given is not None:
-        # The libcuda that the loader would take without the variable.
-        own = next((library for library in evidence.stack.libraries if library.name == given.name), None)
-        said.append(f"LD_LIBRARY_PATH brought {given.path}{'' if own is None else f' in place of {own.path}'}")
-    seen = answered(
+    said += [f"LD_LIBRARY_PATH brought libcuda from {given}"] if given is not None else []
+    return answered(
         evidence,
         "; ".join(said),
-        fix=_without(evidence, given) if given is not None else None,
+        fix=fixes.out_of_library_path([given]) if given is not None else None,
         certainty="proof" if versions is not None and code == 803 else None,
-        LD_LIBRARY_PATH=_folder(given) if given is not None else None,
+        LD_LIBRARY_PATH=given,
     )
-    # Its version is not in its name: that it is not the driver's is what is known.
-    return seen if versions is not None else replace(seen, title="a libcuda that is not the driver's is loaded")
-
-
-def _without(evidence: Evidence, given: Library) -> str:
-    """Without the variable's the loader needs another; where there is none, the driver's has to come."""
-    taken = fixes.out_of_library_path([_folder(given)])
-    if any(library.name == given.name for library in evidence.stack.libraries):
-        return taken
-    if evidence.in_container:
-        return f"{taken}, or put the host driver's libraries there"
-    module = evidence.driver.kernel_module_version
-    return f"{taken}, and install the driver's libraries{f' of version {module}' if module else ''}"
 
 
 def _mismatch(evidence: Evidence) -> Seen | None:
@@ -492,11 +393,11 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module
     known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
-    given = from_variable(evidence, driver.nvml_path, NVML) or from_variable(evidence, driver.libcuda_path)
+    given = from_variable(evidence, driver.nvml_path) or from_variable(evidence, driver.libcuda_path)
     fix = None  # the condition's own: load the new module
     if given is not None:
-        known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought {given.path}"
-        fix = _without(evidence, given)
+        known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought them from {given}"
+        fix = fixes.out_of_library_path([given])
     elif evidence.in_container:
         fix = "recreate the container: it has the host's libraries from before an update"
     elif loaded and module and are_mixed_packages(loaded, module):
@@ -531,31 +432,22 @@ LIBRARY = on(
         id="library.broken",
         certainty="proof",
         title="libcuda cannot be loaded",
-        meaning="The loader finds a file with this name but rejects it: it is empty (as in an image that was built "
-        "with the driver mounted), damaged, or built for another processor.",
+        meaning="The loader rejects the file: it is empty (as in some images), damaged, or for another processor.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
-        id="library.cuda_unlinked",
-        certainty="proof",
-        title="libcuda.so.1 is missing; only the versioned file is installed",
-        meaning="Programs load libcuda.so.1, a link to the file with the version in its name. It is missing because "
-        "ldconfig was not run after the files were added, usually in a container.",
-        fix="sudo ldconfig",
-    ),
-    Condition(
         id="library.cuda_not_searched",
         certainty="proof",
-        title="libcuda is not on the loader's search path",
-        meaning="The driver's libcuda is outside the loader's search path, or was added after its cache was made.",
+        title="the loader does not find the installed libcuda",
+        meaning="The driver's libcuda is outside the loader's search path, was added after its cache was made, or the "
+        "link libcuda.so.1 to it is missing: ldconfig makes both. A container's image often lacks them.",
         fix="sudo ldconfig",
     ),
     Condition(
         id="library.cuda_missing",
         title="libcuda, CUDA's driver library, is missing",
-        meaning="The driver's kernel module is installed, but the library that torch loads is not: distributions "
-        "split the driver into packages.",
+        meaning="The kernel module is installed and the library is not: distributions split the driver.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
         patterns=(r"libcuda\.so\.1: cannot open shared object file",),
@@ -564,8 +456,7 @@ LIBRARY = on(
         id="library.stub",
         certainty="proof",
         title="libcuda is a stub",
-        meaning="A CUDA toolkit includes a libcuda only for linking, in a folder named stubs. LD_LIBRARY_PATH has "
-        "that folder.",
+        meaning="A CUDA toolkit has a libcuda only for linking, in a folder named stubs, which LD_LIBRARY_PATH has.",
         fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
@@ -575,21 +466,11 @@ LIBRARY = on(
         id="library.compat_driver",
         certainty="proof",
         title="the forward-compatibility package does not match this driver",
-        meaning="A cuda-compat package has a newer driver's libcuda, for certain older kernel modules alone. NVIDIA's "
-        "images include one.",
+        meaning="A cuda-compat package has a newer driver's libcuda, for certain older kernel modules, and only for "
+        "data centre GPUs and a few professional ones. NVIDIA's images include one.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
-        cuinit=(803,),
-    ),
-    Condition(
-        id="library.compat_card",
-        certainty="proof",
-        title="forward compatibility is not supported on this GPU",
-        meaning="Forward compatibility is only for data centre GPUs and a few professional NVIDIA GPUs.",
-        fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
-        "then too old for torch, update the driver",
-        judge=_compat_card,
-        cuinit=(804,),
+        cuinit=(803, 804),
         patterns=(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
@@ -598,8 +479,7 @@ LIBRARY = on(
     Condition(
         id="library.other_version",
         title="libcuda and the kernel module differ in version",
-        meaning="They must have exactly the same version. The loader finds another libcuda before the driver's own, "
-        "through LD_LIBRARY_PATH or left over from another driver.",
+        meaning="Another libcuda than the driver's own comes first, by LD_LIBRARY_PATH or from another driver.",
         settle="CUDA starts once the other file is removed",
         fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` shows which package owns the file), then "
         "sudo ldconfig",
@@ -610,8 +490,7 @@ LIBRARY = on(
         id="driver.mismatch",
         certainty="proof",
         title="driver libraries and loaded kernel module differ in version",
-        meaning="The driver was updated, but its old module is still loaded. Every program that starts now fails "
-        "until the new module is loaded.",
+        meaning="The driver was updated, but its old module is loaded: every program that starts now fails.",
         fix="sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm nvidia_modeset nvidia_uvm "
         "nvidia && sudo modprobe nvidia",
         judge=_mismatch,
@@ -629,8 +508,7 @@ LIBRARY = on(
         verdict="warn",
         certainty="proof",
         title="NVML's library is missing",
-        meaning="torch usually works without libnvidia-ml. GPU temperature, power, memory, errors and processes "
-        "cannot be read.",
+        meaning="torch usually works without libnvidia-ml, but temperature, power and errors cannot be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
         nvml=(12,),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.machine.torch_probe_child import public
+from gpucheck.naming import few
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
@@ -44,16 +42,19 @@ def _cuda_build(evidence: Evidence) -> str:
         return fixes.out_of_pythonpath(entry)
     if not evidence.is_nvidia_here:
         return fixes.reinstall(fixes.installer(evidence), torch_version(evidence))
-    # From JetPack 7 (R38) on a Jetson takes the wheels that servers take.
+    return build_line(evidence, [card.compute_capability for card in evidence.cards if card.compute_capability])
+
+
+def _needs_jetsons_wheel(evidence: Evidence) -> bool:
+    """Return whether this is a Jetson that does not take the wheels that servers take, as from JetPack 7 (R38) on."""
     release = re.search(r"\bR(\d+)", evidence.stack.jetson or "")
-    if release is not None and int(release[1]) < 38:
-        return fixes.JETSON
-    capabilities = [card.compute_capability for card in evidence.cards if card.compute_capability]
-    return build_line(evidence, capabilities)
+    return release is not None and int(release[1]) < 38
 
 
 def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
     """The line that installs the published build which runs on hardware of these capabilities and on this driver."""
+    if _needs_jetsons_wheel(evidence):
+        return fixes.JETSON
     requirement, tag = fixes.choose(
         capabilities,
         evidence.driver.libcuda_version or evidence.driver.cuda_version,
@@ -87,9 +88,6 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
-    if _SIGNAL.match(error):
-        said = f"{step} ended its process by {error}"
-        return "torch.crashed", Seen(said, {"stage": probe.stage}, _cuda_build(evidence))
     # A process may raise and not end, where a thread of it goes on: what it raised is the cause.
     if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
@@ -97,10 +95,12 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     broken = dict(probe.missing_files or {})
     details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    if (old := _OLD_SYSTEM.search(error)) is not None:  # the same wheel asks the system for as much
-        other = "an older torch" if old[1] == "GLIBC" else "in conda: conda install -c conda-forge libstdcxx-ng"
-        fix = f"use a newer system or container image, or {other}"
-    return "torch.import_broken", Seen(f"{step}: {error}", details, fix)
+    if _OLD_SYSTEM.search(error):  # the same wheel asks the system for as much
+        fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
+    crashed = _SIGNAL.match(error) is not None
+    title = "torch crashes on import or start" if crashed else None
+    said = f"{step}{' ended its process by' if crashed else ':'} {error}"
+    return "torch.import_broken", Seen(said, details, fix, title=title)
 
 
 def _shadowed(probe: TorchProbe) -> Seen | None:
@@ -108,9 +108,8 @@ def _shadowed(probe: TorchProbe) -> Seen | None:
     said = probe.error or "the import did not finish"
     if probe.shadowed_by:
         names = ", ".join(probe.shadowed_by)
-        return Seen(
-            f"{said}; the current folder contains {names}", seen, fix=f"rename {names}, or run from another folder"
-        )
+        fix = f"rename {names}, or run from another folder"
+        return Seen(f"{said}; the current folder contains {names}", seen, fix)
     if probe.stage == "ask" and probe.version is None:
         fix = f"remove or rename the torch in {probe.path}"
         return Seen(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
@@ -128,20 +127,18 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
-    if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
+    kind, version = _kind(evidence), torch_version(evidence)
+    names = {"cpu": None, "rocm": "AMD's ROCm", "xpu": "Intel's XPU"}
+    if kind not in names or evidence.host.system == "Darwin":
         return None
-    message, details = f"torch {torch_version(evidence)} contains no CUDA", {"version": torch_version(evidence)}
+    if kind != "cpu":
+        said, title = f"torch {version} is built for {names[kind]}", "this torch is built for another vendor's GPU"
+        seen = Seen(said, {"built_for": kind}, _cuda_build(evidence), title=title)
+        return seen if evidence.is_nvidia_here and not evidence.probe.other else None
+    message, details = f"torch {version} contains no CUDA", {"version": version}
     if evidence.is_nvidia_here:
         return Seen(message, details, _cuda_build(evidence))
     return Seen(message, details, fix="", verdict="info", title="torch is a CPU-only build")
-
-
-def _wrong_backend(evidence: Evidence) -> Seen | None:
-    kind = _kind(evidence)
-    if kind not in ("rocm", "xpu") or not evidence.is_nvidia_here or evidence.probe.other:
-        return None
-    name = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}[kind]
-    return Seen(f"torch {torch_version(evidence)} is built for {name}", {"built_for": kind}, _cuda_build(evidence))
 
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
@@ -165,19 +162,18 @@ def _sees_none(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
     if probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
         return None
-    # What tells the reason has a condition of its own; on a Jetson it is the wheel.
-    if _driver_too_old(evidence) or evidence.stack.jetson:
+    # What tells the reason has a condition of its own.
+    if _driver_too_old(evidence):
         return None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
     said = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
+    libraries = {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda}
     return Seen(
         f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{said}",
-        {
-            "cuda": shown,
-            "warnings": words,
-            "libcuda": {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda},
-        },
+        {"cuda": shown, "warnings": words, "libcuda": libraries},
+        # A wheel of the index has no code for a Jetson before JetPack 7.
+        fixes.JETSON if _needs_jetsons_wheel(evidence) else None,
     )
 
 
@@ -195,8 +191,7 @@ TORCH = on(
     Condition(
         id="torch.shadowed",
         title="a file in the current folder shadows torch",
-        meaning="Python searches the current folder first. It imports a file or folder there that has the name of "
-        "torch, or of a standard library module that torch imports.",
+        meaning="Python imports a file of the current folder in place of torch or of a module that torch needs.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
         patterns=(
@@ -218,19 +213,10 @@ TORCH = on(
         ),
     ),
     Condition(
-        id="torch.crashed",
-        certainty="proof",
-        title="torch crashes on import or start",
-        meaning="A signal ends the process. torch's libraries are damaged, built for another processor (SIGILL), or "
-        "do not match each other.",
-        fix="reinstall torch in a fresh environment",
-    ),
-    Condition(
         id="torch.hung",
         certainty="proof",
         title="torch does not answer",
-        meaning="Possible causes are a network file system that does not answer, a driver that hangs, and a file that "
-        "is imported instead of another and waits.",
+        meaning="A network file system or a driver may hang, or a file is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
     ),
@@ -247,18 +233,11 @@ TORCH = on(
         certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
         meaning="The wheel contains no CUDA, regardless of the installed driver and toolkit. `pip install torch` "
-        "installs such a wheel on Windows, from a CPU index, and if another package requires it.",
+        "installs such a wheel on Windows, from a CPU index, and if another package requires it. A torch for ROCm or "
+        "XPU cannot use an NVIDIA GPU either.",
         fix="install a torch that is built for CUDA",
         judge=_cpu_build,
         patterns=(r"Torch not compiled with CUDA enabled",),
-    ),
-    Condition(
-        id="torch.wrong_backend",
-        certainty="proof",
-        title="this torch is built for another vendor's GPU",
-        meaning="A torch for ROCm or XPU cannot use an NVIDIA GPU.",
-        fix="install a torch that is built for CUDA",
-        judge=_wrong_backend,
     ),
     Condition(
         id="torch.driver_too_old",
@@ -278,8 +257,7 @@ TORCH = on(
         id="torch.sees_none",
         certainty="proof",
         title="torch does not see the GPU that CUDA shows",
-        meaning="The driver starts and shows a device to gpucheck, but not to torch in the same environment. torch "
-        "loads other CUDA libraries than it was built with, or another libcuda.",
+        meaning="torch loads other CUDA libraries than it was built with, or another libcuda.",
         fix="python -c 'import torch; torch.cuda.init()'",
         judge=_sees_none,
     ),
@@ -296,9 +274,11 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _two_versions(evidence: Evidence) -> Seen | None:
+    """More than one version on record, another one loaded, or conda's torch beside pip's, in whatever version."""
     probe = evidence.probe
-    versions = (probe.versions or {}).get("torch", ())
-    if not versions:
+    recorded = (probe.versions or {}).get("torch", ())
+    versions = [*recorded, *([probe.version] if probe.version is not None else [])]
+    if not recorded or (probe.conda_torch is None and all(_is_same(versions[0], other) for other in versions[1:])):
         return None
     how = fixes.installer(evidence)
     fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(versions[0]))}"
@@ -306,35 +286,21 @@ def _two_versions(evidence: Evidence) -> Seen | None:
         # No installer sees what lies there, and none can remove it.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
-        return _condas(probe, versions, how)
-    if any(not _is_same_version(evidence, versions[0], other) for other in versions[1:]):
-        where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
-        details = {"versions": list(versions), "folders": list(probe.torch_folders)}
-        return Seen(f"torch is installed as {' and '.join(sorted(set(versions)))}{where}", details, fix)
-    loaded = probe.version
-    if loaded is None or _is_same_version(evidence, loaded, versions[0]):
-        return None
-    return Seen(
-        f"installed as {versions[0]}, but its files say {loaded}", {"versions": list(versions), "loaded": loaded}, fix
-    )
+        again = how.install(fixes.pinned(probe.version or versions[0]), anew=True)
+        fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {again}"
+    by_conda = f"; conda recorded {probe.conda_torch}" if probe.conda_torch is not None else ""
+    where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
+    loaded = f"; loaded is {probe.version}" if probe.version is not None else ""
+    details = {"versions": list(recorded), "loaded": probe.version, "conda": probe.conda_torch}
+    said = f"torch is installed as {' and '.join(sorted(set(recorded)))}{where}{by_conda}{loaded}"
+    return Seen(said, {**details, "folders": list(probe.torch_folders)}, fix)
 
 
-def _condas(probe: TorchProbe, versions: Sequence[str], how: fixes.Installer) -> Seen:
-    """Conda's torch beside pip's: both own files of one name, and what the next installation of either breaks."""
-    return Seen(
-        f"conda recorded torch {probe.conda_torch}, but pip installed {' and '.join(sorted(set(versions)))}",
-        {"versions": list(versions), "conda": probe.conda_torch, "folders": list(probe.torch_folders)},
-        "conda remove --force pytorch, which also removes files of pip's torch; then "
-        f"{how.install(fixes.pinned(probe.version or versions[0]), anew=True)}",
-        title="conda's torch and pip's are mixed in this environment",
-    )
-
-
-def _is_same_version(evidence: Evidence, text: str, other: str) -> bool:
+def _is_same(text: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
-    local, other_local = text.partition("+")[2], other.partition("+")[2]
-    kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return public(text) == public(other) and len(set(kinds)) < 2
+    releases = {re.sub(r"(\.0)+$", "", version.partition("+")[0]) for version in (text, other)}
+    kinds = {local for version in (text, other) if _BUILT_FOR.fullmatch(local := version.partition("+")[2])}
+    return len(releases) == 1 and len(kinds) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
@@ -351,14 +317,13 @@ def _mixed(evidence: Evidence) -> Seen | None:
 
 def _pynvml(evidence: Evidence) -> Seen | None:
     versions = evidence.probe.versions or {}
+    old, new = versions.get("pynvml", ()), versions.get("nvidia-ml-py", ())
     # Since version 12 pynvml contains no module of that name.
-    if not {"pynvml", "nvidia-ml-py"} <= set(versions) or _parts(versions["pynvml"][0]) >= (12,):
+    if not old or not new or _parts(old[0]) >= (12,):
         return None
-    details = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
-    said = f"pynvml {details['pynvml'][0]} and nvidia-ml-py {details['nvidia-ml-py'][0]} are installed"
-    how = fixes.installer(evidence)
-    pinned = f"nvidia-ml-py=={details['nvidia-ml-py'][0]}"
-    return Seen(said, details, f"{how.uninstall('pynvml')}; {fixes.packages_again(evidence, [pinned])}")
+    again = fixes.packages_again(evidence, [f"nvidia-ml-py=={new[0]}"])
+    fix = f"{fixes.installer(evidence).uninstall('pynvml')}; {again}"
+    return Seen(f"pynvml {old[0]} and nvidia-ml-py {new[0]} are installed", {"pynvml": old, "nvidia-ml-py": new}, fix)
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
@@ -369,47 +334,40 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     # Of a vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) each is of whatever commit it took.
     if vision is None or torch is None or "a0+" in torch:
         return None
-    ours, theirs = _parts(torch), _parts(vision)
+    (ours, tag), (theirs, vision_tag) = ((_parts(text), text.partition("+")[2]) for text in (torch, vision))
     if len(ours) < 2 or len(theirs) < 2 or ours[0] != 2 or theirs[0] != 0:
         return None
-    built = [part for part in (torch.partition("+")[2], vision.partition("+")[2]) if _BUILT_FOR.fullmatch(part)]
-    if theirs[1] - 15 == ours[1] and len(set(built)) < 2:
+    built = {part for part in (tag, vision_tag) if _BUILT_FOR.fullmatch(part)}
+    if theirs[1] - 15 == ours[1] and len(built) < 2:
         return None
-    wanted = f"torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
     # torch stays as it is: it is torchvision that has to fit.
-    tag = torch.partition("+")[2]
-    fix = fixes.installer(evidence).install(
-        f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'",
-        index=tag if re.fullmatch(r"cpu|cu\d+|xpu", tag) else None,
-    )
+    both = f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'"
+    fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
     if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
         fix = "replace torch first, and install torchvision with it from the same index"
-    return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch}, fix)
+    said = f"torchvision {vision} with torch {torch}; torchvision 0.{ours[1] + 15} belongs to torch 2.{ours[1]}"
+    return Seen(said, {"torchvision": vision, "torch": torch}, fix)
 
 
-def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], Seen | None]:
+def _triton(problem: bool | None, evidence: Evidence, said: str) -> Seen | None:
+    versions = (evidence.probe.versions or {}).get("triton", ())
+    lacks = versions and evidence.is_nvidia_here and problem
+    return Seen(f"triton {versions[0]}; {said}") if lacks else None
 
-    def judge(evidence: Evidence) -> Seen | None:
-        probe = evidence.probe
-        versions = probe.versions or {}
-        if "triton" not in versions or not evidence.is_nvidia_here:
-            return None
-        version = versions["triton"][0]
-        if missing == "compiler":
-            return Seen(f"triton {version}, but no CC, gcc or clang") if probe.has_compiler is False else None
-        loaded = evidence.driver.libcuda_path or probe.libcuda
-        variables = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
-        if probe.cache_has_libcuda is not False or loaded is None or variables:
-            return None
-        return Seen(f"triton {version}; libcuda is {loaded} but not in the loader's cache", {"libcuda": loaded})
 
-    return judge
+def _no_compiler(evidence: Evidence) -> Seen | None:
+    return _triton(evidence.probe.has_compiler is False, evidence, "no CC, gcc or clang")
+
+
+def _libcuda_not_cached(evidence: Evidence) -> Seen | None:
+    loaded = evidence.driver.libcuda_path or evidence.probe.libcuda
+    found = loaded is None or bool({"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables)
+    missing = evidence.probe.cache_has_libcuda is False and not found
+    return _triton(missing, evidence, f"libcuda is {loaded} but not in the loader's cache")
 
 
 # -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
 
-# More names than these tell nobody more.
-SHOWN = 4
 # Without one of these, operations that everybody uses fail; the others are used by some.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")
 
@@ -421,13 +379,12 @@ def _foreign(evidence: Evidence) -> Seen | None:
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
-    details: dict[str, Any] = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
+    fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
     if folders:
         fix = fixes.out_of_library_path(folders)
     elif "LD_PRELOAD" in evidence.variables:
         fix = "unset LD_PRELOAD"
-    else:
-        fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
+    details = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
     return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
 
 
@@ -440,37 +397,16 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     # An import error that names one of them is reported instead. Any other error may follow from the missing library.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
-    missing = [*names, *parts]
-    said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
+    # What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first.
+    again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
+    fix = fixes.packages_again(evidence, again) if again else fixes.cudnn_first(probe.executable)
+    if not gone and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
+        fix = fixes.out_of_library_path(probe.foreign_folders)
     details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
-    fix = _missing_fix(evidence, probe, gone)
-    return Seen(f"{said}{packages}", details, fix, verdict="fail" if needed else None)
-
-
-def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
-    """Return what was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put
-    first."""
-    if gone:
-        return fixes.packages_again(evidence, gone)
-    if probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
-        return fixes.out_of_library_path(probe.foreign_folders)
-    absent = [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
-    return fixes.packages_again(evidence, absent) if absent else fixes.cudnn_first(probe.executable)
-
-
-def _unmet(evidence: Evidence) -> Seen | None:
-    """Packages of CUDA's libraries that are not those which torch asks for."""
-    unmet = dict(evidence.probe.unmet or {})
-    if not unmet:
-        return None
-    said = [f"{wanted} ({version or 'none'} is here)" for wanted, version in unmet.items()]
-    return Seen(
-        f"torch {torch_version(evidence)} requires {', '.join(said)}",
-        {"unmet": unmet},
-        fixes.packages_again(evidence, unmet),
-    )
+    said = f"gone: {few([*names, *parts], ', ')}{packages}"
+    return Seen(said, details, fix, verdict="fail" if needed else None)
 
 
 PACKAGES: tuple[Condition, ...] = (
@@ -478,8 +414,7 @@ PACKAGES: tuple[Condition, ...] = (
         id="torch.two_versions",
         verdict="warn",
         title="two versions of torch are mixed in this environment",
-        meaning="The installed version on record and the loaded version differ: an installation was interrupted, or "
-        "two tools (pip and conda) installed into one environment.",
+        meaning="An installation was interrupted, or pip and conda installed into one environment.",
         fix="python -m pip uninstall -y torch, until it finds none; then install one version. If PYTHONPATH contains "
         "a torch, unset PYTHONPATH",
         judge=_two_versions,
@@ -488,8 +423,7 @@ PACKAGES: tuple[Condition, ...] = (
         id="torch.mixed_environments",
         verdict="warn",
         title="the active environment is not the one checked",
-        meaning="gpucheck checks the torch of the interpreter that runs it. If gpucheck is installed by pipx or in "
-        "another environment, your programs use a different torch.",
+        meaning="gpucheck checks the interpreter that runs it; your programs may use another torch.",
         fix='run this with --python "$(command -v python)"',
         judge=_mixed,
     ),
@@ -498,8 +432,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="two packages install the module pynvml",
-        meaning="pynvml is the old name of nvidia-ml-py. Both install a module of the same name, the later one "
-        "overwrites the other, and torch warns about it.",
+        meaning="pynvml is the old name of nvidia-ml-py. Both install the same module, and torch warns.",
         fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
         "nvidia-ml-py==VERSION, with the installed version",
         judge=_pynvml,
@@ -522,7 +455,7 @@ PACKAGES: tuple[Condition, ...] = (
         title="triton has no C compiler: torch.compile fails",
         meaning="Triton compiles a small C launcher for each kernel and needs CC, gcc or clang for it.",
         fix="install gcc, or set CC",
-        judge=_triton("compiler"),
+        judge=_no_compiler,
         patterns=(r"Failed to find C compiler",),
     ),
     Condition(
@@ -531,15 +464,14 @@ PACKAGES: tuple[Condition, ...] = (
         title="triton cannot find libcuda: torch.compile fails",
         meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
-        judge=_triton("libcuda"),
+        judge=_libcuda_not_cached,
         patterns=(r"libcuda\.so cannot found",),
     ),
     Condition(
         id="torch.foreign_libraries",
         verdict="warn",
         title="torch uses CUDA libraries from outside its environment",
-        meaning="The environment has its own libraries, but others were loaded, usually through LD_LIBRARY_PATH. This "
-        "causes errors and results that differ between machines.",
+        meaning="It has its own, but others were loaded, usually by LD_LIBRARY_PATH: errors, other results.",
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
     ),
@@ -552,15 +484,6 @@ PACKAGES: tuple[Condition, ...] = (
         "fails at the first operation that needs one, for example libcudnn_cnn at a convolution.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
-    ),
-    Condition(
-        id="torch.cuda_packages",
-        verdict="warn",
-        title="CUDA packages do not match what torch requires",
-        meaning="torch's wheel requires exactly one version of each CUDA library package. Another one causes missing "
-        "symbols or a cuDNN that does not match.",
-        fix="install the versions that torch requires: python -m pip install --no-deps NAME==VERSION",
-        judge=_unmet,
     ),
 )
 
@@ -594,22 +517,20 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
     return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
-def _judged(evidence: Evidence, *, is_old: bool) -> Seen | None:
+def _no_code(evidence: Evidence) -> Seen | None:
     probe, without = evidence.probe, _without_code(evidence)
     if not without:
         return None
-    known = [digits for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
-    oldest = min(map(int, known), default=0)
-    mine = {device: value for device, value in without.items() if (value < oldest) is is_old}
-    if not mine:
-        return None
-    said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in mine.items())
-    refused = any(run.device in mine and _NO_IMAGE.search(run.error or "") for run in probe.kernels)
+    known = [int(digits) for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
+    dropped = all(value < min(known, default=0) for value in without.values())
+    said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
+    refused = any(run.device in without and _NO_IMAGE.search(run.error or "") for run in probe.kernels)
     return Seen(
         f"{said}; torch {probe.version} has code for {', '.join(probe.architectures or ())}",
         {"capabilities": _capabilities(evidence), "architectures": list(probe.architectures or ())},
         build_line(evidence, _capabilities(evidence).values()),
         "proof" if refused else None,
+        title="this torch dropped support for this GPU" if dropped else None,
     )
 
 
@@ -624,12 +545,8 @@ def _ptx_only(evidence: Evidence) -> Seen | None:
         return None
     slow = _uncovered(evidence, [name for name in probe.architectures if name.startswith("sm_")])
     compiled = [f"{_name(probe, device)} is sm_{value}" for device, value in slow.items() if device not in without]
-    if not compiled:
-        return None
-    return Seen(
-        f"{', '.join(compiled)}; torch {probe.version} has {', '.join(probe.architectures)}",
-        {"architectures": list(probe.architectures)},
-    )
+    said = f"{', '.join(compiled)}; torch {probe.version} has {', '.join(probe.architectures)}"
+    return Seen(said, {"architectures": list(probe.architectures)}) if compiled else None
 
 
 def _failing(evidence: Evidence) -> list[KernelRun]:
@@ -645,26 +562,29 @@ def _failing(evidence: Evidence) -> list[KernelRun]:
     ]
 
 
-def _kernel_failed(evidence: Evidence, *, of_memory: bool) -> Seen | None:
-    runs = [run for run in _failing(evidence) if bool(_OUT_OF_MEMORY.search(run.error or "")) is of_memory]
-    errors = {run.device: run.error for run in runs}
-    return Seen("; ".join(f"{run.device}: {run.error}" for run in runs), {"errors": errors}) if runs else None
-
-
-def _crashed_architecture(evidence: Evidence) -> Seen | None:
+def _kernel_failed(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
+    errors = {run.device: run.error for run in _failing(evidence) if not _OUT_OF_MEMORY.search(run.error or "")}
+    if errors:
+        return Seen("; ".join(f"{device}: {error}" for device, error in errors.items()), {"errors": errors})
     if probe.stage != "run" or probe.error is None:
         return None
-    how = "ended its process by" if _SIGNAL.match(probe.error) else "raised"
-    return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)})
+    title = "torch's first kernel crashes the process" if _SIGNAL.match(probe.error) else None
+    how = "ended its process by" if title else "raised"
+    return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)}, title=title)
 
 
-def _hung_architecture(evidence: Evidence) -> Seen | None:
+def _no_memory(evidence: Evidence) -> Seen | None:
+    errors = {run.device: run.error for run in _failing(evidence) if _OUT_OF_MEMORY.search(run.error or "")}
+    said = "; ".join(f"{device}: {error}" for device, error in errors.items())
+    return Seen(said, {"errors": errors}) if errors else None
+
+
+def _hung_kernel(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
-    if probe.stage != "run" or not probe.timed_out:
-        return None
-    message = f"a kernel did not finish within {evidence.torch_limit}"
-    return Seen(message, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
+    details = {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s}
+    hung = probe.stage == "run" and probe.timed_out
+    return Seen(f"a kernel did not finish within {evidence.torch_limit}", details) if hung else None
 
 
 ARCHITECTURE = on(
@@ -674,32 +594,23 @@ ARCHITECTURE = on(
         rung="architecture",
         title="this torch has no code for this GPU",
         meaning="A wheel has machine code only for the architectures that it was built for. torch.cuda.is_available() "
-        "is True, but the first kernel fails.",
-        fix="install a torch that is built for this architecture",
-        judge=partial(_judged, is_old=False),
+        "is True, but the first kernel fails. Newer CUDA versions drop the oldest GPUs: wheels for CUDA 13 start at "
+        "sm_75, wheels for CUDA 12.6 at sm_50.",
+        fix="install a torch that is built for this architecture; for an old GPU, one for an older CUDA",
+        judge=_no_code,
         patterns=(
+            r"PyTorch no longer supports this GPU because it is too old",
             r"no kernel image is available for execution on the device",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"does not include kernels for this GPU",
         ),
     ),
     Condition(
-        id="architecture.dropped",
-        rung="architecture",
-        title="this torch dropped support for this GPU",
-        meaning="Newer CUDA versions drop the oldest architectures: wheels for CUDA 13 start at sm_75, wheels for "
-        "CUDA 12.6 at sm_50.",
-        fix="install a torch for an older CUDA",
-        judge=partial(_judged, is_old=True),
-        patterns=(r"PyTorch no longer supports this GPU because it is too old",),
-    ),
-    Condition(
         id="architecture.ptx_only",
         rung="architecture",
         verdict="warn",
         title="torch has only PTX for this GPU: first use compiles kernels",
-        meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles: the first "
-        "use takes minutes.",
+        meaning="The driver compiles the wheel's PTX for this architecture: the first use takes minutes.",
         fix="install a torch that is built for this architecture",
         judge=_ptx_only,
     ),
@@ -708,31 +619,22 @@ ARCHITECTURE = on(
         title="no GPU memory is left, not even for a tiny kernel",
         meaning="Another process uses the device's memory, or a process that crashed still holds it.",
         fix="gpucheck devices --processes",
-        judge=partial(_kernel_failed, of_memory=True),
+        judge=_no_memory,
     ),
     Condition(
         id="run.kernel_failed",
         certainty="proof",
         title="a kernel fails on this GPU",
-        meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises an error or is wrong.",
+        meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises, crashes or is wrong.",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
-        judge=partial(_kernel_failed, of_memory=False),
-    ),
-    Condition(
-        id="run.crashed",
-        certainty="proof",
-        title="torch's first kernel crashes the process",
-        meaning="torch sees the device, but the process dies when it uses it.",
-        fix="sudo dmesg | grep -i -e xid -e segfault",
-        judge=_crashed_architecture,
+        judge=_kernel_failed,
     ),
     Condition(
         id="run.hung",
         certainty="proof",
         title="torch's first kernel does not finish",
-        meaning="torch waits forever when it uses the device: a stuck driver, or one that compiles every kernel from "
-        "PTX, which can take minutes.",
+        meaning="A stuck driver, or one that compiles every kernel from PTX, which can take minutes.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end the processes that use the GPU, and reboot",
-        judge=_hung_architecture,
+        judge=_hung_kernel,
     ),
 )

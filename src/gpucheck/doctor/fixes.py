@@ -17,8 +17,6 @@ _OF_THE_KERNEL = re.compile(
     r"\b(dmesg|modprobe|rmmod|reboot|mokutil|dkms|systemctl|nvidia-modprobe|update-initramfs)\b"
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
 )
-# Work that a scheduler starts on the node meanwhile would meet a card that is gone.
-DRAIN = "drain or cordon the node, end the processes on the GPU"
 ASK_THE_SCHEDULER = (
     "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
 )
@@ -46,14 +44,9 @@ def here(fix: str, host: Host) -> str:
 
 
 def _in_its_shells(fix: str) -> str:
-    """Variables as PowerShell and cmd set them."""
-    if removed := re.fullmatch(r"unset ([\w ]+)", fix):
-        names = removed[1].split()
-        by_cmd = " && ".join(f"set {name}=" for name in names)
-        return f"Remove-Item {', '.join(f'Env:{name}' for name in names)} (cmd: {by_cmd})"
-    if given := re.fullmatch(r"export (\w+)=(\S+)", fix):
-        return f'$env:{given[1]} = "{given[2]}" (cmd: set {given[1]}={given[2]})'
-    return fix
+    """Variables as PowerShell sets them."""
+    fix = re.sub(r"^unset ([\w ]+)$", lambda match: f"Remove-Item Env:{', Env:'.join(match[1].split())}", fix)
+    return re.sub(r"^export (\w+)=(\S+)$", r'$env:\1 = "\2"', fix)
 
 
 # -- the card that is meant, and no other ------------------------------------------------------------------------------
@@ -65,11 +58,6 @@ def smi(cards: Iterable[str | None], arguments: str) -> str:
     Without -i, nvidia-smi changes every card of the machine.
     """
     return f"sudo nvidia-smi -i {','.join(filter(None, cards)) or 'INDEX'} {arguments}"
-
-
-def reset(*cards: str) -> str:
-    """Reset these cards, after their work has gone elsewhere."""
-    return f"{DRAIN}, then {smi(cards, '--gpu-reset')}; if that is refused, reboot"
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -227,8 +215,7 @@ def tag_for(
     fitting = {}
     for tag in RELEASES[release]:
         codes, arm_codes, arm_since = BUILDS[tag]
-        if is_arm:
-            codes = arm_codes if release >= arm_since else ()
+        codes = codes if not is_arm else arm_codes if release >= arm_since else ()
         cuda = (int(tag[2:4]), int(tag[4:]))
         has_code = codes and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in wanted)
         if has_code and (served is None or cuda[0] <= served[0]):
@@ -322,11 +309,14 @@ def install(installer: Installer, requirement: str, tag: str | None) -> str:
 
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
-    """Return the line that reinstalls the same torch, from its own index where the version names it, and the packages
-    `beside` it."""
+    """Return the line that reinstalls the same torch, from its own index, and the packages `beside` it."""
+    return installer.install(pinned(version) + beside, index=index_of(version), anew=True)
+
+
+def index_of(version: str | None) -> str | None:
+    """The index that a torch came from, where its version names it."""
     local = (version or "").partition("+")[2]
-    index = local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None
-    return installer.install(pinned(version) + beside, index=index, anew=True)
+    return local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None
 
 
 def interpreter(path: str | None) -> str:

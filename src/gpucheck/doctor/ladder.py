@@ -3,7 +3,7 @@ and every condition, by rung. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck import naming
@@ -18,7 +18,7 @@ from gpucheck.doctor import (
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Rung, Seen
 from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
-from gpucheck.report.results.short import RungStanding
+from gpucheck.report.results.short import RungStanding, RungState
 
 # The rungs whose conditions speak of each device for itself, and leave out one that was seen to work.
 BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
@@ -107,168 +107,93 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
+    shown, answered = _shown(evidence), _answered(evidence)
+    failed = {row.condition.rung: row.condition.title for row in reversed(diagnosis.consequences)}
     found: list[RungStanding] = []
-    above = False
     for rung in RUNGS:
-        if rung == diagnosis.broken:
-            assert diagnosis.first is not None
-            found.append(RungStanding(rung, "broken", diagnosis.first.condition.title))
-            above = True
-        else:
-            found.append(_standing(rung, evidence, diagnosis, above=above))
+        state: RungState = "unknown"
+        why = answered.get(rung) or "nothing shows it: it was not asked, or cannot be read"
+        in_windows = rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows")
+        looked = rung != "hardware" or evidence.stack.devices is not None
+        if diagnosis.first is not None and rung == diagnosis.broken:
+            state, why = "broken", diagnosis.first.condition.title
+        elif rung in failed:
+            state, why = "unreached", failed[rung]
+        elif (by := shown[rung]) is not None:
+            # A rung above the broken one may hold all the same, as NVML does without libcuda.
+            state, why = "held", by
+        elif any(standing.state == "broken" for standing in found):
+            state, why = "unreached", answered.get(rung) or f"not checked: {diagnosis.broken} is broken"
+        elif not evidence.is_nvidia_here and rung != "torch" and looked:
+            state, why = "absent", "no NVIDIA GPU"
+        elif in_windows:
+            state, why = "absent", "the driver is in Windows"
+        found.append(RungStanding(rung, state, why))
     return tuple(found)
-
-
-def _standing(rung: Rung, evidence: Evidence, diagnosis: Diagnosis, *, above: bool) -> RungStanding:
-    """A rung that is not the broken one; above that it may hold all the same, as NVML does without libcuda."""
-    failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
-    if failed is not None:
-        return RungStanding(rung, "unreached", failed.condition.title)
-    shown, answered, not_looked_at = _STANDING[rung]
-    shown_by = shown(evidence)
-    if shown_by is not None:
-        return RungStanding(rung, "held", shown_by)
-    if above:
-        return RungStanding(rung, "unreached", answered(evidence) or f"not checked: {diagnosis.broken} is broken")
-    looked = rung != "hardware" or evidence.stack.devices is not None
-    if not evidence.is_nvidia_here and rung != "torch" and looked:
-        return RungStanding(rung, "absent", "no NVIDIA GPU")
-    if rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows"):
-        return RungStanding(rung, "absent", "the driver is in Windows")
-    return RungStanding(rung, "unknown", answered(evidence) or not_looked_at)
 
 
 # Windows' driver stands where these do on Linux.
 _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
-def _hardware(evidence: Evidence) -> str | None:
-    gpus = evidence.stack.gpus
-    if gpus:
-        return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus"
-    if evidence.cards:
-        return ", ".join(dict.fromkeys(card.name or "a GPU" for card in evidence.cards))
-    return None
-
-
-def _kernel(evidence: Evidence) -> str | None:
-    driver = evidence.driver
-    if driver.kernel_module_version is None:
-        return None
+def _shown(evidence: Evidence) -> dict[Rung, str | None]:
+    """What shows that a rung holds; None where nothing does."""
+    driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
+    on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
-    return f"nvidia {driver.kernel_module_version}, {kind}"
-
-
-def _nodes(evidence: Evidence) -> str | None:
-    opened = [node.path for node in evidence.stack.nodes if node.error == 0]
-    return ", ".join(opened) if opened else None
-
-
-def _nvml(evidence: Evidence) -> str | None:
-    driver = evidence.driver
-    if driver.nvml_code != 0 or driver.nvml_error:
-        return None
-    listed = sum(card.nvml_index is not None for card in evidence.cards)
-    return f"lists {listed}, driver {driver.version or 'unknown'}"
-
-
-def _cuinit(evidence: Evidence) -> str | None:
-    driver = evidence.driver
+    listed = sum(card.nvml_index is not None for card in cards)
+    empty = sum(card.mig is not None and card.mig.enabled and not card.mig.instances for card in cards)
+    devices = sum(card.cuda_index is not None for card in cards)
+    started = f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
-        return "cuInit returns 100: a mask hides every GPU"
-    return f"cuInit returns 0, CUDA {driver.cuda_version or 'unknown'}" if driver.cuinit_code == 0 else None
-
-
-def _devices(evidence: Evidence) -> str | None:
-    shown = [card for card in evidence.cards if card.cuda_index is not None]
-    empty = [card for card in evidence.cards if card.mig is not None and card.mig.enabled and not card.mig.instances]
-    without = f"; {len(empty)} in MIG mode without an instance" if empty else ""
-    return f"CUDA shows {len(shown)}{without}" if shown else None
-
-
-def _torch(evidence: Evidence) -> str | None:
-    probe = evidence.probe
-    if probe.available is None:
-        return None
-    if not probe.available:
-        # Without a GPU here there is none to use: what can hold is that it starts.
-        return None if evidence.is_nvidia_here or probe.stage != "end" else f"torch {probe.version} imports"
-    return f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}"
-
-
-def _architecture(evidence: Evidence) -> str | None:
-    probe = evidence.probe
-    if not probe.capabilities:
-        return None
-    numbers = {fixes.number(value) for value in probe.capabilities.values()}
-    has_code = all(
-        value is not None and any(fixes.runs_on(name, value) for name in probe.architectures or ()) for value in numbers
+        started = "cuInit returns 100: a mask hides every GPU"
+    torch = f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}" if probe.available else None
+    # Without a GPU here there is none to use: what can hold is that torch starts.
+    if probe.available is False and not evidence.is_nvidia_here and probe.stage == "end":
+        torch = f"torch {probe.version} imports"
+    capabilities = dict.fromkeys((probe.capabilities or {}).values())
+    has_code = evidence.torch_works or all(
+        (number := fixes.number(value)) is not None
+        and any(fixes.runs_on(name, number) for name in probe.architectures or ())
+        for value in capabilities
     )
-    if not has_code and not evidence.torch_works:
-        return None
-    return ", ".join(f"sm_{value.replace('.', '')}" for value in dict.fromkeys(probe.capabilities.values()))
+    ran = [run.device for run in probe.kernels] if not any(run.error for run in probe.kernels) else []
+    return {
+        "hardware": on_bus or ", ".join(dict.fromkeys(card.name or "a GPU" for card in cards)) or None,
+        "kernel": driver.kernel_module_version and f"nvidia {driver.kernel_module_version}, {kind}",
+        "nodes": ", ".join(node.path for node in evidence.stack.nodes if node.error == 0) or None,
+        "libraries": driver.libcuda_path,
+        "nvml": f"lists {listed}, driver {driver.version or 'unknown'}"
+        if driver.nvml_code == 0 and not driver.nvml_error
+        else None,
+        "cuinit": started,
+        "devices": f"CUDA shows {devices}{f'; {empty} in MIG mode without an instance' if empty else ''}"
+        if devices
+        else None,
+        "torch": torch,
+        "architecture": ", ".join(f"sm_{value.replace('.', '')}" for value in capabilities if has_code) or None,
+        "run": f"kernel and matrix product correct on {', '.join(in_short(ran))}" if ran else None,
+    }
 
 
-def _run(evidence: Evidence) -> str | None:
-    probe = evidence.probe
-    if not probe.kernels or any(run.error for run in probe.kernels):
-        return None
-    return f"kernel and matrix product correct on {', '.join(in_short([run.device for run in probe.kernels]))}"
-
-
-# -- what a rung answered that was not seen to hold; None where it was not asked ---------------------------------------
-
-
-def _refused_nodes(evidence: Evidence) -> str | None:
-    refused = [node.path for node in evidence.stack.nodes if node.error]
-    return f"could not be opened: {', '.join(refused)}" if refused else None
-
-
-def _libcuda_error(evidence: Evidence) -> str | None:
-    driver = evidence.driver
-    if driver.cuinit_code:
-        return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return driver.cuinit_error
-
-
-def _torch_said(evidence: Evidence) -> str | None:
-    probe = evidence.probe
-    if probe.not_awaited is not None:
-        return f"not checked: {probe.not_awaited}"
-    if probe.available is False:
-        return f"torch {probe.version} imports, but sees no GPU"
-    return probe.error
-
-
-def _no_kernel(evidence: Evidence) -> str | None:
-    probe = evidence.probe
-    failed = [f"{run.device}: {run.error}" for run in probe.kernels if run.error]
-    if failed:
-        return "; ".join(failed)
-    return "not checked: torch has no GPU" if probe.available is False else None
-
-
-# What shows that a rung holds, what it answered, and what is told where neither is known.
-_STANDING: dict[Rung, tuple[Callable[[Evidence], str | None], Callable[[Evidence], str | None], str]] = {
-    "hardware": (_hardware, lambda _: None, "the PCI bus cannot be read"),
-    "kernel": (_kernel, lambda _: None, "the kernel does not show the module's version"),
-    "nodes": (_nodes, _refused_nodes, "no device node could be opened"),
-    "libraries": (lambda seen: seen.driver.libcuda_path, _libcuda_error, "path of the loaded libcuda unknown"),
-    "nvml": (
-        _nvml,
-        lambda seen: f"NVML: {seen.driver.nvml_error}" if seen.driver.nvml_error else None,
-        "NVML was not asked",
-    ),
-    "cuinit": (_cuinit, _libcuda_error, "libcuda was not asked"),
-    "devices": (
-        _devices,
-        lambda seen: seen.driver.cuinit_error or "CUDA shows none" if seen.driver.cuinit_code == 0 else None,
-        "libcuda was not asked for its devices",
-    ),
-    "torch": (_torch, _torch_said, "torch did not report whether it sees a GPU"),
-    "architecture": (_architecture, _no_kernel, "torch did not report a GPU architecture"),
-    "run": (_run, _no_kernel, "no kernel was run"),
-}
+def _answered(evidence: Evidence) -> dict[Rung, str | None]:
+    """What a rung answered that was not seen to hold; None where it was not asked."""
+    driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
+    refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
+    libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error
+    torch = f"torch {probe.version} imports, but sees no GPU" if probe.available is False else probe.error
+    failed = "; ".join(f"{run.device}: {run.error}" for run in probe.kernels if run.error)
+    no_kernel = failed or ("not checked: torch has no GPU" if probe.available is False else None)
+    return {
+        "nodes": f"could not be opened: {refused}" if refused else None,
+        "libraries": libcuda,
+        "nvml": f"NVML: {driver.nvml_error}" if driver.nvml_error else None,
+        "cuinit": libcuda,
+        "devices": driver.cuinit_error or "CUDA shows none" if code == 0 else None,
+        "torch": torch if probe.not_awaited is None else f"not checked: {probe.not_awaited}",
+        "architecture": no_kernel,
+        "run": no_kernel,
+    }
 
 
 # -- every condition; a new one is a row in the file of its rung -------------------------------------------------------

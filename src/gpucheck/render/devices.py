@@ -40,11 +40,9 @@ _BAR, _SHORT_BAR = 8, 5
 _SEEN_IN = {
     "devices.low_clock": "clock",
     "devices.throttled": "clock",
-    "devices.slowed_down": "clock",
     "devices.power_limited": "clock",
     "devices.power_limit": "clock",
     "devices.clock_setting": "clock",
-    "devices.application_clocks": "clock",
     "devices.violations": "clock",
     "devices.link_width": "link",
     "devices.link_generation": "link",
