@@ -104,10 +104,10 @@ def test_a_fabric_manager_is_a_process(tmp_path: Path, names: tuple[str, ...], r
     assert stack.read(tmp_path).fabric_manager is runs
 
 
-def test_a_confidential_guest_wsl_and_jetson(tmp_path: Path) -> None:
-    write(tmp_path, {"dev/sev-guest": "", "usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
+def test_wsl_and_jetson(tmp_path: Path) -> None:
+    write(tmp_path, {"usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
     seen = stack.read(tmp_path)
-    assert (seen.confidential_guest, seen.wsl_driver, seen.jetson) == (True, True, "# R36")
+    assert (seen.wsl_driver, seen.jetson) == (True, "# R36")
 
 
 # --- libraries --------------------------------------------------------------------------------------------------------

@@ -308,7 +308,6 @@ DETAILS: tuple[Field, ...] = (
     # The older function is announced to go with CUDA 14; drivers before R570 know no other.
     _row("temperature_celsius", "TemperatureV Temperature", TEMPERATURE_GPU, convert=celsius),
     _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", above_zero),
-    _row("temperature_margin_celsius", "MarginTemperature", convert=float),
     _row("slowdown_celsius", "TemperatureThreshold", THRESHOLD_SLOWDOWN, convert=above_zero),
     _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
     _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
@@ -324,9 +323,7 @@ DETAILS: tuple[Field, ...] = (
     _hertz("max_memory_clock_hz", "MaxClockInfo", CLOCK_MEMORY),
     # Announced to go with CUDA 14.
     _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
-    _hertz("application_memory_clock_hz", "ApplicationsClock", CLOCK_MEMORY),
     _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
-    _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
     # Drivers before R535 know only the older name.
     _row("clock_reasons", "CurrentClocksEventReasons CurrentClocksThrottleReasons", convert=clock_reasons),
     # How long what held the clock.

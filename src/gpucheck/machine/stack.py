@@ -194,9 +194,8 @@ class Stack:
     `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
     are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
 
-    `fabric_manager` and `confidential_guest` are whether the first runs here and whether this is a confidential virtual
-    machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None for
-    no limit; `shm_bytes` is the size of /dev/shm.
+    `fabric_manager` is whether it runs here. `address_limit_bytes` is the most address space that a process of this
+    user may take (ulimit -v), None for no limit; `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -214,7 +213,6 @@ class Stack:
     log: tuple[str, ...] | None = None
     log_error: str | None = None
     fabric_manager: bool | None = None
-    confidential_guest: bool = False
     jetson: str | None = None
     wsl_driver: bool = False
     address_limit_bytes: int | None = None
@@ -265,7 +263,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         log=log,
         log_error=log_error,
         fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
-        confidential_guest=any((root / "dev" / name).exists() for name in ("sev-guest", "tdx_guest")),
         jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
         address_limit_bytes=_address_limit(),

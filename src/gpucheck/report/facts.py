@@ -170,8 +170,8 @@ class Device:
 
     The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
     `memory_max_celsius` on the driver does, at `shutdown_celsius` the GPU switches itself off.
-    `temperature_margin_celsius` is what NVML says is left until the GPU slows down. `power_limit_w` is the limit in
-    force, beside the GPU's own default. `fan_percent` is the requested fan speed, and may exceed 100.
+    `power_limit_w` is the limit in force, beside the GPU's own default. `fan_percent` is the requested fan speed, and
+    may exceed 100.
 
     `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
 
@@ -206,7 +206,6 @@ class Device:
     utilization_percent: float | None = None
     temperature_celsius: float | None = None
     memory_temperature_celsius: float | None = None
-    temperature_margin_celsius: float | None = None
     slowdown_celsius: float | None = None
     gpu_max_celsius: float | None = None
     memory_max_celsius: float | None = None
@@ -220,9 +219,7 @@ class Device:
     max_sm_clock_hz: float | None = None
     max_memory_clock_hz: float | None = None
     application_sm_clock_hz: float | None = None
-    application_memory_clock_hz: float | None = None
     default_application_sm_clock_hz: float | None = None
-    default_application_memory_clock_hz: float | None = None
     memory_bus_width_bits: int | None = None
     clock_reasons: ClockReasons | None = None
     violations_s: dict[str, float | None] | None = None
