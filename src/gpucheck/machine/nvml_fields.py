@@ -324,6 +324,7 @@ DETAILS: tuple[Field, ...] = (
     # Announced to go with CUDA 14.
     _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
     _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
+    _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
     # Drivers before R535 know only the older name.
     _row("clock_reasons", "CurrentClocksEventReasons CurrentClocksThrottleReasons", convert=clock_reasons),
     # How long what held the clock.

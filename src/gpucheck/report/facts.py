@@ -220,6 +220,7 @@ class Device:
     max_memory_clock_hz: float | None = None
     application_sm_clock_hz: float | None = None
     default_application_sm_clock_hz: float | None = None
+    default_application_memory_clock_hz: float | None = None
     memory_bus_width_bits: int | None = None
     clock_reasons: ClockReasons | None = None
     violations_s: dict[str, float | None] | None = None
