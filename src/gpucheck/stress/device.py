@@ -9,6 +9,7 @@ device failed.
 from __future__ import annotations
 
 import collections
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ def main() -> int:
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
+    # Threads of a CPU's work wait for each other: where other programs use the cores, they must not spin meanwhile.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from gpucheck.machine import accel
 
     try:

@@ -43,8 +43,8 @@ PATTERNS = ("ones", "address", "random")
 # Seeds of random words that take turns.
 _SEEDS = 4
 # Words that are made, compared and hashed at once, and so the size of what that takes beside them: much less than a
-# device's memory; on a CPU, of one core's cache.
-_CHUNK, _CHUNK_CPU = 8 * MIB, MIB // 2
+# device's memory; on a CPU enough for every core, which wait for each other after each.
+_CHUNK, _CHUNK_CPU = 8 * MIB, 4 * MIB
 # The side of the products: as large as rates need, so that filling and comparing a result takes some 7 % of a product's
 # time (3¼ times its bytes beside 2·side³ operations); a core's own takes milliseconds.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
