@@ -39,10 +39,10 @@ from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.short import DoctorResult
 
 if TYPE_CHECKING:  # `devices` loads nothing of the doctor
     from gpucheck.doctor.condition import Evidence
+    from gpucheck.report.results.short import DoctorResult
 
 
 HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
