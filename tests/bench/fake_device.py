@@ -40,6 +40,7 @@ class FakeDevice:
     can_pin: bool = True
     has_events: bool = True
     integrated: bool = False
+    transient: str = ""
     uuid: str | None = None
     l2_cache_bytes: int | None = None
     kind: str = "cuda"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, host
+from gpucheck.machine import accel, choose, host
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.host import HostMemory
 
@@ -65,6 +65,27 @@ def test_a_device_whose_kernels_do_nothing_cannot_be_used(left: str, monkeypatch
         accel.open_device("cuda:0")
     assert raised.value.finding == "device.usable"
     assert "torch cannot use cuda:0; its kernels compute wrongly: 1 times " in str(raised.value)
+
+
+def test_a_device_that_fails_to_open_once_is_opened_by_a_second_try_and_called_transient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ones, tries = torch.ones, iter([RuntimeError("CUDA error: initialization error\nmore"), None])
+
+    def once(size: int, device: torch.device) -> torch.Tensor:
+        if (error := next(tries)) is not None:
+            raise error
+        return ones(size)
+
+    monkeypatch.setattr(accel, "_SETTLES_S", 0.0)
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: FakeModule())
+    monkeypatch.setattr(torch, "ones", once)
+    opened = accel.open_device("cuda:0")
+    assert opened.transient == "CUDA error: initialization error"
+    assert [notice.text for notice in choose.opened_again(opened)] == [
+        "the first attempt to open cuda:0 failed, the second worked (transient): CUDA error: initialization error"
+    ]
+    assert choose.opened_again(accel.open_device("cpu")) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this one can")

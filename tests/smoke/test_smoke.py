@@ -248,7 +248,7 @@ def test_a_signal_passes_through(error: BaseException) -> None:
 class DeadAccel:
     """A device that answers nothing any more, as after a CUDA error."""
 
-    kind, is_cpu, module = "cuda", True, torch.cpu
+    kind, is_cpu, module, transient = "cuda", True, torch.cpu, ""
     device = torch.device("cpu")
     why_broken, as_current = Accel.why_broken, Accel.as_current
 

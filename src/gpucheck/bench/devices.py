@@ -155,6 +155,8 @@ class _Run:
             with watchdog.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
             self.emit(Opened(told(accel)))
+            for notice in choose.opened_again(accel):
+                self.emit(notice)
             with watchdog.watching(accel, self.where):
                 in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
             self.measured.append(device_id)

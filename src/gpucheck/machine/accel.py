@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -90,6 +90,8 @@ class Accel:
     memory_bus_width_bits: int | None = None
     max_memory_clock_hz: float | None = None
     integrated: bool = False
+    # Why the first attempt to open it failed; empty where it did not.
+    transient: str = ""
 
     @property
     def kind(self) -> str:
@@ -441,7 +443,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
     try:
         module = torch.get_device_module(chosen.type)
         # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
-        wrong = _wrong_answer(chosen)
+        wrong, transient = _wrong_answer_or_again(chosen)
     except UNUSABLE as error:
         why = _first_line(error)
         who = f"{messages.FIX['memory held']} shows which processes use memory; then run again, or "
@@ -451,7 +453,21 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         fix = "see `gpucheck doctor`, or try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
-    return _described(chosen, module, properties, name, uuid)
+    return replace(_described(chosen, module, properties, name, uuid), transient=transient)
+
+
+# A choice: another process that starts or ends on the device, and a driver that wakes up, have done so by then.
+_SETTLES_S = 0.5
+
+
+def _wrong_answer_or_again(device: torch.device) -> tuple[str | None, str]:
+    """`_wrong_answer` with a second try where torch raises; and what it raised first, empty where it did not."""
+    try:
+        return _wrong_answer(device), ""
+    except UNUSABLE as error:
+        first = _first_line(error)
+    time.sleep(_SETTLES_S)
+    return _wrong_answer(device), first
 
 
 def _wrong_answer(device: torch.device) -> str | None:

@@ -17,6 +17,7 @@ from gpucheck.report.finding import Finding, Verdict
 
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel
+    from gpucheck.report.events import Notice
 
 MASK = "CUDA_VISIBLE_DEVICES"
 # What C calls a space: of Unicode's others CUDA reads none, nor of its other digits.
@@ -84,6 +85,14 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
     device = next((device for device in facts.devices if device.id == device_id), None)
     return accel.open_device(device_id, name=device.name if device else None, uuid=device.uuid if device else None)
+
+
+def opened_again(accel: Accel) -> list[Notice]:
+    """The notice that the first attempt to open the device failed, where it did."""
+    from gpucheck.report.events import Notice
+
+    why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
+    return [Notice(why, "warning")] if accel.transient else []
 
 
 def is_named(device: Device, requested: str) -> bool:

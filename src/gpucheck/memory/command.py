@@ -52,6 +52,8 @@ def command(options: MemoryOptions, emit: Emit) -> None:
     try:
         with watchdog.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
+        for notice in choose.opened_again(accel):
+            emit(notice)
         with watchdog.watching(accel, WHERE):
             if accel.is_cpu:
                 on_cpu(accel, emit)

@@ -126,7 +126,10 @@ def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
     """Open a device; one that torch cannot use is the failed check, and None."""
     try:
         with watchdog.opening(device_id, WHERE):
-            return choose.open_named(device_id, facts)
+            accel = choose.open_named(device_id, facts)
+        for notice in choose.opened_again(accel):
+            emit(notice)
+        return accel
     except CannotLook as error:
         # A context takes some memory: where others hold all of it, nothing is known of the device.
         emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
