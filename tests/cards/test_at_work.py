@@ -302,6 +302,34 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
     assert said(card(3, reason)) == []
 
 
+@pytest.mark.parametrize("clock", ["sm", "memory"])
+@pytest.mark.parametrize(
+    ("now", "set_to", "id", "verdict"),
+    [
+        # The clock stands at an application clock below its default.
+        (0.6, 0.6, "devices.clock_setting", "warn"),
+        (0.9, 0.9, "devices.clock_setting", "info"),
+        # It stands elsewhere, or as it came: nothing to reset.
+        (0.6, 0.9, "devices.low_clock", "warn"),
+        (0.6, 1.0, "devices.low_clock", "warn"),
+        (1.0, 0.6, None, ""),
+    ],
+)
+def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
+    clock: str, now: float, set_to: float, id: str | None, verdict: str
+) -> None:
+    usual = 1.98e9 if clock == "sm" else 2.6e9
+    changes = {
+        f"{clock}_clock_hz": now * usual,
+        f"application_{clock}_clock_hz": set_to * usual,
+        f"default_application_{clock}_clock_hz": usual,
+    }
+    rows = [row for row in judge(node(card(3, **changes))) if row.verdict != "pass"]
+    assert [(row.id, row.verdict) for row in rows] == ([(id, verdict)] if id else [])
+    resets = ["--reset-applications-clocks" in (row.fix or "") for row in rows]
+    assert resets == ([id == "devices.clock_setting"] if id else [])
+
+
 def test_a_boost_is_no_reference() -> None:
     alone = replace(node(), devices=(card(0, nvlinks=None, fabric=None, sm_clock_hz=345e6), CPU))
     (low,) = [finding for finding in judge(alone) if finding.id == "devices.low_clock"]

@@ -28,6 +28,7 @@ from gpucheck.report.facts import (
     Facts,
     Host,
     Mig,
+    Process,
     RemappedRows,
     TorchBuild,
 )
@@ -521,6 +522,7 @@ HELD: dict[str, object] = {
     "memory_source": "nvml v2",
     "memory_of_processes_bytes": 0,
     "minor_number": 3,
+    "node_holders": (),
 }
 
 
@@ -538,7 +540,7 @@ def held(host: Host = HOST, **changes: object) -> list[Finding]:
         ({"memory_source": "nvml v1"}, HOST),
         ({"integrated": True}, HOST),
         # Its own processes, which NVML does not list to a container.
-        ({}, replace(HOST, container="docker")),
+        ({"node_holders": (Process(7, "node", "python3"),)}, replace(HOST, container="docker")),
         ({}, replace(HOST, wsl=True)),
         ({}, replace(HOST, system="Windows")),
     ],
@@ -547,13 +549,32 @@ def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, 
     assert held(host=host, **changes) == []
 
 
-def test_the_reading_asks_who_holds_much_memory(fake_driver: Fake, tmp_path: Path) -> None:
+def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
+    fake_driver: Fake, tmp_path: Path
+) -> None:
     much = f"memory.total={80 * GIB}\nmemory.used={60 * GIB}\nmemory.reserved={GIB}\n"
     fake_driver(f"nvml.count=3\n{much}processes=\n1.processes=7:{59 * GIB}\n2.processes=7:-\n", cuda=False)
+    (tmp_path / "root/proc/7/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/7/fd/5").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/7/comm").write_text("python3\n")
+    (tmp_path / "root/proc/7/status").write_text("Name:\tpython3\nState:\tS (sleeping)\n")
+    # One that ended, one of which a thread is alive, and one that watches.
+    for pid, thread in ((8, None), (9, 10)):
+        (tmp_path / f"root/proc/{pid}").mkdir()
+        (tmp_path / f"root/proc/{pid}/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+        if thread is not None:
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd").mkdir(parents=True)
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/11/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/comm").write_text("nvidia-persiste\n")
     facts = inventory.read(root=tmp_path / "root")
     cards = facts.devices[:3]
     assert [card.memory_of_processes_bytes for card in cards] == [0, 59 * GIB, None]
     assert [card.processes for card in cards] == [None] * 3
+    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(9, "zombie"))
+    assert "/devices/0/node_holders" not in facts.unknown
+    assert [card.node_holders for card in cards[1:]] == [None, None]
     assert [
         device.id for device in not_passed(facts) if device.verdict == "warn" and device.id != "devices.libcuda"
     ] == ["devices.unclaimed_memory"]

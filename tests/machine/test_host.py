@@ -97,7 +97,7 @@ def test_only_nvidias_display_controllers_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="a process is renamed by /proc")
-def test_a_name_that_moves_the_cursor_is_written_out() -> None:
+def test_a_name_that_moves_the_cursor_is_written_out(tmp_path: Path) -> None:
     own = Path("/proc/self/comm")
     before = own.read_text()
     own.write_text("a\x1b[2Jb")
@@ -105,6 +105,11 @@ def test_a_name_that_moves_the_cursor_is_written_out() -> None:
         assert host.process_name(os.getpid()) == "a\\x1b[2Jb"
     finally:
         own.write_text(before)
+    write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tS (sleeping)\n"})
+    (tmp_path / "proc/7/fd").mkdir()
+    (tmp_path / "proc/7/fd/3").symlink_to("/dev/nvidia0")
+    holders, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
+    assert [process.name for process in holders["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ USUAL = dict.fromkeys(
         "shutdown_celsius",
         "fan_percent",
         "application_sm_clock_hz",
+        "application_memory_clock_hz",
         "default_application_sm_clock_hz",
         "default_application_memory_clock_hz",
         "sram_ecc",
@@ -200,6 +201,7 @@ def test_everything_that_a_card_tells_of_itself(fake_driver: Fake) -> None:
         power_limit_w=350.0,
         power_limit_default_w=700.0,
         application_sm_clock_hz=1.2e9,
+        application_memory_clock_hz=2.619e9,
         default_application_sm_clock_hz=1.98e9,
         default_application_memory_clock_hz=2.619e9,
         violations_s={**(HEALTHY.violations_s or {}), "thermal": 1.5},
@@ -490,14 +492,18 @@ def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
     assert door_timeout_s(tmp_path) == 5.0 + 7 * 3.0
 
 
-def test_a_driver_that_starts_its_cards_first_is_waited_for(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
     monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 60.0)
     fake_driver("nvml.init=slow\nnvml.count=2\n")
-    with NvmlDoor() as door:
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
         door.ask()
         reading = door.reading()
     assert (reading.code, reading.error, len(reading.devices)) == (0, None, 2) and (reading.start_s or 0) > 1.0
+    assert [text.rpartition(":")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
 
 
 def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
@@ -507,9 +513,11 @@ def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
     monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
     monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 600.0)
     fake_driver("1.power=hang\n")
-    with NvmlDoor() as door:
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
         door.ask()
         assert door.reading().error == "NVML did not answer within 2 s"
+    assert told == []
 
 
 def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_driver: Fake) -> None:

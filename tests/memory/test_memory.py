@@ -308,7 +308,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, device: str, *cards: Device) -> Re
 
 
 def test_memory_that_no_visible_process_holds_is_said_as_devices_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = answered(monkeypatch, "auto", by_nvml(0, processes=(), memory_of_processes_bytes=0))
+    report = answered(monkeypatch, "auto", by_nvml(0, processes=(), memory_of_processes_bytes=0, node_holders=()))
     (found,) = [finding for finding in report.findings if finding.id == "devices.unclaimed_memory"]
     assert (found.verdict, found.title) == ("warn", "70 GiB held by no visible process")
     assert any("70 GiB held by no visible process" in line for line in shown(text.blocks(report)))

@@ -27,6 +27,7 @@ from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
+from gpucheck.naming import few
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, XidError
 from gpucheck.report.finding import Finding, Verdict
@@ -424,15 +425,37 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     if not left:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+    holders, within = device.node_holders or (), (facts.host or Host()).container is not None
+    zombies = [process for process in holders if process.kind == "zombie"]
+    pids = [str(process.pid) for process in holders]
+    names = few([f"{process.name or 'a process'} (PID {process.pid})" for process in zombies or holders], ", ")
+    hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders")
+    if within and holders:
+        # NVML does not list this container's own processes to it.
+        return None
+    if zombies:
+        message = f"{names} may hold it: it ended, but threads of it are alive and have {node} open"
+        fix = f"ps -L -o pid,lwp,stat,wchan -p {zombies[0].pid} shows what they wait for; if they stay, {RESET}"
+    elif holders:
+        message = f"{names} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
+        fix = f"ps -o pid,user,lstart,cmd -p {','.join(pids)}; end it if it is yours: kill {' '.join(pids)}"
+    elif hidden:
+        message, fix = f"unknown: {hidden} cannot be inspected", f"sudo fuser -v {node}"
+    elif within:
+        message = "no process in this container has its device node open: another container or the host holds it"
+        fix = "on the host: nvidia-smi, docker ps, crictl ps"
+    else:
+        message = "no process here has its device node open: another container, MPS, or memory that was not freed"
+        fix = "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control"
+        fix = f"{fix}; if neither uses the GPU, {DRAIN_AND_RESET}"
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
+        "holders": [process.pid for process in holders],
+        "zombies": [process.pid for process in zombies],
     }
-    title = f"{units.capacity(left)} held by no visible process"
-    message = "another user's process, another container, MPS, a process that is ending, or memory that was not freed"
-    fix = f"sudo fuser -v {node}; docker ps, crictl ps; if nothing there uses the GPU, {DRAIN_AND_RESET}"
-    return Said("warn", title, message, fix, evidence)
+    return Said("warn", f"{units.capacity(left)} held by no visible process", message, fix, evidence)
 
 
 def busy_alone(device: Device, facts: Facts) -> Said | None:

@@ -36,7 +36,7 @@ from gpucheck.machine.child import Ahead
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 
@@ -256,6 +256,7 @@ def command(
         wake=False,
         details=host.detailed,
         ahead=ahead,
+        waiting=lambda text: emit(Notice(text)),
     ) as inventory:
         while True:
             begun = time.monotonic()
@@ -318,7 +319,9 @@ def status(options: StatusOptions, emit: Emit) -> None:
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
     asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
-    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root)
+    machine = inventory.Inventory(
+        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
+    )
     evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:

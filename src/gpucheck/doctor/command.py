@@ -27,7 +27,7 @@ from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.naming import few
-from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
@@ -43,7 +43,9 @@ OLDEST = (3, 8)
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
     """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
     conditions = select(options.only, options.skip)
-    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root)
+    machine = inventory.Inventory(
+        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
+    )
     evidence = read(options, emit, machine)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=machine.again(evidence.facts))

@@ -222,17 +222,25 @@ class Talk:
         *,
         per_line: bool = False,
         each_s: float = math.inf,
+        slow: tuple[float, Callable[[], object]] | None = None,
     ) -> Iterator[Line]:
         """The lines of the answer as they come, the one with `end` the last.
 
         The limit is the whole answer's, or with `per_line` that of the wait for each line. `each_s` also bounds the
-        wait for each line but the first.
+        wait for each line but the first. `slow` is called where the first takes longer than these seconds.
         """
         limit, until = limit_s, self._since + limit_s
         while True:
             if per_line:
                 until = time.monotonic() + limit_s
-            line = self.receive(until - time.monotonic())
+            line = None
+            if slow is not None:
+                line = self.receive(min(self._since + slow[0], until) - time.monotonic())
+                if line is None:
+                    slow[1]()
+                slow = None
+            if line is None:
+                line = self.receive(until - time.monotonic())
             if line is None:
                 self._child.kill()
                 raise Lost(Ending("late", None, limit, "", self._child.stderr()))

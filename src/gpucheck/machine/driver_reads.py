@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from gpucheck.machine import host, kernel_driver
@@ -130,14 +131,16 @@ class Door:
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
-    def _answer(self, limit_s: float, each_s: float = math.inf) -> tuple[list[Line], str | None]:
+    def _answer(
+        self, limit_s: float, each_s: float = math.inf, slow: Callable[[], object] | None = None
+    ) -> tuple[list[Line], str | None]:
         """The lines of the answer, and why there are no more; None where it is whole. `each_s` bounds the wait for each
-        line but the first."""
+        line but the first; `slow` is called where that takes longer than `ANSWER_S`."""
         lines: list[Line] = []
         if self._failed is not None or self._talk is None:
             return lines, self._failed
         try:
-            for line in self._talk.answer(limit_s, each_s=each_s):
+            for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
                 lines.append(line)
         except Lost as lost:
             return lines, self._why(lost.ending)
@@ -164,9 +167,22 @@ class Door:
 
 
 class NvmlDoor(Door):
-    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
+    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question.
+
+    `waiting` gets a sentence where the start takes longer than that of a driver that keeps its GPUs ready.
+    """
 
     library, module = "NVML", NVML_READER
+
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        *,
+        start: Start | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        super().__init__(timeout_s, start=start)
+        self._waiting = waiting
 
     def __enter__(self) -> NvmlDoor:
         return self
@@ -177,7 +193,12 @@ class NvmlDoor(Door):
 
     def reading(self) -> DriverReading:
         limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
-        lines, broken = self._answer(limit_s, ANSWER_S + START_OF_A_CARD_S)
+        text = (
+            f"NVML has not answered within {ANSWER_S:g} s; waiting up to {limit_s:g} s: without persistence mode the "
+            "driver starts each GPU first"
+        )
+        slow = partial(self._waiting, text) if limit_s > ANSWER_S else None
+        lines, broken = self._answer(limit_s, ANSWER_S + START_OF_A_CARD_S, slow)
         if broken:
             self.close()
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))

@@ -278,6 +278,38 @@ def _sees_the_machine(root: Path) -> bool:
         return False
 
 
+# Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
+_WATCHERS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
+
+
+def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
+    """The processes that have these device nodes open, as far as this user may see; and how many it may not look into.
+
+    A process that has ended and was not yet waited for (a zombie) has closed its files, unless threads of it are still
+    alive: those may have the nodes open, and it stands as kind `zombie`.
+    """
+    holders: dict[str, list[Process]] = {node: [] for node in nodes}
+    hidden = 0
+    for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
+        name = _named(text_of(folder / "comm").strip())
+        if name in _WATCHERS:
+            continue
+        is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
+        # Of a zombie the files of its threads count, not its own.
+        threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
+        owners = threads if is_zombie else iter([folder])
+        try:
+            opened = {os.readlink(link) for owner in owners for link in (owner / "fd").iterdir()}
+        except FileNotFoundError:  # it has ended
+            continue
+        except OSError:
+            hidden += 1
+            continue
+        for node in opened & holders.keys():
+            holders[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
+    return {node: tuple(sorted(rows, key=lambda process: process.pid)) for node, rows in holders.items()}, hidden
+
+
 def _number(path: Path) -> int | None:
     return _digits(text_of(path))
 

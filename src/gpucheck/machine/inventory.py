@@ -279,9 +279,10 @@ class Inventory:
         root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
         timeout_s: float | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
         """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
-        are each waited for as long as a healthy driver may take, or `timeout_s`.
+        are each waited for as long as a healthy driver may take, or `timeout_s`; `waiting` is told where that is long.
 
         Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
         """
@@ -292,7 +293,7 @@ class Inventory:
         self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
         # There is no NVIDIA driver for macOS.
         start = partial(self._ahead.start, NVML_READER)
-        self._nvml = NvmlDoor(timeout_s, start=start) if sys.platform != "darwin" else None
+        self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -309,7 +310,7 @@ class Inventory:
             self._torch_told = installed_torch.devices()
         facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
         self._log = log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)
-        return _with_xids(facts, *self._log)
+        return _with_xids(_with_holders(facts, self._root), *self._log)
 
     def again(self, facts: Facts, timeout_s: float | None = None) -> Facts:
         """The facts that were read, with their NVIDIA cards read a second time, and how their counters grew.
@@ -332,7 +333,7 @@ class Inventory:
         # The torch that is diagnosed may be another interpreter's.
         around = replace(around, torch=facts.torch or TorchBuild())
         joined = join(named, self._cuda, around, facts.environment, self._torch_told)
-        return _with_xids(joined, *self._log)
+        return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
@@ -406,12 +407,11 @@ def _with_names(
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
     """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
 
-    Version 2 of NVML's call counts what the driver reserves apart. Windows does not say what processes hold, and a
-    container does not see its host's.
+    Version 2 of NVML's call counts what the driver reserves apart. Windows does not say what processes hold.
     """
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
     around = facts.host or Host()
-    if around.container or around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+    if around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
         return 0
     if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
         return 0
@@ -424,6 +424,24 @@ def is_unexplained(facts: Facts) -> bool:
     return not (around.container or around.wsl) and any(
         (device.utilization_percent or 0) >= 100 and device.processes == () for device in facts.devices
     )
+
+
+def _with_holders(facts: Facts, root: Path) -> Facts:
+    """The facts with who has the node of a card open whose memory nobody is seen to hold."""
+    nodes = {
+        place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+        for place, device in enumerate(facts.devices)
+        if unclaimed_bytes(device, facts)
+    }
+    if not nodes:
+        return facts
+    holders, hidden = host.node_holders(nodes.values(), root)
+    devices, unknown = list(facts.devices), dict(facts.unknown)
+    for place, node in nodes.items():
+        devices[place] = replace(devices[place], node_holders=holders[node])
+        if hidden and not holders[node]:
+            unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
+    return replace(facts, devices=tuple(devices), unknown=unknown)
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:

@@ -323,6 +323,7 @@ DETAILS: tuple[Field, ...] = (
     _hertz("max_memory_clock_hz", "MaxClockInfo", CLOCK_MEMORY),
     # Announced to go with CUDA 14.
     _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
+    _hertz("application_memory_clock_hz", "ApplicationsClock", CLOCK_MEMORY),
     _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
     _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
     # Drivers before R535 know only the older name.

@@ -165,7 +165,8 @@ class Device:
     `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
     that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
     as used, version 2 apart. `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the
-    processes that NVML lists hold together. `iommu` is what the kernel's IOMMU does with what the device sends: `off`,
+    processes that NVML lists hold together; `node_holders` are processes that have the device's node open, where those
+    do not hold what is used. `iommu` is what the kernel's IOMMU does with what the device sends: `off`,
     `passthrough`, `translating`.
 
     The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
@@ -202,6 +203,7 @@ class Device:
     memory_reserved_bytes: int | None = None
     memory_source: str | None = None
     memory_of_processes_bytes: int | None = None
+    node_holders: tuple[Process, ...] | None = None
     bar1_total_bytes: int | None = None
     utilization_percent: float | None = None
     temperature_celsius: float | None = None
@@ -219,6 +221,7 @@ class Device:
     max_sm_clock_hz: float | None = None
     max_memory_clock_hz: float | None = None
     application_sm_clock_hz: float | None = None
+    application_memory_clock_hz: float | None = None
     default_application_sm_clock_hz: float | None = None
     default_application_memory_clock_hz: float | None = None
     memory_bus_width_bits: int | None = None
