@@ -319,7 +319,7 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
     spares = f"{full} memory bank{'s' * (full != 1)} without spares"
     title, many = f"{rows.uncorrectable} rows remapped", f"after uncorrected errors; DCGM fails a GPU at {DCGM_ROWS}"
     return _first(
-        {**evidence, "banks_without_spares": full},
+        {**evidence, **({"banks_without_spares": full} if full else {})},
         "no row remap failed",
         (rows.failed, "fail", "row remap failed", "no spare replaces a faulty memory row", REPLACE),
         (rows.pending, "warn", "row remap pending", "a faulty row stays in use until the next reset", DRAIN_AND_RESET),
