@@ -212,37 +212,6 @@ def test_a_driver_that_hangs_at_one_card_may_let_torch_use_another(
     assert report.findings[0].message.startswith("cuInit returned; then libcuda did not answer within ")
 
 
-@pytest.mark.slow
-def test_a_time_limit_of_the_command_line(
-    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_driver(TWO_GPUS)
-    python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
-    assert main(["doctor", "--python", python, "--time-budget", "4s"]) == 1
-    assert "importing torch did not finish within 4.00 s" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("mask", "found"),
-    [
-        ("", ("mask.hides_all", "fail")),
-        ("-1", ("mask.hides_all", "fail")),
-        ("cuda:0", ("mask.hides_all", "fail")),
-        ("0,5,1", ("mask.shows_fewer", "warn")),
-    ],
-)
-def test_a_mask(
-    fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: str, found: tuple[str, str]
-) -> None:
-    # The fake reads words as atoi does; the driver does not show a GPU for one without a number.
-    fake_driver(TWO_GPUS + ("cuda.init=!100\n" if mask == "cuda:0" else ""))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-    shown = 1 if found[1] == "warn" else 0
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=shown))))
-    assert worst(report) == [found]
-    assert report.results["doctor"].first == (found[0] if found[1] == "fail" else None)
-
-
 def test_a_mask_does_not_hide_that_the_driver_asks_for_a_reset(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,41 +233,6 @@ def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
     assert report.results["doctor"].first == "driver.no_device"
     assert report.findings[0].message.endswith("CUDA_VISIBLE_DEVICES='1' may hide it: NVML lists none to compare")
     assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
-
-
-@pytest.mark.parametrize(
-    ("script", "variables", "found"),
-    [
-        ("1.ecc.volatile_uncorrected=2\n", {}, ("devices.ecc", "fail")),
-        ("1.remap.failed=1\n", {}, ("devices.remapped_rows", "fail")),
-        ("0.recovery_action=1\n", {}, ("devices.recovery_action", "fail")),
-        ("0.clock_reasons=0x40\n", {}, ("devices.throttled", "warn")),
-        (
-            "memory.total=99999999999\n1.memory.used=5000000000\n1.processes=4242:5000000000\n",
-            {},
-            ("devices.foreign_memory", "warn"),
-        ),
-        ("cuda.order=1,0\n", {}, ("devices.order", "warn")),
-        ("", {"CUDA_LAUNCH_BLOCKING": "1"}, ("environment.launch_blocking", "warn")),
-    ],
-)
-def test_what_stands_on_its_own_is_told_beside_a_torch_that_works(
-    fake_driver: Fake,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str,
-    variables: dict[str, str],
-    found: tuple[str, str],
-) -> None:
-    # The first line of a key counts.
-    fake_driver(script + TWO_GPUS)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path)), skip=("load.",)))
-    assert found in told(report)
-    assert worst(report) == ([] if found[1] == "info" else [found])
-    assert ("doctor.healthy", "pass") in told(report)
-    assert report.summary.exit == (1 if found[1] == "fail" else 0)
 
 
 def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, tmp_path: Path) -> None:

@@ -300,40 +300,6 @@ def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answer
     assert answer == set(range(1, 1000)) - named | unexplained
 
 
-@pytest.mark.parametrize(
-    ("runs", "certainty", "end"),
-    [
-        (True, None, "; nvidia-fabricmanager runs: check that its version matches the driver's"),
-        (False, "proof", "; nvidia-fabricmanager does not run"),
-        (None, None, "on the PCI bus"),
-    ],
-)
-def test_the_fabric_managers_state_where_the_switches_are_here(
-    runs: bool | None, certainty: str | None, end: str
-) -> None:
-    switches = tuple(PciDevice(f"0000:4{n}:00.0", "0x22a3", "0x068000") for n in range(4))
-    found = seen("driver.fabric", with_stack(cuinit(802), devices=(*bus("nvidia"), *switches), fabric_manager=runs))
-    assert found is not None
-    assert found.certainty == certainty and found.message.endswith(end) and "4 NVSwitches" in found.message
-
-
-def test_of_nvmls_faults_those_break_nothing_beside_which_cuda_works() -> None:
-    working = with_driver(HEALTHY, nvml_code=999, nvml_error="Unknown Error")
-    diagnosis = ladder.diagnose(working, list(CONDITIONS.values()))
-    assert diagnosis.first is None
-    assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
-        ("driver.nvml_refused", "warn")
-    ]
-
-
-def test_an_nvml_of_another_version_breaks_nothing_beside_which_cuda_works() -> None:
-    diagnosis = ladder.diagnose(with_driver(HEALTHY, nvml_code=18, nvml_error="words"), list(CONDITIONS.values()))
-    assert diagnosis.first is None
-    assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
-        ("driver.mismatch", "warn")
-    ]
-
-
 def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
     one_left = with_stack(with_cards(CARDS[0]), log=(FALLEN,))
     diagnosis = ladder.diagnose(one_left, list(CONDITIONS.values()))
@@ -395,12 +361,6 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-def test_ids_are_unique_and_dotted() -> None:
-    ids = [condition.id for condition in ladder.CONDITIONS]
-    assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in ids)
-
-
 @pytest.mark.parametrize("condition", ladder.CONDITIONS, ids=lambda row: row.id)
 def test_every_condition_has_a_page(condition: Condition) -> None:
     assert condition.title and condition.meaning and condition.fix
@@ -412,11 +372,6 @@ def test_every_condition_has_a_page(condition: Condition) -> None:
     assert not condition.title.endswith(".") and condition.meaning.endswith((".", "?"))
     for text in condition.patterns:
         re.compile(text)
-
-
-def test_the_catalogue_climbs() -> None:
-    lower = [RUNGS.index(row.rung) for table in TABLES for row in table if row.rung is not None]
-    assert {RUNGS[place] for place in lower} >= {"hardware", "kernel", "nodes", "libraries", "nvml", "cuinit"}
 
 
 # --- a libcuda that LD_LIBRARY_PATH brings ----------------------------------------------------------------------------

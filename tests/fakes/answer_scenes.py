@@ -469,7 +469,7 @@ DOCTOR = {
         "warn",
         WORKS,
         condition(
-            "load.hardware_slowdown",
+            "load.throttled",
             None,
             "the hardware lowers the clock under load",
             "cuda:0: 345 of 1980 MHz, 92 °C",

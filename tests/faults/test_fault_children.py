@@ -176,7 +176,7 @@ def doctor(module: str, how: str, lines: int, code: int, document: dict[str, Any
     if module.endswith("cuda_driver"):
         assert failed[0].startswith("driver.")
     assert "torch.cpu_build" in verdicts(document)
-    assert ("driver.nvml_crashed" in verdicts(document)) or not (module.endswith("nvml_read") and how in ENDS_IT)
+    assert ("driver.nvml_hung" in verdicts(document)) or not (module.endswith("nvml_read") and how in ENDS_IT)
 
 
 def status(module: str, how: str, lines: int, code: int, document: dict[str, Any]) -> None:

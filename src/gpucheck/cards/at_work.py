@@ -7,7 +7,6 @@ clock reason counts if both have it, and counters tell what happened in between.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 from gpucheck import links, units
@@ -375,21 +374,17 @@ def _figures(link: Link) -> dict[str, int | None]:
 
 
 def pcie_replays(device: Device, facts: Facts) -> Said | None:
-    """PCIe replays against a sound link's bound: between two readings, and per day since the driver was loaded."""
-    link = device.pcie or Link()
-    if link.replays is None:
+    """PCIe replays since the driver was loaded, against a sound link's bound of a day; not if they stopped long ago."""
+    link, grown = device.pcie or Link(), device.changes
+    a_day = MINUTES_OF_A_DAY * links.most_replays_a_minute(
+        link.max_generation or link.generation, link.max_width or link.width
+    )
+    stopped = grown is not None and grown.pcie_replays == 0 and grown.span_s >= OLD_S
+    if link.replays is None or link.replays <= a_day or stopped:
         return None
-    a_minute = links.most_replays_a_minute(link.max_generation or link.generation, link.max_width or link.width)
-    grown, span_s = (device.changes.pcie_replays, device.changes.span_s) if device.changes is not None else (None, 0.0)
-    evidence = {"replays": link.replays, "grown": grown, "span_s": span_s or None, "most_a_minute": a_minute}
-    fix = "sudo dmesg | grep -i aer; reseat the GPU and its riser"
-    if grown and grown > a_minute * max(1, math.ceil(span_s / 60)):
-        message = f"in {units.duration(span_s)}; a healthy link has at most {a_minute} per minute"
-        return Said("warn", f"{grown} new PCIe replays", message, fix, evidence)
-    if link.replays > a_minute * MINUTES_OF_A_DAY and not (grown == 0 and span_s >= OLD_S):
-        message = f"since the driver was loaded; a healthy link has at most {a_minute * MINUTES_OF_A_DAY} per day"
-        return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
-    return None
+    message = f"since the driver was loaded; a healthy link has at most {a_day} per day"
+    fix, evidence = "sudo dmesg | grep -i aer; reseat the GPU and its riser", {"replays": link.replays, "a_day": a_day}
+    return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
 
 
 # --- what was not judged ----------------------------------------------------------------------------------------------

@@ -223,7 +223,8 @@ def inactive(device: Device, facts: Facts) -> Said | None:
         return Said("info", f"{len(down)} NVLinks inactive", message, None, evidence)
     title = f"all {len(down)} NVLinks down"
     if most:
-        message = f"{with_links} GPU{'s' * (with_links != 1)} of the same name with up to {most} up"
+        has = "GPU of the same name has" if with_links == 1 else "GPUs of the same name have"
+        message = f"{with_links} {has} {most} up"
         return Said("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
@@ -291,7 +292,7 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 
 def errors(device: Device, facts: Facts) -> Said | None:
-    """Link errors since the last reset, and how many are new since the previous reading."""
+    """Link errors since the last reset."""
     counted = {
         str(link.link): found
         for link in device.nvlinks or ()
@@ -299,15 +300,14 @@ def errors(device: Device, facts: Facts) -> Said | None:
     }
     if not counted:
         return None
-    new = dict(device.changes.nvlink_errors) if device.changes is not None else {}
     total: Counter[str] = Counter()
     for found in counted.values():
         total.update(found)
-    names, grown = (", ".join(f"{count} {name}" for name, count in sorted(row.items())) for row in (total, new))
-    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}{f'; new: {grown}' if new else ''}"
+    names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
+    message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}"
     mild = set(total) <= set(CORRECTED)
     fix = None if mild else "if they grow, reset the GPUs, then reseat the bridge or board"
-    return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted, "new": new})
+    return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted})
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.cards import at_work, checks
-from gpucheck.cards.card import is_dead, name_of
+from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Condition, Evidence, Seen, found
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
@@ -39,9 +39,14 @@ def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
     return Condition(id, judge=judge, verdict=verdict, **row)
 
 
+# States of a GPU that are told where the ladder breaks.
+_ON_A_RUNG = ("lost", "reset required", "no power", "not answering")
+
+
 def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     if check == "devices.answers":
-        return not evidence.cuda_works and any(is_dead(card) for card in evidence.facts.devices)
+        states = [str(row.evidence.get("state")) for row in evidence.findings.get(check, ()) if row.verdict == "fail"]
+        return not evidence.cuda_works and all(state.startswith(_ON_A_RUNG) for state in states)
     if check == "devices.mig_empty":
         return not evidence.cuda_works
     if check == "devices.unread":
@@ -127,8 +132,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.remapped_rows",
         verdict="fail",
         title="faulty memory rows",
-        meaning="A GPU replaces faulty memory rows with spare ones. A row that could not be replaced is a permanent "
-        "fault. One that waits for a reset is in use until then: a warning, as is a bank without spare rows.",
+        meaning="A row that no spare replaces is a permanent fault; one that waits for a reset is in use until then.",
         fix="drain the node and replace the GPU",
     ),
     _check(
@@ -156,8 +160,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.unread",
         verdict="inconclusive",
         title="a GPU's health could not be read",
-        meaning="NVML supports this figure for the GPU but did not report it: an error, no permission, a call that "
-        "never returned, or an impossible value. Of a GPU that NVML does not list, nothing is known.",
+        meaning="NVML supports this figure for the GPU but did not report it, or does not list the GPU.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
     ),
     _check(
@@ -177,8 +180,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.mig_pending",
         title="a change of MIG mode waits for a reset",
         meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
-        fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
-        "virtual machine with the GPU passed through, reboot it",
+        fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX",
     ),
     _check(
         id="devices.odd_one",
@@ -189,8 +191,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.throttled",
         title="a GPU throttles to protect itself",
-        meaning="Heat, the power supply or the driver lowers the clock. It is a failure if the hardware does so on a "
-        "busy GPU in both of two readings: the clock is then at most half. An idle GPU has no reason for it.",
+        meaning="Heat, power or the driver lowers the clock: a failure if the hardware did in both of two readings.",
         fix=_HEAT_OR_POWER,
     ),
     _check(
@@ -209,8 +210,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.low_clock",
         title="a busy GPU's clock is far too low for no reported reason",
-        meaning="NVML reports no limit, but the clock is a fifth below equally busy GPUs of the same name, or below "
-        "its default. It may be locked: NVML cannot read a lock. Without a reference it is a remark.",
+        meaning="It is a fifth below its like or its default, with no reason by NVML, which cannot read a lock.",
         fix=_UNLOCK,
     ),
     _check(
@@ -230,9 +230,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.link_width",
         title="a busy GPU's PCIe link uses fewer lanes than it supports",
-        meaning="Copies are slower in proportion. It is a warning if a GPU of the same name has more lanes, if fewer "
-        "than four are left, and for GPUs with sixteen lanes by their data sheet, else a remark: many slots and "
-        "laptops are wired with fewer.",
+        meaning="Copies are slower in proportion. A remark where the slot may be wired with fewer.",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
     ),
     _check(
@@ -251,8 +249,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.mig_empty",
         title="a GPU is in MIG mode without an instance",
         meaning="In MIG mode programs use instances, and none exists, so no program can use this GPU.",
-        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to create an instance; or sudo nvidia-smi -i INDEX -mig 0 to use "
-        "the whole GPU",
+        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C for an instance; or sudo nvidia-smi -i INDEX -mig 0",
     ),
     _check(
         id="devices.ecc_mode",
@@ -284,9 +281,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="links.inactive",
         title="NVLinks are down",
-        meaning="Some GPUs have more links than are connected: inactive links alone are a remark. It is a warning if "
-        "another GPU of the name has more active links, and a failure if all links of one GPU on an NVIDIA board are "
-        "down and those of others are up.",
+        meaning="A remark where no bridge needs them; a failure if all links of one GPU on a board are down.",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
     ),
     _check(
@@ -321,9 +316,8 @@ PEERS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="hint",
         title="an IOMMU stands between GPUs that copy over PCIe",
-        meaning="On bare metal CUDA does not support copies from GPU to GPU over PCIe while the IOMMU translates "
-        "addresses: they may hang, as NCCL at its start, or deliver wrong data without an error. In a virtual machine "
-        "the host's IOMMU is needed, and this one is the guest's.",
+        meaning="On bare metal CUDA does not support copies between GPUs over PCIe while the IOMMU translates: they "
+        "may hang, or deliver wrong data without an error.",
         fix=IOMMU_FIX,
         judge=_iommu,
         patterns=(
@@ -340,8 +334,7 @@ PEERS: tuple[Condition, ...] = (
         verdict="warn",
         certainty="hint",
         title="PCIe ACS sends copies between GPUs up to the CPU",
-        meaning="GPUs below one switch could copy to each other within it. Where Access Control Services redirect, "
-        "each copy goes up to the CPU's root port and back: slower, and on some machines it hangs.",
+        meaning="Access Control Services send each copy between GPUs up to the CPU: slower, or it hangs.",
         fix=ACS_FIX,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
     ),
@@ -479,8 +472,7 @@ LOAD: tuple[Condition, ...] = (
         verdict="skip",
         certainty="proof",
         title="not every GPU was tested under load",
-        meaning="Throttling, heat and the PCIe link are judged under one second of load. A GPU that others use is not "
-        "loaded; it is judged under their load if they keep it busy (`devices.`).",
+        meaning="A GPU that others use is not loaded; it is judged under their load if they keep it busy.",
         fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),

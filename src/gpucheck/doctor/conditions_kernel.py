@@ -124,7 +124,7 @@ def _logged(pattern: str) -> Judge:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     lines = evidence.logged(FALLEN)
-    gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
+    gone = card.addresses_not_listed(evidence.facts) if lines and not evidence.in_container else []
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not lines or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -189,8 +189,7 @@ KERNEL = on(
         certainty="proof",
         title="the GPU is reserved for a virtual machine",
         meaning="A driver such as vfio-pci reserves the GPU for a virtual machine; this system cannot use it.",
-        fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
-        "kernel command line, and reboot",
+        fix="use it in the virtual machine; or remove its IDs from vfio-pci in /etc/modprobe.d, and reboot",
     ),
     Condition(
         id="driver.not_installed",
@@ -215,8 +214,7 @@ KERNEL = on(
         id="driver.signature_rejected",
         certainty="proof",
         title="the kernel rejects NVIDIA's unsigned module (Secure Boot)",
-        meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows. A module "
-        "built on this machine is signed with the machine's own key, which must be enrolled once.",
+        meaning="With Secure Boot the kernel loads only modules signed with a key that the firmware knows.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
@@ -266,10 +264,8 @@ KERNEL = on(
         rung="hardware",
         certainty="proof",
         title="the firmware gave the GPU no address space",
-        meaning="The GPU's memory window (BAR) has no addresses, usually because the firmware keeps all windows "
-        "below 4 GiB, or because a virtual machine's window is too small.",
-        fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
-        "memory window",
+        meaning="Its memory window (BAR) has no addresses: the firmware keeps all windows below 4 GiB.",
+        fix="switch on Above 4G Decoding in the firmware; in a virtual machine, widen its memory window",
         judge=_logged(NO_ROOM),
         patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
     ),
@@ -328,9 +324,7 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id="log.sxid",
         title="NVSwitch errors (SXid) in the kernel log",
-        meaning="The driver's word in the line decides: `Fatal` is a failure, `Non-fatal` and `Correctable` are a "
-        "remark, but for a few numbers by which GPU access hangs. Errors before the NVSwitch was set up again are a "
-        "remark.",
+        meaning="`Fatal` is a failure, `Non-fatal` and `Correctable` are a remark, but for a few numbers.",
         settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
         fix="sudo dmesg -T | grep -i sxid",
         judge=found("log.sxid"),
@@ -338,8 +332,7 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id=at_rest.NVLINK,
         title="NVLink setup failed",
-        meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
-        "to PCI Express or hang, and so may nvidia-smi.",
+        meaning="Links were not found: copies between GPUs fall back to PCI Express or hang.",
         settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
         fix=xid.REBOOT,
         judge=found(at_rest.NVLINK),
@@ -406,7 +399,7 @@ def _done_by(reading: Reading, evidence: Evidence, *, divided: bool) -> tuple[st
         return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
     if any(entry.is_odd for entry in reading.entries):
         message = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
-        return "mask.malformed", message
+        return "mask.shows_fewer", message
     asked = sum(entry.asks for entry in reading.entries)
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown
@@ -439,26 +432,16 @@ MASKS: tuple[Condition, ...] = (
             id="mask.hides_all",
             certainty="proof",
             title="CUDA_VISIBLE_DEVICES hides every GPU",
-            meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first "
-            "entry that matches no GPU hides all of them, and torch gives no reason.",
+            meaning="An empty value, -1, or a first entry that matches no GPU hides all, and torch gives no reason.",
             fix="unset CUDA_VISIBLE_DEVICES",
             patterns=(r"No CUDA GPUs are available",),
-        ),
-        Condition(
-            id="mask.malformed",
-            verdict="warn",
-            certainty="proof",
-            title="CUDA reads CUDA_VISIBLE_DEVICES differently than expected",
-            meaning="An entry is a number or the beginning of a UUID. CUDA reads any other only as far as it is a "
-            "number, or ends the list there, without a message: `0;1` and `0x1` are 0.",
-            fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
         ),
         Condition(
             id="mask.shows_fewer",
             verdict="warn",
             certainty="proof",
             title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
-            meaning="The first entry that matches no GPU ends the list: the GPUs after it are hidden.",
+            meaning="The first entry that matches no GPU ends the list; CUDA reads `0;1` and `0x1` as 0.",
             fix="use only GPUs that exist; `nvidia-smi -L` lists them",
         ),
         by=_masked,
@@ -476,8 +459,7 @@ MASKS: tuple[Condition, ...] = (
         id="devices.cuda_shows_fewer",
         rung="devices",
         title="NVML lists GPUs that CUDA does not show",
-        meaning="CUDA leaves out a GPU that it cannot open: its device node is missing or not allowed in this "
-        "container, another process uses it exclusively, or it has failed.",
+        meaning="CUDA cannot open it: no device node, no permission, exclusive use by another, or a fault.",
         fix=WHY_NOT_SHOWN,
         judge=found("devices.cuda_shows_fewer"),
     ),

@@ -149,8 +149,7 @@ NODES = on(
     Condition(
         id="container.no_gpu",
         title="this container was started without a GPU",
-        meaning="The host's driver runs, but the container did not get the device nodes. CUDA then often reports an "
-        "insufficient driver version. NVIDIA_VISIBLE_DEVICES counts when the container starts: void or none give none.",
+        meaning="It did not get the device nodes, and CUDA then often reports an insufficient driver version.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         patterns=(
@@ -177,8 +176,7 @@ NODES = on(
     Condition(
         id="container.devices_lost",
         title="a control group blocks the driver's device nodes",
-        meaning="The container had the GPU and lost it: `systemctl daemon-reload` on the host, or another change of "
-        "its control group, removes the devices that the runtime had added.",
+        meaning="`systemctl daemon-reload` or another change of its control group took the devices away.",
         settle="a new container of the same image works",
         fix=f"recreate the container; to prevent it, pass the GPUs by CDI (on the host, once: {fixes.CDI}; then "
         "--device nvidia.com/gpu=all), or create the links in /dev/char with `nvidia-ctk system "
@@ -192,8 +190,7 @@ NODES = on(
         certainty="proof",
         title="no permission to open the driver's device nodes",
         meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node.",
-        fix="ls -l /dev/nvidia* /dev/dxg; join their group (often video or render): sudo usermod -aG video $USER, "
-        "then log in again",
+        fix="join the nodes' group (often video or render): sudo usermod -aG video $USER, then log in again",
         judge=_denied,
         nvml=(4,),
         patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
@@ -201,8 +198,7 @@ NODES = on(
     Condition(
         id="driver.nodes_stale",
         title="the device nodes belong to an earlier driver",
-        meaning="The node's number belongs to no current driver. /dev/nvidia-uvm gets a new number each time the "
-        "module is loaded, but a container keeps the number from its start.",
+        meaning="/dev/nvidia-uvm gets a new number with each load of its module; a container keeps the old one.",
         settle="`grep nvidia /proc/devices` lists the current major numbers, `ls -l /dev/nvidia*` the numbers of the "
         "nodes",
         fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
@@ -213,8 +209,7 @@ NODES = on(
         title="Windows gives this WSL no GPU",
         meaning="WSL 2 has the GPU as /dev/dxg. WSL 1, an old WSL kernel, or a Windows without the GPU has not.",
         settle="`wsl --list --verbose` in Windows shows version 2, and nvidia-smi in Windows shows the GPU",
-        fix="in Windows: wsl --update, then wsl --shutdown, and start WSL again; for a distribution of version 1: "
-        "wsl --set-version NAME 2",
+        fix="in Windows: wsl --update, then wsl --shutdown; for version 1: wsl --set-version NAME 2",
         judge=_wsl_without_gpu,
     ),
     Condition(
@@ -440,8 +435,7 @@ LIBRARY = on(
         id="library.cuda_not_searched",
         certainty="proof",
         title="the loader does not find the installed libcuda",
-        meaning="The driver's libcuda is outside the loader's search path, was added after its cache was made, or the "
-        "link libcuda.so.1 to it is missing: ldconfig makes both. A container's image often lacks them.",
+        meaning="It is outside the search path, or ldconfig did not make the cache or the link libcuda.so.1.",
         fix="sudo ldconfig",
     ),
     Condition(
@@ -466,8 +460,7 @@ LIBRARY = on(
         id="library.compat_driver",
         certainty="proof",
         title="the forward-compatibility package does not match this driver",
-        meaning="A cuda-compat package has a newer driver's libcuda, for certain older kernel modules, and only for "
-        "data centre GPUs and a few professional ones. NVIDIA's images include one.",
+        meaning="cuda-compat is for certain older kernel modules and data centre GPUs alone.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
         cuinit=(803, 804),
@@ -481,8 +474,7 @@ LIBRARY = on(
         title="libcuda and the kernel module differ in version",
         meaning="Another libcuda than the driver's own comes first, by LD_LIBRARY_PATH or from another driver.",
         settle="CUDA starts once the other file is removed",
-        fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` shows which package owns the file), then "
-        "sudo ldconfig",
+        fix="remove the other driver's packages (`dpkg -S` shows which package owns it), then sudo ldconfig",
         judge=_other_version,
         cuinit=(803,),
     ),

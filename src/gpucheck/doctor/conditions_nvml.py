@@ -20,7 +20,6 @@ from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
-from gpucheck.units import GIB
 from gpucheck.xid import RESET
 
 # NVML_ERROR_OPERATING_SYSTEM of nvml.h.
@@ -170,8 +169,7 @@ NVML = on(
         id="driver.nvml_hung",
         certainty="proof",
         title="NVML does not answer",
-        meaning="A call to NVML did not return in time. nvidia-smi hangs too, usually because a GPU does not answer "
-        "the kernel module. If the process that called it ended instead, the library is damaged.",
+        meaning="A call to NVML did not return, or ended its process. nvidia-smi then hangs or crashes too.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
         judge=_broken_off,
     ),
@@ -187,11 +185,9 @@ NVML = on(
     Condition(
         id="wsl.blocked",
         title="the operating system blocks the GPU",
-        meaning="Under WSL the driver is the Windows driver. It blocks the GPU if it is too old for this WSL, if a "
-        "Linux driver is also installed, or if the GPU is in TCC mode.",
+        meaning="Windows' driver is too old for this WSL, a Linux driver is installed too, or it is in TCC mode.",
         settle="nvidia-smi in Windows shows the driver version and the mode",
-        fix="update NVIDIA's driver in Windows, then wsl --shutdown; for a GPU in TCC mode: nvidia-smi -dm 0 in "
-        "Windows",
+        fix="update NVIDIA's driver in Windows, then wsl --shutdown; in TCC mode: nvidia-smi -dm 0 there",
         judge=_blocked,
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
@@ -239,16 +235,6 @@ def _no_answer(evidence: Evidence) -> Seen | None:
         details["torch_not_awaited"] = probe.not_awaited
     title, fix = ("CUDA's driver crashes its process", _REINSTALL) if crashed else (None, None)
     return Seen(said, details, fix, title=title)
-
-
-def _out_of_memory(evidence: Evidence) -> Seen:
-    """2 before any memory was asked for: CUDA sets aside addresses for all memory of host and cards as it starts."""
-    limit = evidence.stack.address_limit_bytes
-    if limit is None:
-        return answered(evidence)
-    said = f"a process may use {limit / GIB:.0f} GiB of address space (ulimit -v)"
-    fix = "ulimit -v unlimited (a scheduler's virtual memory limit must be changed in the scheduler)"
-    return answered(evidence, said, fix=fix, certainty="strong", address_limit_bytes=limit)
 
 
 def _no_memory_node(evidence: Evidence) -> Seen | None:
@@ -393,8 +379,7 @@ _CUINIT = on(
         id="driver.hung",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="A call to libcuda did not return in time, or ended its process: torch hangs or crashes too. After a "
-        "crash, libcuda is damaged or does not match the kernel module or the C library.",
+        meaning="A call to libcuda did not return, or ended its process: torch then hangs or crashes too.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end the processes that use the GPU, and reboot",
         judge=_no_answer,
     ),
@@ -425,7 +410,7 @@ _CUINIT = on(
         meaning="CUDA reserves far more addresses than it uses: a virtual memory limit prevents this.",
         settle="`ulimit -v` is a number, or `free` shows no free memory",
         fix="ulimit -v unlimited; free",
-        judge=_out_of_memory,
+        judge=answered,
         cuinit=(2,),
     ),
     Condition(
@@ -452,8 +437,7 @@ _CUINIT = on(
         id="driver.not_initialised",
         certainty="hint",
         title="CUDA's driver does not initialise",
-        meaning="cuInit returns 3. With some kernels the open module finds no address range for heterogeneous memory "
-        "management (HMM): nvidia-smi works all the same.",
+        meaning="cuInit returns 3. With some kernels the open module's memory management (HMM) does not start.",
         settle="the kernel log has `request_free_mem_region() err -34`, or another reason",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
         judge=_not_initialised,
@@ -506,8 +490,7 @@ _CUINIT = on(
     Condition(
         id="driver.fabric",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only after the fabric manager, of exactly the driver's version, has set up "
-        "the switches. On a rented machine with one of eight GPUs, this is the host's.",
+        meaning="GPUs on NVSwitches start only after the fabric manager, of the driver's version, set them up.",
         settle="`systemctl status nvidia-fabricmanager` shows whether it runs and its version",
         fix="sudo systemctl restart nvidia-fabricmanager, of exactly the driver's version",
         judge=_fabric,
@@ -532,8 +515,7 @@ _CUINIT = on(
         id="mps.not_ready",
         certainty="proof",
         title="the MPS server does not accept this client",
-        meaning="The server is starting or recovering from a client's fault, its clients or their connections are at "
-        "their limit, or it ended this client.",
+        meaning="The server starts or recovers, has as many clients as it takes, or ended this one.",
         settle="its log (server.log in CUDA_MPS_LOG_DIRECTORY) shows what it waits for",
         fix="try again in a few seconds; end clients that you do not need (echo get_client_list PID | "
         "nvidia-cuda-mps-control lists them); else echo quit | nvidia-cuda-mps-control, and restart it",

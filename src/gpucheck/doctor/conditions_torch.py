@@ -183,8 +183,7 @@ TORCH = on(
         id="torch.missing",
         certainty="proof",
         title="torch is not installed",
-        meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
-        "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
+        meaning="The checked interpreter finds no torch; check another environment with `--python PATH`.",
         fix="python -m pip install torch",
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
@@ -203,8 +202,7 @@ TORCH = on(
     Condition(
         id="torch.undefined_symbol",
         title="torch loads libraries of another version",
-        meaning="A library that torch loads lacks a function that torch needs. It belongs to another CUDA than "
-        "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
+        meaning="A library of another CUDA than torch's was loaded, usually through LD_LIBRARY_PATH.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
         patterns=(
@@ -232,9 +230,8 @@ TORCH = on(
         id="torch.cpu_build",
         certainty="proof",
         title="this torch is a CPU-only build and cannot use the GPU",
-        meaning="The wheel contains no CUDA, regardless of the installed driver and toolkit. `pip install torch` "
-        "installs such a wheel on Windows, from a CPU index, and if another package requires it. A torch for ROCm or "
-        "XPU cannot use an NVIDIA GPU either.",
+        meaning="The wheel contains no CUDA, whatever driver there is. `pip install torch` installs such a wheel on "
+        "Windows and from a CPU index. A torch for ROCm or XPU cannot use an NVIDIA GPU either.",
         fix="install a torch that is built for CUDA",
         judge=_cpu_build,
         patterns=(r"Torch not compiled with CUDA enabled",),
@@ -243,9 +240,8 @@ TORCH = on(
         id="torch.driver_too_old",
         certainty="proof",
         title="the driver is too old for this torch",
-        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13; a newer minor version does not matter. "
-        "`driver version is insufficient` alone does not prove it: CUDA also reports it if no driver is visible, as "
-        "in a container without a GPU.",
+        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. `driver version is insufficient` alone does "
+        "not prove it: CUDA reports it without any driver too, as in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         patterns=(
@@ -415,8 +411,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         title="two versions of torch are mixed in this environment",
         meaning="An installation was interrupted, or pip and conda installed into one environment.",
-        fix="python -m pip uninstall -y torch, until it finds none; then install one version. If PYTHONPATH contains "
-        "a torch, unset PYTHONPATH",
+        fix="python -m pip uninstall -y torch, until it finds none; then install one version",
         judge=_two_versions,
     ),
     Condition(
@@ -433,8 +428,7 @@ PACKAGES: tuple[Condition, ...] = (
         certainty="proof",
         title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both install the same module, and torch warns.",
-        fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
-        "nvidia-ml-py==VERSION, with the installed version",
+        fix="python -m pip uninstall -y pynvml; then reinstall nvidia-ml-py in the installed version",
         judge=_pynvml,
         patterns=(r"The pynvml package is deprecated",),
     ),
@@ -443,8 +437,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         title="torchvision does not match torch",
         meaning="torchvision's compiled code fits one torch version and one build of it.",
-        fix="install the matching torchvision from the index that torch came from: python -m pip install "
-        "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
+        fix="install the torchvision that matches, from torch's index: 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
         patterns=(r"operator torchvision::nms does not exist",),
     ),
@@ -480,8 +473,7 @@ PACKAGES: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="libraries that torch loads on demand are missing",
-        meaning="Files that a package recorded are gone (a full disk, a reduced image), or cuDNN is incomplete. torch "
-        "fails at the first operation that needs one, for example libcudnn_cnn at a convolution.",
+        meaning="Files of a package are gone (a full disk, a reduced image), or cuDNN is incomplete.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
     ),
@@ -539,16 +531,6 @@ def _name(probe: TorchProbe, device: str) -> str:
     return f"{device} ({name})" if name else device
 
 
-def _ptx_only(evidence: Evidence) -> Seen | None:
-    probe, without = evidence.probe, _without_code(evidence)
-    if not probe.architectures:
-        return None
-    slow = _uncovered(evidence, [name for name in probe.architectures if name.startswith("sm_")])
-    compiled = [f"{_name(probe, device)} is sm_{value}" for device, value in slow.items() if device not in without]
-    said = f"{', '.join(compiled)}; torch {probe.version} has {', '.join(probe.architectures)}"
-    return Seen(said, {"architectures": list(probe.architectures)}) if compiled else None
-
-
 def _failing(evidence: Evidence) -> list[KernelRun]:
     """Kernels that failed, on devices that are there, that torch has code for, and that let this process in."""
     shown = sum(card.cuda_index is not None for card in evidence.cards)
@@ -563,21 +545,18 @@ def _failing(evidence: Evidence) -> list[KernelRun]:
 
 
 def _kernel_failed(evidence: Evidence) -> Seen | None:
-    probe = evidence.probe
-    errors = {run.device: run.error for run in _failing(evidence) if not _OUT_OF_MEMORY.search(run.error or "")}
+    probe, title, fix = evidence.probe, None, None
+    errors = {run.device: run.error or "" for run in _failing(evidence)}
+    if errors and all(_OUT_OF_MEMORY.search(error) for error in errors.values()):
+        title, fix = "no GPU memory is left, not even for a tiny kernel", "gpucheck devices --processes"
     if errors:
-        return Seen("; ".join(f"{device}: {error}" for device, error in errors.items()), {"errors": errors})
+        said = "; ".join(f"{device}: {error}" for device, error in errors.items())
+        return Seen(said, {"errors": errors}, fix, title=title)
     if probe.stage != "run" or probe.error is None:
         return None
     title = "torch's first kernel crashes the process" if _SIGNAL.match(probe.error) else None
     how = "ended its process by" if title else "raised"
     return Seen(f"a kernel {how} {probe.error}", {"kernels_that_ended": len(probe.kernels)}, title=title)
-
-
-def _no_memory(evidence: Evidence) -> Seen | None:
-    errors = {run.device: run.error for run in _failing(evidence) if _OUT_OF_MEMORY.search(run.error or "")}
-    said = "; ".join(f"{device}: {error}" for device, error in errors.items())
-    return Seen(said, {"errors": errors}) if errors else None
 
 
 def _hung_kernel(evidence: Evidence) -> Seen | None:
@@ -593,9 +572,8 @@ ARCHITECTURE = on(
         id="architecture.missing",
         rung="architecture",
         title="this torch has no code for this GPU",
-        meaning="A wheel has machine code only for the architectures that it was built for. torch.cuda.is_available() "
-        "is True, but the first kernel fails. Newer CUDA versions drop the oldest GPUs: wheels for CUDA 13 start at "
-        "sm_75, wheels for CUDA 12.6 at sm_50.",
+        meaning="A wheel has code only for the architectures that it was built for: is_available() is True, but the "
+        "first kernel fails. Wheels for CUDA 13 start at sm_75, for CUDA 12.6 at sm_50.",
         fix="install a torch that is built for this architecture; for an old GPU, one for an older CUDA",
         judge=_no_code,
         patterns=(
@@ -604,22 +582,6 @@ ARCHITECTURE = on(
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"does not include kernels for this GPU",
         ),
-    ),
-    Condition(
-        id="architecture.ptx_only",
-        rung="architecture",
-        verdict="warn",
-        title="torch has only PTX for this GPU: first use compiles kernels",
-        meaning="The driver compiles the wheel's PTX for this architecture: the first use takes minutes.",
-        fix="install a torch that is built for this architecture",
-        judge=_ptx_only,
-    ),
-    Condition(
-        id="run.out_of_memory",
-        title="no GPU memory is left, not even for a tiny kernel",
-        meaning="Another process uses the device's memory, or a process that crashed still holds it.",
-        fix="gpucheck devices --processes",
-        judge=_no_memory,
     ),
     Condition(
         id="run.kernel_failed",
