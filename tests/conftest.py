@@ -20,6 +20,8 @@ import pytest
 from fake_driver import fake_driver
 from forks import fork_server, forked_children, run_forked
 
+from gpucheck.machine import device_lifetime
+
 # For any test that asks for them: NVIDIA's libraries, faked, and children that begin with torch loaded.
 __all__ = ["fake_driver", "fork_server", "forked_children", "run_forked"]
 
@@ -162,6 +164,15 @@ def what_a_file_loaded_is_passed_over() -> Iterator[None]:
 def no_command_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """How busy this machine is decides no test: what is not begun in time is tested by a clock of the test's own."""
     monkeypatch.setattr("gpucheck.machine.watchdog.GRACE_S", float("inf"))
+
+
+@pytest.fixture(autouse=True)
+def no_device_stays_lost() -> Iterator[None]:
+    """What a test lost is not lost to the next one of its process, whichever that is: work there would first settle it,
+    and fail."""
+    yield
+    device_lifetime._LOST.clear()
+    device_lifetime._OWNED.clear()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -65,7 +65,7 @@ def card(index: int = 0, *reasons: str, **changes: Any) -> Device:
         memory_clock_hz=2.6e9,
         max_memory_clock_hz=2.6e9,
         clock_reasons=ClockReasons(0, reasons),
-        pcie=Link(5, 16, 5, 16, 5, 0),
+        pcie=Link(5, 16, 5, 16, 0),
         ecc=Ecc(True, 0, 0, True, True),
         remapped_rows=RemappedRows(0, 0, False, False),
         recovery_action="none",
@@ -173,7 +173,7 @@ def idle(*reasons: str, **changes: Any) -> Device:
         "utilization_percent": 0.0,
         "power_w": 70.0,
         "sm_clock_hz": 345e6,
-        "pcie": Link(1, 16, 5, 16, 5, 0),
+        "pcie": Link(1, 16, 5, 16, 0),
         "clock_reasons": ClockReasons(1, ("gpu_idle", *reasons)),
     }
     return card(3, **{**resting, **changes})
@@ -183,7 +183,7 @@ def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
     found = the_one(idle())
     assert (found.id, found.verdict) == ("devices.not_judged", "skip")
     assert found.message == "cuda:3: the GPU is idle"
-    narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 5, 0)))
+    narrow = the_one(idle(pcie=Link(1, 8, 5, 16, 0)))
     assert narrow.message == "cuda:3: the GPU is idle; the link is at x8 of x16, normal for some idle GPUs"
     assert exit_code(tuple(judge(node(idle())))) == 0
 
@@ -302,6 +302,34 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
     assert said(card(3, reason)) == []
 
 
+@pytest.mark.parametrize("clock", ["sm", "memory"])
+@pytest.mark.parametrize(
+    ("now", "set_to", "id", "verdict"),
+    [
+        # The clock stands at an application clock below its default.
+        (0.6, 0.6, "devices.clock_setting", "warn"),
+        (0.9, 0.9, "devices.clock_setting", "info"),
+        # It stands elsewhere, or as it came: nothing to reset.
+        (0.6, 0.9, "devices.low_clock", "warn"),
+        (0.6, 1.0, "devices.low_clock", "warn"),
+        (1.0, 0.6, None, ""),
+    ],
+)
+def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
+    clock: str, now: float, set_to: float, id: str | None, verdict: str
+) -> None:
+    usual = 1.98e9 if clock == "sm" else 2.6e9
+    changes = {
+        f"{clock}_clock_hz": now * usual,
+        f"application_{clock}_clock_hz": set_to * usual,
+        f"default_application_{clock}_clock_hz": usual,
+    }
+    rows = [row for row in judge(node(card(3, **changes))) if row.verdict != "pass"]
+    assert [(row.id, row.verdict) for row in rows] == ([(id, verdict)] if id else [])
+    resets = ["--reset-applications-clocks" in (row.fix or "") for row in rows]
+    assert resets == ([id == "devices.clock_setting"] if id else [])
+
+
 def test_a_boost_is_no_reference() -> None:
     alone = replace(node(), devices=(card(0, nvlinks=None, fabric=None, sm_clock_hz=345e6), CPU))
     (low,) = [finding for finding in judge(alone) if finding.id == "devices.low_clock"]
@@ -367,9 +395,9 @@ def test_a_link_without_another_card_beside_it(changes: dict[str, Any], found: t
     ],
 )
 def test_packets_that_were_sent_again(replays: int, changes: Changes | None, found: tuple[str, str] | None) -> None:
-    one = card(3, pcie=Link(5, 16, 5, 16, 5, replays), changes=changes)
+    one = card(3, pcie=Link(5, 16, 5, 16, replays), changes=changes)
     assert said(one) == ([] if found is None else [("devices.pcie_replays", *found)])
-    resting = [item for item in said(idle(pcie=Link(1, 16, 5, 16, 5, replays), changes=changes)) if item[1] != "skip"]
+    resting = [item for item in said(idle(pcie=Link(1, 16, 5, 16, replays), changes=changes)) if item[1] != "skip"]
     assert resting == ([] if found is None else [("devices.pcie_replays", *found)])
 
 
@@ -548,7 +576,7 @@ RESTING: dict[str, Any] = {
     "sm_clock_hz": 345e6,
     "memory_clock_hz": 2.6e9,
     "clock_reasons": ClockReasons(1, ("gpu_idle",)),
-    "pcie": Link(1, 16, 5, 16, 5, 0),
+    "pcie": Link(1, 16, 5, 16, 0),
 }
 
 

@@ -82,15 +82,17 @@ SCENES: dict[str, tuple[str, ...]] = {
         "card 0x14 nvidia | log NVRM: GPU 0000:14:00.0: GPU has fallen off the bus.",
     ),
     # Memory that nobody visible holds.
-    "devices.unclaimed_memory warn ps -L -o pid,lwp,user,stat,wchan,cmd -p 77; end it if it is yours: kill 77": (
+    "devices.unclaimed_memory warn ps -o pid,user,lstart,cmd -p 77; end it if it is yours: kill 77": (
         "HELD | IDLE | link proc/77/fd/9 /dev/nvidia2",
+    ),
+    "devices.unclaimed_memory warn ps -L -o pid,lwp,stat,wchan -p 77": (
         "HELD | IDLE | text proc/77/status State: Z (zombie) | link proc/77/task/78/fd/9 /dev/nvidia2",
     ),
-    "devices.unclaimed_memory warn sudo fuser -v /dev/nvidia2; docker ps, crictl ps": (
+    "devices.unclaimed_memory warn docker ps, crictl ps; MPS": (
         "HELD | IDLE | text proc/77/status State: Z (zombie)",
         "HELD | IDLE",
-        "HELD | IDLE | text proc/77/fd of another user",
     ),
+    "devices.unclaimed_memory warn sudo fuser -v /dev/nvidia2": ("HELD | IDLE | text proc/77/fd of another user",),
     "devices.unclaimed_memory warn on the host: nvidia-smi, docker ps, crictl ps": ("HELD | IDLE | container",),
     # Clocks.
     "devices.low_clock warn sudo nvidia-smi -i 0000:12:00.0 --reset-gpu-clocks": ("2.sm_clock=1200", "2.sm_clock=1580"),
@@ -101,6 +103,8 @@ SCENES: dict[str, tuple[str, ...]] = {
     ),
     "devices.clock_setting warn sudo nvidia-smi -i 0000:10:00.0 --reset-applications-clocks": (
         "ALONE sm_clock=1000 default_clock=1590 application_clock=1000 clock_reasons=2",
+        "ALONE sm_clock=1000 default_clock=1590 application_clock=1000",
+        "ALONE memory_clock=405 default_clock.memory=2619 application_clock.memory=405",
     ),
     # NVML that is slow to start, and one that hangs.
     "devices.persistence warn sudo nvidia-smi -pm 1": ("IDLE nvml.init=slow persistence=0",),

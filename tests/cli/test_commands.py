@@ -136,7 +136,7 @@ def test_a_watch_keeps_a_lost_card_and_tells_when_it_read(fake_driver: Callable[
     # In one go: half a script is another machine.
     (script.parent / "next").write_text("3.handle=!15\n" + script.read_text())
     (script.parent / "next").replace(script)
-    while not (line := process.stdout.readline()).startswith("✗ cuda:3  lost since "):
+    while not (line := process.stdout.readline()).startswith("✗ cuda:3  lost"):
         assert process.poll() is None
     shown = [line] + [process.stdout.readline() for _ in range(20)]
     process.send_signal(signal.SIGINT)

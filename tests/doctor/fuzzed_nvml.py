@@ -120,7 +120,6 @@ HEALTHY: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetMigMode": lambda device: REFUSED,
     "nvmlDeviceGetMaxMigDeviceCount": lambda device: 7,
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda device, slot: REFUSED,
-    "nvmlDeviceGetMemoryAffinity": lambda device, words, scope: [1] + [0] * (words - 1),
     "nvmlDeviceGetPersistenceMode": lambda device: 1,
     "nvmlDeviceGetComputeMode": lambda device: 0,
     "nvmlDeviceGetMemoryInfo": lambda device, version=None: _value(

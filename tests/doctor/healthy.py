@@ -47,7 +47,7 @@ def busy(index: int, *reasons: str, **changes: Any) -> Device:
         sm_clock_hz=1.98e9,
         max_sm_clock_hz=1.98e9,
         clock_reasons=ClockReasons(0, reasons),
-        pcie=Link(5, 16, 5, 16, 5, 0),
+        pcie=Link(5, 16, 5, 16, 0),
     )
     return replace(made, **changes)
 

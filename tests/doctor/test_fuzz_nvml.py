@@ -154,8 +154,6 @@ def loaded(module: FuzzedNvml, facts: Facts) -> LoadResult:
 class Once:
     """Stands for the inventory that `devices` and `doctor` open."""
 
-    restarts = 0
-
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
@@ -189,9 +187,8 @@ def must_not_be_healthy(faults: dict[str, Fault], asked: tuple[str, ...]) -> lis
 
 
 @pytest.fixture
-def patched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The doors around NVML's: a machine that is healthy in all else."""
-    monkeypatch.setattr(nvml_sampler, "DEVICES", tmp_path)
     monkeypatch.setattr(nvml, "_why_not_loaded", lambda: "no such file")
     monkeypatch.setattr(nvml, "mapped_library", lambda name: f"/lib/{name}.1")
     monkeypatch.setattr(stack, "read", lambda *_, **__: STACK)

@@ -122,7 +122,6 @@ def test_what_was_read_at_rest_does_not_count_under_load() -> None:
         1,
         utilization_percent=0.0,
         temperature_celsius=99.0,
-        temperature_margin_celsius=-2.0,
         memory_temperature_celsius=110.0,
         memory_max_celsius=95.0,
         sm_clock_hz=210e6,

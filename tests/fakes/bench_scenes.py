@@ -27,7 +27,6 @@ H200, SECOND = DeviceRef("cuda:0", "GPU-1", "NVIDIA H200"), DeviceRef("cuda:1", 
 XEON = DeviceRef("cpu", None, "Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz")
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 PCIE = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
-PCIE |= {"device_max_generation": 5, "device_max_width": 16}
 BUSY: dict[str, Any] = {"flags": ("cpu-busy",), "cores_used_by_others": 1.9}
 
 

@@ -105,7 +105,6 @@ LOST = Device(
     cuda_index=3,
     nvml_index=3,
     state="lost",
-    state_since="2026-01-31T12:00:02Z",
 )
 
 

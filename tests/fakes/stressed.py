@@ -17,7 +17,7 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread, StressWrong
-from gpucheck.stress.command import Seat, World
+from gpucheck.stress.command import World
 from gpucheck.stress.judge import judge
 from gpucheck.stress.options import Plan, plan
 
@@ -117,11 +117,8 @@ SCREENS = {
         Failed(HUNG),
     ),
     "six points of memory": document([device(0, points=points(0, division=plan(600.0, ("memory",)))[:6])]),
-    "cores, cut off": document(
-        [
-            replace(device(n, id="cpu", points=points(n)[:9], ended="signal", steps=99), name=f"core {n}")
-            for n in range(2)
-        ],
+    "a CPU, cut off": document(
+        [device(0, id="cpu", points=points(0)[:9], ended="signal", steps=99)],
         complete=False,
     ),
 }
@@ -178,9 +175,9 @@ def facts(count: int, **more: Any) -> Facts:
 
 
 def world(scripts: dict[str, str], seed: int = 0, **more: Any) -> World:
-    def start(seat: Seat) -> LineChild:
-        told = json.dumps(to_json(device(int(seat.device[-1]), seed)))
-        return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(seat.device, "")), told])
+    def start(name: str) -> LineChild:
+        told = json.dumps(to_json(device(int(name[-1]), seed)))
+        return LineChild([sys.executable, "-S", "-c", CHILD, json.dumps(scripts.get(name, "")), told])
 
     given: dict[str, Any] = {
         "read": lambda: facts(4),

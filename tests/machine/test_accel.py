@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, choose, host, torch_private
+from gpucheck.machine import accel, choose, host
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.host import HostMemory
 
@@ -96,13 +96,6 @@ def test_a_device_that_torch_cannot_use_says_torchs_reason() -> None:
     assert raised.value.finding == "device.usable"
 
 
-def test_the_four_figures_come_from_the_devices_own_module() -> None:
-    memory = device(FakeModule(**figures(1, 2, 3, 4))).memory()
-    assert (memory.memory_allocated_bytes, memory.max_memory_allocated_bytes) == (1, 2)
-    assert (memory.memory_reserved_bytes, memory.max_memory_reserved_bytes) == (3, 4)
-    assert memory.source == "torch.fake"
-
-
 @pytest.mark.parametrize("owner", [torch.accelerator, torch._C])
 def test_pinned_blocks_are_given_back_too_by_whatever_this_torch_has(
     owner: Any, monkeypatch: pytest.MonkeyPatch
@@ -155,28 +148,6 @@ def test_an_accelerator_error_is_judged_by_its_code(monkeypatch: pytest.MonkeyPa
     assert accel.open_device("cpu").is_out_of_memory(Broken("CUDA error: out of memory"))
     Broken.error_code = 700
     assert not accel.open_device("cpu").is_out_of_memory(Broken("CUDA error: an illegal memory access"))
-
-
-def test_the_allocator_is_default_only_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        monkeypatch.delenv(name, raising=False)
-    one = device(FakeModule(get_allocator_backend=lambda: "native"))
-    assert one.allocator() == accel.Allocator("native", None) and one.allocator().is_default
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    assert one.allocator().settings == "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert not one.allocator().is_default
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
-    assert not device(FakeModule(get_allocator_backend=lambda: "cudaMallocAsync")).allocator().is_default
-
-
-def test_a_hold_counts_cycles_at_the_highest_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    cycles: list[int] = []
-    monkeypatch.setattr(torch_private, "_of", {"torch.cuda._sleep": cycles.append}.get)
-    assert device(FakeModule()).hold(0.001)
-    assert Accel(torch.device("cuda:0"), FakeModule(), "x", max_clock_hz=1.98e9).hold(0.001)
-    assert cycles == [3_000_000, 1_980_000]
-    monkeypatch.setattr(torch_private, "_of", lambda path: torch_private._GONE)
-    assert not device(FakeModule()).hold(0.001)
 
 
 class Mark:

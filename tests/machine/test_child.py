@@ -119,12 +119,6 @@ def test_a_child_whose_wait_never_returns_is_abandoned_and_that_is_said(monkeypa
     monkeypatch.setattr(subprocess.Popen, "wait", real_wait)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-def test_a_child_killed_by_a_signal_shows_it() -> None:
-    result = child.run([PYTHON, "-c", "import os; os.kill(os.getpid(), 9)"], 20)
-    assert result.returncode == -signal.SIGKILL
-
-
 def test_a_stray_module_in_the_current_folder_does_not_break_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,13 +174,6 @@ def test_a_long_lived_child_answers_line_for_line() -> None:
     assert process.kill() and not _runs(process.pid)
 
 
-def test_a_long_lived_child_that_dies_says_how() -> None:
-    process = child.LineChild([PYTHON, "-c", "import sys; sys.stderr.write('last words'); sys.exit(5)"])
-    with pytest.raises(child.ChildEnded) as ended:
-        process.receive(20)
-    assert (ended.value.returncode, ended.value.stderr) == (5, "last words")
-
-
 def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
     with child.Ahead(child.NVML_READER, child.LIBCUDA_READER) as ahead:
         waiting = {name: one.pid for name, one in ahead._waiting.items()}
@@ -197,22 +184,6 @@ def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
     assert not psutil.pid_exists(waiting[child.LIBCUDA_READER])
     for one in (taken, another):  # who took one ends it
         assert _runs(one.pid) and one.kill()
-
-
-def test_a_signal_while_children_are_started_ahead_ends_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = child.LineChild
-    started: list[child.LineChild] = []
-
-    def interrupted(argv: list[str]) -> child.LineChild:
-        if started:
-            raise KeyboardInterrupt
-        started.append(real(argv))
-        return started[-1]
-
-    monkeypatch.setattr(child, "LineChild", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        child.Ahead(child.NVML_READER, child.LIBCUDA_READER)
-    assert not psutil.pid_exists(started[0].pid)
 
 
 def test_another_python_gets_gpucheck_and_nothing_of_what_lies_beside_it(

@@ -58,14 +58,6 @@ def test_a_gpu_that_is_present_is_never_silently_replaced(facts: Facts, why: str
     assert "--device cpu" in str(raised.value)
 
 
-def test_wsls_node_alone_is_no_gpu() -> None:
-    assert choose("auto", machine(torch=CPU_TORCH, host=Host(wsl=True, nvidia_device_nodes=("/dev/dxg",)))).ids == (
-        "cpu",
-    )
-    with pytest.raises(CannotLook):
-        choose("auto", machine(torch=CPU_TORCH, host=Host(nvidia_device_nodes=("/dev/dxg", "/dev/nvidia0"))))
-
-
 @pytest.mark.parametrize(
     ("requested", "facts", "sentence"),
     [

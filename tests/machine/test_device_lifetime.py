@@ -60,8 +60,6 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    # What another file's tests have lost in this process.
-    device_lifetime._LOST.clear()
     yield
     device_lifetime.settle(Well())
     gc.unfreeze()

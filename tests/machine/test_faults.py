@@ -17,7 +17,6 @@ from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.child_protocol import Heard
 from gpucheck.report.events import Failed
-from gpucheck.report.fault import judge
 from gpucheck.report.report import Collector
 from gpucheck.work import reference
 
@@ -171,22 +170,6 @@ def test_a_device_that_computes_nothing_is_broken() -> None:
             raise RuntimeError(f"{ILLEGAL}\nmore")
 
     assert Dead(torch.device("cpu"), torch.cpu, "a CPU").why_broken() == ILLEGAL
-
-
-def test_what_a_child_could_not_open_says_so_in_its_reason() -> None:
-    error = CannotLook("torch cannot use cuda:0", "CUDA error: uncorrectable ECC error encountered")
-    assert faults.is_device(error)
-    fault = faults.of(error, "bench transfer", "cuda:0", ask=never)
-    assert (fault.kind, fault.cause, fault.text) == ("device", "cuda.ecc", error.why)
-    assert not faults.is_device(CannotLook("torch cannot use cuda:0", "CUDA error: no kernel image is available"))
-    assert not faults.is_device(CannotLook("there is no room", "each of two buffers may use 0 B"))
-    failed = DeviceFailed("cuda:0 failed", "torch.AcceleratorError: words of tomorrow", device="cuda:0")
-    fault = faults.of(failed, "find-batch-size", None, ask=never)
-    assert (fault.kind, fault.error, fault.text) == ("device", "AcceleratorError", "words of tomorrow")
-    # What ended without a word names no class of an error, ours least of all.
-    ended = DeviceFailed("cuda:0 failed", "killed by SIGABRT (what(): of C++)", device="cuda:0")
-    found = judge(faults.of(ended, "find-batch-size", None, ask=never))
-    assert found.title == "cuda:0 failed in find-batch-size: killed by SIGABRT (what(): of C++)" and not found.message
 
 
 def in_cpp_of_torch() -> None:

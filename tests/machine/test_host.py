@@ -108,8 +108,8 @@ def test_a_name_that_moves_the_cursor_is_written_out(tmp_path: Path) -> None:
     write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tS (sleeping)\n"})
     (tmp_path / "proc/7/fd").mkdir()
     (tmp_path / "proc/7/fd/3").symlink_to("/dev/nvidia0")
-    found, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
-    assert [finding.name for finding in found["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
+    holders, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
+    assert [process.name for process in holders["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
 
 
 @pytest.mark.parametrize(

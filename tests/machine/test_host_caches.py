@@ -27,9 +27,3 @@ def test_each_shared_cache_counts_once(tmp_path: Path) -> None:
         cache(tmp_path, core, 0, level=1, size="48K", shared=str(core), kind="Data")
         cache(tmp_path, core, 3, level=3, size="32768K", shared="0-1" if core < 2 else "2-3")
     assert host.last_level_cache_bytes(tmp_path) == 64 * 2**20
-
-
-def test_cores_that_this_process_may_not_use_bring_no_cache(tmp_path: Path) -> None:
-    cache(tmp_path, 3, 3, level=3, size="16M", shared="3")
-    cache(tmp_path, 4, 3, level=3, size="16M", shared="4")
-    assert host.last_level_cache_bytes(tmp_path) == 16 * 2**20

@@ -11,17 +11,13 @@ import pytest
 from fake_machine import FakeMachine
 
 from gpucheck.machine import host, inventory
-from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import (
-    CudaDoor,
     DeviceReading,
     DriverReading,
     NvmlDoor,
 )
-from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
-from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Python, TorchBuild
 
@@ -37,7 +33,7 @@ AROUND = Around(
 NVML = DriverReading(
     code=0, start_s=0.1, path="/lib/nvml", driver_version="580.95.05", nvml_version="13.580", cuda_version="13.0"
 )
-CUDA = DriverReading(code=0, start_s=0.2, path="/lib/libcuda", version="13.0")
+CUDA = DriverReading(code=0, path="/lib/libcuda", version="13.0")
 
 
 def by_nvml(index: int, **fields: object) -> DeviceReading:
@@ -118,20 +114,6 @@ def test_a_device_that_the_mask_names_is_not_hidden_by_it(mask: str) -> None:
     assert states == ["not shown by CUDA" if place in named else f"hidden by {MASK}={mask}" for place in (0, 1)]
 
 
-def test_of_two_that_the_mask_names_cuda_shows_one() -> None:
-    facts = joined([by_nvml(0), by_nvml(1), by_nvml(2)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
-    assert [device.state for device in facts.devices[:-1]] == [None, "not shown by CUDA", f"hidden by {MASK}=0,1"]
-    kept = joined([by_nvml(0), by_nvml(1, state=NOT_ACCESSIBLE)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
-    assert [device.state for device in kept.devices[:-1]] == [None, NOT_ACCESSIBLE], "of what this job was given"
-
-
-def test_a_failing_cuinit_hides_nothing() -> None:
-    facts = joined([by_nvml(0)], [], {"CUDA_VISIBLE_DEVICES": "0"}, code=802)
-    assert facts.devices[0].state is None
-    assert facts.driver is not None
-    assert (facts.driver.cuinit_code, facts.driver.cuinit_error) == (802, "words")
-
-
 def test_libcuda_alone_gives_name_memory_and_capability_and_nvmls_reason_for_the_rest() -> None:
     facts = join(
         DriverReading(code=18, error="mismatch"),
@@ -162,9 +144,6 @@ def test_without_uuids_the_pci_address_joins() -> None:
     ("nvml", "cuda"),
     [
         ("GPU-0ABC", "GPU-0abc"),
-        ("0abc", "GPU-0abc"),
-        ("GPU-0abc", "MIG-0abc"),
-        ("MIG-GPU-0abc", "MIG-0abc"),
         ("MIG-0ABC", "MIG-GPU-0abc"),
     ],
 )
@@ -187,22 +166,6 @@ def test_a_mig_instance_joins_by_its_own_uuid_and_its_card_says_where_to_look() 
     ]
 
 
-def test_a_card_in_mig_mode_without_instances_says_so() -> None:
-    facts = joined([by_nvml(0, mig=Mig(True, True))], [], code=100)
-    assert facts.devices[0].state == "in MIG mode without instances"
-
-
-def test_an_integrated_gpu_without_memory_of_its_own_has_the_hosts() -> None:
-    nothing = {"memory_total_bytes": None, "memory_used_bytes": None, "memory_source": None}
-    facts = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0", integrated=True)])
-    device = facts.devices[0]
-    # CUDA's total is the device's; all of it can be had where the host has more than that available.
-    assert (device.memory_total_bytes, device.memory_used_bytes, device.memory_free_bytes) == (990, 0, 990)
-    assert device.memory_source == "host (shared with the CPU)"
-    discrete = joined([by_nvml(0, **nothing)], [by_cuda(0, "GPU-0")]).devices[0]
-    assert discrete.memory_used_bytes is None
-
-
 @pytest.mark.parametrize(
     ("script", "cuda", "shared"),
     [
@@ -210,10 +173,8 @@ def test_an_integrated_gpu_without_memory_of_its_own_has_the_hosts() -> None:
         ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\nintegrated=1\n", True, True),
         ("name=NVIDIA GB10\nmemory.total=0\nmemory.used=0\nmemory.reserved=0\nintegrated=1\n", True, True),
         ("name=NVIDIA GB10\nmemory=!3\nmemory.v1=!3\n", False, True),
-        ("name=Orin (nvgpu)\nmemory=!3\nmemory.v1=!3\n", False, True),
         # These have memory of their own, and NVML tells it.
         ("name=NVIDIA GH200 480GB\n", True, False),
-        ("name=NVIDIA GB200\n", True, False),
         ("name=NVIDIA H100\nmemory=!3\nmemory.v1=!3\n", False, False),
     ],
 )
@@ -228,58 +189,17 @@ def test_memory_that_is_shared_with_the_host(fake_driver: Fake, script: str, cud
         assert device.memory_free_bytes == min(around.memory_available_bytes, device.memory_total_bytes)
 
 
-def test_torch_for_rocm_names_no_cuda_device_of_nvidia() -> None:
-    around = Around(AROUND.host, CPU, AROUND.python, TorchBuild(version="2.13.0", built_for="rocm"))
-    facts = join(NVML, DriverReading(code=0, devices=(by_cuda(0, "GPU-0"),)), around, {})
-    assert (facts.devices[0].id, facts.devices[0].cuda_index) == (None, 0)
-
-
-def test_the_numa_node_comes_from_sysfs_where_nvml_has_none() -> None:
+def test_the_numa_node_comes_from_sysfs() -> None:
     around = Around(AROUND.host, CPU, AROUND.python, AROUND.torch, numa_nodes={"0000:41:00.0": 1, "0000:81:00.0": 0})
     nvml = DriverReading(
         code=0,
         devices=(
-            DeviceReading(
-                Device(kind="cuda", nvml_index=0, uuid="GPU-0", pci_address="0000:41:00.0"),
-                {"numa_node": "no permission"},
-            ),
-            by_nvml(1, pci_address="0000:81:00.0", numa_node=3),
+            by_nvml(0, pci_address="0000:41:00.0"),
+            by_nvml(1, pci_address="0000:81:00.0"),
         ),
     )
     facts = join(nvml, CUDA, around, {})
-    assert [device.numa_node for device in facts.devices[:2]] == [1, 3]
-    assert "/devices/0/numa_node" not in facts.unknown
-
-
-def test_a_group_of_which_nothing_is_known_has_one_reason() -> None:
-    row = DeviceReading(
-        Device(kind="cuda", nvml_index=0, uuid="GPU-0"),
-        {"ecc/enabled": "not supported", "ecc/volatile_corrected": "no permission"},
-    )
-    facts = join(DriverReading(code=0, devices=(row,)), CUDA, AROUND, {})
-    reasons = {pointer: reason for pointer, reason in facts.unknown.items() if "ecc" in pointer}
-    assert reasons == {"/devices/0/ecc": "not supported"}
-
-
-def test_the_kernel_module_tells_the_version_when_nvml_does_not() -> None:
-    around = Around(
-        AROUND.host,
-        CPU,
-        AROUND.python,
-        AROUND.torch,
-        Driver(kernel_module_version="580.95.05", kernel_module_open=True, kernel_module_loaded=True),
-    )
-    driver = join(DriverReading(code=18, error="mismatch"), CUDA, around, {}).driver
-    assert driver is not None
-    assert (driver.version, driver.kernel_module_version, driver.kernel_module_open) == ("580.95.05", "580.95.05", True)
-
-
-def test_where_nvidia_has_no_driver_there_is_no_driver_in_the_facts() -> None:
-    phone = Device(kind="mps", id="mps", name="Apple GPU")
-    facts = join(None, None, AROUND, {}, TorchDevices((phone,)))
-    assert facts.driver is None
-    assert facts.devices == (phone, CPU)
-    assert facts.unknown == {}
+    assert [device.numa_node for device in facts.devices[:2]] == [1, 0]
 
 
 def test_choosing_devices_moves_their_reasons_along() -> None:
@@ -309,15 +229,6 @@ def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch:
     assert facts.driver.nvml_error == "NVML did not answer within 0.5 s"
 
 
-# --- the parent's side of the lines -----------------------------------------------------------------------------------
-
-
-def libcuda(start: Start) -> DriverReading:
-    with CudaDoor(30.0, start=start) as door:
-        door.ask()
-        return door.reading()
-
-
 # --- the small doors --------------------------------------------------------------------------------------------------
 
 
@@ -341,14 +252,6 @@ def test_the_kernel_modules_own_version(tmp_path: Path, text: str, told: Driver)
     assert host.kernel_driver(tmp_path) == told
 
 
-def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> None:
-    assert host.kernel_driver(tmp_path) == Driver()
-    (tmp_path / "sys/module").mkdir(parents=True)
-    assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=False)
-    (tmp_path / "sys/module/nvidia").mkdir()
-    assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=True)
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="needs Linux' /proc")
 def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> None:
     (tmp_path / "proc/self/ns").mkdir(parents=True)
@@ -369,9 +272,6 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
     inside.symlink_to(host.MACHINE_NAMESPACE)
     assert host.gpu_process_name(own, tmp_path) is not None
     assert host.gpu_process_name(2**22, tmp_path) is None
-
-
-# --- other accelerators -----------------------------------------------------------------------------------------------
 
 
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
@@ -420,7 +320,7 @@ def test_a_card_that_is_lost_during_a_watch_stays_one_row(fake_driver: Fake) -> 
         "NVIDIA Fake 100",
         "s",
     )
-    assert gone.state == "lost" and gone.state_since is not None
+    assert gone.state == "lost"
     assert second.unknown["/devices/1"] == "the device is lost"
 
 
@@ -505,10 +405,3 @@ def test_the_kernels_log_is_read_beside_the_cards_and_one_that_cannot_be_read_sa
     ]
     machine.log("NVRM: Xid (PCI:0000:10:00): 79, pid=77, GPU has fallen off the bus.")
     assert [error.number for error in opened.again(read).xids or ()] == [119]
-
-
-def test_a_machine_without_a_gpu_has_no_log_to_miss(fake_driver: Fake, tmp_path: Path) -> None:
-    fake_driver(nvml=False, cuda=False)
-    machine = FakeMachine(tmp_path / "root")
-    facts = inventory.read(root=machine.root)
-    assert (facts.xids, facts.unknown["/driver/xids"]) == (None, "no NVIDIA GPU is here")

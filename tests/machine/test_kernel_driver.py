@@ -72,12 +72,6 @@ def test_xid_errors(lines: list[str], found: list[XidError]) -> None:
     assert kernel_driver.events(lines).xids == tuple(found)
 
 
-def test_an_xid_has_the_time_of_its_last_line() -> None:
-    lines = ["[  100.000000] NVRM: Xid (PCI:0000:41:00): 79, x", "[  160.000000] NVRM: Xid (PCI:0000:41:00): 79, x"]
-    (one,) = kernel_driver.events(lines, booted_s=1_800_000_000.0).xids or ()
-    assert (one.at, one.count) == ("2027-01-15T08:02:40Z", 2)
-
-
 # --- SXid errors of NVSwitches ----------------------------------------------------------------------------------------
 
 # --- GPUs that did not start ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.machine import kernel_driver, stack
 from gpucheck.machine.kernel_driver import PciDevice
-from gpucheck.machine.stack import Library, Node
+from gpucheck.machine.stack import Node
 
 UBUNTU = "usr/lib/x86_64-linux-gnu"
 
@@ -104,10 +104,10 @@ def test_a_fabric_manager_is_a_process(tmp_path: Path, names: tuple[str, ...], r
     assert stack.read(tmp_path).fabric_manager is runs
 
 
-def test_a_confidential_guest_wsl_and_jetson(tmp_path: Path) -> None:
-    write(tmp_path, {"dev/sev-guest": "", "usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
+def test_wsl_and_jetson(tmp_path: Path) -> None:
+    write(tmp_path, {"usr/lib/wsl/lib/libcuda.so.1": "", "etc/nv_tegra_release": "# R36\nx\n"})
     seen = stack.read(tmp_path)
-    assert (seen.confidential_guest, seen.wsl_driver, seen.jetson) == (True, True, "# R36")
+    assert (seen.wsl_driver, seen.jetson) == (True, "# R36")
 
 
 # --- libraries --------------------------------------------------------------------------------------------------------
@@ -133,34 +133,6 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     assert seen.found("libcuda.so.1") == seen.path_libraries[0]
 
 
-@pytest.mark.parametrize(
-    ("path", "version"),
-    [
-        ("/usr/lib/libcuda.so.580.95.05", "580.95.05"),
-        ("/usr/lib/libcuda.so.535.54", "535.54"),
-        ("/usr/lib/wsl/lib/libcuda.so.1.1", None),
-        ("/usr/lib/libcuda.so.1", None),
-        (None, None),
-    ],
-)
-def test_versions_stand_in_file_names(path: str | None, version: str | None) -> None:
-    assert stack.version_of(path) == version
-
-
-@pytest.mark.parametrize(
-    ("path", "stub", "compat"),
-    [
-        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", True, False),
-        ("/usr/local/cuda-12.8/compat/libcuda.so.570.1", False, True),
-        ("/opt/cuda-compat-12-8/libcuda.so.1", False, True),
-        ("/usr/lib/libcuda.so.1", False, False),
-    ],
-)
-def test_stubs_and_compatibility_packages_are_known_by_their_folders(path: str, stub: bool, compat: bool) -> None:
-    library = Library("libcuda.so.1", path, path)
-    assert (stack.is_stub(path), stack.is_compat(path), library.is_usable) == (stub, compat, not (stub or compat))
-
-
 # --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
@@ -182,14 +154,6 @@ def test_records_become_the_lines_that_matter(tmp_path: Path) -> None:
         ),
         None,
     )
-
-
-def test_a_log_with_nothing_of_nvidias_is_empty_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
-    write(tmp_path, {"dev/kmsg": "6,1,1000000,-;usb 1-1: new device\n"})
-    assert kernel_driver.log(tmp_path) == ((), None)
-    (tmp_path / "dev/kmsg").unlink()
-    (tmp_path / "dev/kmsg").mkdir()
-    assert kernel_driver.log(tmp_path) == (None, os.strerror(errno.EISDIR))
 
 
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:

@@ -17,19 +17,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_name_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = torch_private.Private("torch._C.gone", ("run",), "does much", "much")
+    gone = torch_private.Private("torch._C.gone", ("run",), "much")
     monkeypatch.setattr(torch_private, "ROWS", {"torch._C.gone": gone})
     assert not torch_private.has("torch._C.gone") and torch_private.find("torch._C.gone", 3) == 3
     assert torch_private.replacing("torch._C.gone", lambda original: original) == []
     assert torch_private.lost("run") == ("much",) and torch_private.lost("ranks") == ()
-    with pytest.raises(Undecided, match=r"torch \S+ has no torch._C.gone; gpucheck cannot do without it: does much"):
+    with pytest.raises(Undecided, match=r"torch \S+ has no torch._C.gone; gpucheck cannot do without it"):
         torch_private.need("torch._C.gone")
     with pytest.raises(NotImplementedError, match=r"torch \S+ has no torch._C.gone"):
         torch_private.kernel("torch._C.gone")(1)
 
 
 def test_an_older_name_is_taken_where_the_new_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = torch_private.Private("torch.gone_too", ("run",), "", "much", older=("torch.Tensor._version",))
+    row = torch_private.Private("torch.gone_too", ("run",), "much", older=("torch.Tensor._version",))
     monkeypatch.setattr(torch_private, "ROWS", {"torch.gone_too": row})
     assert torch_private.find("torch.gone_too") is torch_private._resolve("torch.Tensor._version")
     assert torch_private.lost("run") == ()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gpucheck.machine import nvml_sampler as sampler
 from gpucheck.machine.child import LineChild
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Watch, flags, summarise
@@ -59,8 +58,6 @@ def test_the_link_is_the_one_seen_most() -> None:
         "width": 16,
         "max_generation": None,
         "max_width": None,
-        "device_max_generation": None,
-        "device_max_width": None,
     }
 
 
@@ -199,14 +196,11 @@ def test_the_child_samples_by_itself(fake_driver: Callable[..., Path]) -> None:
     assert told is not None, reason
     assert told["readings"] >= 2
     assert told["sm_clock_hz"]["median"] == 345e6
-    # Of whatever this machine has at the fake's address.
-    told["pcie"].pop("device_max_width")
     assert told["pcie"] == {
         "generation": 1,
         "width": 8,
         "max_generation": 4,
         "max_width": 16,
-        "device_max_generation": 5,
     }
     assert told["c2c_bytes_per_s"] is None
     assert told["clock_reasons"] == ["gpu_idle"]
@@ -257,18 +251,6 @@ def test_the_chip_to_chip_link_is_told_with_every_reading(fake_driver: Callable[
         told, reason = watch.during(Run("", 1, (time.perf_counter() - began,), (began,)))
     assert told is not None, reason
     assert told["c2c_bytes_per_s"] == 447.12e9
-
-
-@pytest.mark.parametrize(("text", "width"), [("16\n", 16), ("255\n", None), ("Unknown\n", None), (None, None)])
-def test_a_cards_own_lanes_are_the_kernels_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, width: int | None
-) -> None:
-    monkeypatch.setattr(sampler, "DEVICES", tmp_path)
-    (tmp_path / "0000:10:00.0").mkdir()
-    if text is not None:
-        (tmp_path / "0000:10:00.0" / "max_link_width").write_text(text)
-    assert sampler.card_width("0000:10:00.0") == width
-    assert sampler.card_width(None) is None
 
 
 def test_a_mig_instance_has_its_cards_clock_and_no_power_of_its_own(fake_driver: Callable[..., Path]) -> None:

@@ -73,10 +73,10 @@ def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: 
         show(layout.watched(made, WHEN, 2.0))
     seen = last_frame(stream.getvalue())
     assert len(seen) <= height
-    assert seen[1].startswith("✗ cuda:3  lost since 12:00:02")
+    assert seen[1].startswith("✗ cuda:3  lost")
     # The terminal is as it was before, and the last reading stays in sight, whole.
     after = stream.getvalue().partition("\x1b[?1049l")[2]
-    assert "lost since 12:00:02" in after and "load 0.40" in after
+    assert "lost" in after and "load 0.40" in after
 
 
 # -- several faults at once --------------------------------------------------------------------------------------------

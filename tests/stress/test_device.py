@@ -177,7 +177,7 @@ def test_a_real_child_says_what_it_is_and_ends(monkeypatch: pytest.MonkeyPatch) 
     made = plan(0.5, ("products",))
     setup = {
         "device": "cpu", "kinds": made.kinds, "duration_s": made.duration_s, "turns": made.turns, "parts": made.parts,
-        "dtype": "float64", "fill": 0.001, "seed": 1, "sharing": 1, "threads": 1,
+        "dtype": "float64", "fill": 0.001, "seed": 1,
     }  # fmt: skip
     device_module.run(setup, accel.open_device("cpu", name="a CPU"), Watch(None), said.append, lambda: None)
     (ready,) = [line["ready"] for line in said if "ready" in line]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,7 @@ from stressed import device, result
 from gpucheck.report.results.stress import StressDevice, StressWrong
 from gpucheck.stress import judge
 
-SEEDS = range(12)
+SEEDS = range(4)
 
 
 def slow(*devices: object) -> list[tuple[str, str | None]]:
@@ -69,18 +67,15 @@ def test_a_device_that_the_hardware_holds_back_from_the_start_has_lost_nothing_a
 @pytest.mark.parametrize(("count", "most"), [(4, 3), (8, 5)])
 def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(count: int, most: int) -> None:
     devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
-    (found,) = judge.slow(result(devices))
-    assert (found.verdict, found.evidence["faster"]) == ("inconclusive", [f"cuda:{n}" for n in range(most, count)])
-    assert "% faster than cuda:0, cuda:1, and " in found.title
-    assert found.message == "the same model: which are usual is unknown"
-    # Links are shared, and cores are of several kinds.
+    found = judge.slow(result(devices))
+    assert [(row.verdict, row.device) for row in found] == [("inconclusive", f"cuda:{n}") for n in range(most, count)]
+    assert {row.message for row in found} == {"the same model: which are usual is unknown"}
+    # Links are shared.
     fast = devices[-1]
     slow = device(count - 1, speed=lambda _: 0.7).points
     points = [p if p.kind == "copies" else q for p, q in zip(fast.points, slow, strict=True)]
-    (found,) = judge.slow(result([*devices[:most], replace(fast, points=tuple(points))]))
-    assert (found.verdict, found.title[-8:]) == ("warn", "(copies)")
-    cores = [replace(device(n, id="cpu", speed=lambda _, n=n: 1.0 if n else 1.5), name=f"core {n}") for n in range(4)]
-    assert [finding.verdict for finding in judge.slow(result(cores))] == ["pass"]
+    (copies,) = judge.slow(result([*devices[:most], replace(fast, points=tuple(points))]))
+    assert (copies.verdict, copies.title[-8:]) == ("warn", "(copies)")
 
 
 def test_sound_gpus_at_the_power_limit_are_told_of_in_less_than_one_run_of_a_hundred() -> None:
@@ -101,34 +96,16 @@ def test_sound_gpus_at_the_power_limit_are_told_of_in_less_than_one_run_of_a_hun
     assert len(titles) <= 1, titles
 
 
-@pytest.mark.parametrize("slow", [lambda at: int(12 * at) % 2 == 0, lambda at: 0.4 < at < 0.6, lambda at: at < 0.1])
-def test_a_device_that_heat_slows_at_times_has_not_kept_its_speed(slow: Callable[[float], bool]) -> None:
-    def curve(held: tuple[str, ...]) -> StressDevice:
-        return device(0, speed=lambda at: 0.7 if slow(at) else 1.0, held=lambda at: held if slow(at) else ())
-
-    (found,) = judge.slow(result([curve(("sw_thermal_slowdown", "sw_power_cap"))]))
-    assert (found.verdict, found.device) == ("warn", "cuda:0")
-    assert re.search("slow in [0-9]+ of 48 points", found.title)
-    assert found.message.startswith("the clock was limited by")
-    # Without a limit that is a fault, it is work that is not even.
-    assert {finding.verdict for finding in judge.slow(result([curve(("sw_power_cap",))]))} <= {"pass", "skip"}
-
-
 def test_one_dip_is_no_slow_device() -> None:
     assert slow(device(0, speed=lambda share: 0.4 if 0.8 < share < 0.84 else 1.0), device(1)) == [("pass", None)]
 
 
-def test_slower_copies_alone_and_cores_are_a_warning() -> None:
+def test_slower_copies_alone_are_a_warning() -> None:
     sound = device(0)
     points = [
         replace(p, rate=replace(p.rate, median=p.rate.median / 2)) if p.kind == "copies" else p for p in sound.points
     ]
     assert slow(replace(sound, points=tuple(points)), device(1)) == [("warn", "cuda:0")]
-    cores = [
-        replace(device(n, id="cpu", speed=lambda _, n=n: 0.6 if n == 1 else 1.0), name=f"core {n}") for n in range(4)
-    ]
-    (found,) = judge.slow(result(cores))
-    assert (found.verdict, found.title[:6]) == ("warn", "core 1")
 
 
 def only_first(sound: StressDevice, kind: str, count: int) -> StressDevice:
@@ -172,13 +149,9 @@ def test_memory_that_was_not_tested_is_told(tested: tuple[int, ...], text: str) 
     assert (found.verdict, found.message.endswith(text), "tested" in found.message) == ("pass", True, bool(text))
 
 
-def test_cores_that_other_programs_used_are_not_called_slow() -> None:
-    sound = replace(device(0, id="cpu", speed=lambda share: 1 - 0.5 * share), name="core 0")
-    busy = replace(sound, points=tuple(replace(point, core_share=0.6) for point in sound.points))
-    (found,) = judge.slow(result([busy]))
-    assert (found.verdict, found.message) == ("skip", "other programs used the cores")
-    alone = replace(sound, points=tuple(replace(point, core_share=0.97) for point in sound.points))
-    assert [found.verdict for found in judge.slow(result([alone]))] == ["warn"]
+def test_the_speed_of_a_cpu_is_not_judged() -> None:
+    (found,) = judge.slow(result([device(0, id="cpu", speed=lambda share: 1 - 0.5 * share)]))
+    assert (found.verdict, found.message) == ("skip", "other programs share a CPU's cores")
 
 
 def test_a_kind_of_work_that_was_not_done_is_told_and_is_no_pass() -> None:

@@ -29,7 +29,7 @@ from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS,
 from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Facts, Host, Process, XidError
+from gpucheck.report.facts import Device, Facts, Host, XidError
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
@@ -246,7 +246,6 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
     evidence = {
         "state": device.state,
         "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
-        "since": device.state_since,
         **(cause.evidence if cause is not None else {}),
     }
     return Said("fail", title, f"{message}{_identity(device, facts)}{because}", fix, evidence)
@@ -405,28 +404,40 @@ def _withheld(device: Device, facts: Facts) -> Said:
 
 def unclaimed(device: Device, facts: Facts) -> Said | None:
     """Memory in use that no process is seen to hold: left behind by one that died, or held out of sight."""
-    left, holders = unclaimed_bytes(device, facts), device.node_holders or ()
-    within = (facts.host or Host()).container is not None
-    # To a container NVML does not list its own processes.
-    if not left or (within and holders):
+    left = unclaimed_bytes(device, facts)
+    if not left:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
+    holders, within = device.node_holders or (), (facts.host or Host()).container is not None
+    zombies = [process for process in holders if process.kind == "zombie"]
+    pids = [str(process.pid) for process in holders]
+    names = few([f"{process.name or 'a process'} (PID {process.pid})" for process in zombies or holders], ", ")
+    hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders")
+    if within and holders:
+        # NVML does not list this container's own processes to it.
+        return None
+    if zombies:
+        message = f"{names} may hold it: it ended, but threads of it are alive and have {node} open"
+        fix = f"ps -L -o pid,lwp,stat,wchan -p {zombies[0].pid} shows what they wait for; if they stay, {RESET}"
+    elif holders:
+        message = f"{names} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
+        fix = f"ps -o pid,user,lstart,cmd -p {','.join(pids)}; end it if it is yours: kill {' '.join(pids)}"
+    elif hidden:
+        message, fix = f"unknown: {hidden} cannot be inspected", f"sudo fuser -v {node}"
+    elif within:
+        message = "no process in this container has its device node open: another container or the host holds it"
+        fix = "on the host: nvidia-smi, docker ps, crictl ps"
+    else:
+        message = "no process here has its device node open: another container, MPS, or memory that was not freed"
+        fix = "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control"
+        fix = f"{fix}; if neither uses the GPU, {DRAIN_AND_RESET}"
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
         "holders": [process.pid for process in holders],
-        "zombies": [process.pid for process in holders if process.kind == "zombie"],
+        "zombies": [process.pid for process in zombies],
     }
-    message = "no process here is seen to have its device node open"
-    fix = f"sudo fuser -v {node}; docker ps, crictl ps; if nobody uses the GPU, {DRAIN_AND_RESET}"
-    if holders:
-        # One that ended holds memory while a thread of it is alive.
-        message = f"{_named(holders)} may hold it: {node} is open there"
-        pids = ",".join(str(process.pid) for process in holders)
-        fix = f"ps -L -o pid,lwp,user,stat,wchan,cmd -p {pids}; end it if it is yours: kill {pids.replace(',', ' ')}"
-    elif within:
-        fix = "on the host: nvidia-smi, docker ps, crictl ps"
     return Said("warn", f"{units.capacity(left)} held by no visible process", message, fix, evidence)
 
 
@@ -444,7 +455,3 @@ def busy_alone(device: Device, facts: Facts) -> Said | None:
     fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
     message = f"in two readings {units.duration(grown.span_s)} apart"
     return Said("warn", "100 % busy without a process", message, fix, {"utilization_percent": least})
-
-
-def _named(processes: Sequence[Process]) -> str:
-    return few([f"{process.name or 'a process'} (PID {process.pid})" for process in processes], ", ")

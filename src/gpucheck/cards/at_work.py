@@ -68,11 +68,11 @@ MINUTES_OF_A_DAY = 24 * 60
 # failure.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
 RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
-# NVML does not tell whether a clock is locked.
-_UNLOCKS = {
-    "clock": "sudo nvidia-smi -i {card} --reset-gpu-clocks",
-    "memory clock": "sudo nvidia-smi -i {card} --reset-memory-clocks",
-}
+# The clocks that can be set, and what ends a lock, which NVML does not tell.
+_CLOCKS = (
+    ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
+    ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
+)
 _RESEAT = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
 
 
@@ -258,50 +258,67 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     return _said(device, "info", "clock limited by power", *parts, cost=cost(device))
 
 
-def _application_clock(device: Device) -> tuple[float | None, bool]:
-    """The share of its default that the application clock is set to, and whether the clock stands at it."""
-    now, set_to = device.sm_clock_hz, device.application_sm_clock_hz
+def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
+    """The share of its default that an application clock is set to, and whether the clock stands at it."""
+    now, set_to = getattr(device, clock), getattr(device, f"application_{clock}")
     stands = now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
-    return _share(set_to, device.default_application_sm_clock_hz), stands
+    return _share(set_to, getattr(device, f"default_application_{clock}")), stands
+
+
+def _held_by_applications(device: Device) -> dict[str, float]:
+    """The clocks that stand at application clocks below their default, and the share that this costs."""
+    clocks = {name: _application_clock(device, clock) for name, clock, _ in _CLOCKS}
+    return {name: 1 - share for name, (share, stands) in clocks.items() if stands and share and share < AT_HIGHEST}
 
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
-    """A setting lowers a working card's clock."""
+    """A setting lowers a working card's clock: application clocks, with or without NVML's reason, or another one."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
-    if not named or not slower or work(device) != "busy" or low_clock(device, facts) is not None:
+    held = _held_by_applications(device)
+    told = named and slower and low_clock(device, facts) is None
+    if work(device) != "busy" or not (held or told):
         return None
-    share, stands = _application_clock(device)
-    is_default = (share or 0.0) >= AT_HIGHEST
-    fix = RESET_APPLICATIONS if stands and share is not None and not is_default else None
-    costly = cost(device) >= COSTLY and not is_default
-    parts = (", ".join(named), _busy(device), _cost(device))
-    title = "clock limited by a setting"
-    return _said(device, "warn" if costly else "info", title, *parts, fix=fix, cost=cost(device))
+    of_memory = held.get("memory clock", 0.0)
+    as_it_came = (_application_clock(device, "sm_clock_hz")[0] or 0.0) >= AT_HIGHEST
+    costly = max(of_memory, 0.0 if as_it_came else cost(device)) >= COSTLY
+    parts = (
+        ", ".join(named) or SETTINGS["applications_clocks_setting"],
+        f"memory clock {units.percent(of_memory)} below its default" if of_memory else "",
+        _busy(device),
+        _cost(device) if slower else "",
+    )
+    title, fix = "clock limited by a setting", RESET_APPLICATIONS if held else None
+    lost = max(of_memory, cost(device))
+    return _said(device, "warn" if costly else "info", title, *parts, fix=fix, cost=lost)
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
     """A working card far below the clocks of its sisters or its default, with no reason given: it may be locked."""
     # The bit of application clocks tells nothing of a lock, where those are as they came.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
-    held = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
-    if not _is_wholly_busy(device) or explained or held or _shares(device) or _application_clock(device)[1]:
+    unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
+    if not _is_wholly_busy(device) or explained or unknown or _shares(device):
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
-    low: dict[str, tuple[str, str]] = {}
-    for name, clock in (("clock", "sm_clock_hz"), ("memory clock", "memory_clock_hz")):
+    low: list[tuple[str, str, str]] = []
+    for name, clock, unlock in _CLOCKS:
         now, most = getattr(device, clock), getattr(device, f"max_{clock}")
         reference = _reference(device, clock, facts)
-        if now is not None and reference is not None and now <= (1 - COSTLY) * reference[0]:
-            low[name] = (f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz", reference[1])
+        if now is None or reference is None or _application_clock(device, clock)[1]:
+            continue
+        if now <= (1 - COSTLY) * reference[0]:
+            title = f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz"
+            low.append((title, reference[1], unlock))
     if not low:
         # A boost that many never reach: without sisters and a default nobody knows what is usual.
-        alone = _reference(device, "sm_clock_hz", facts) is None and cost(device) > 1 - LOW_CLOCK
-        return _said(device, "info", _clock(device), _busy(device), why) if alone else None
-    titles, besides = zip(*low.values(), strict=True)
+        alone = _reference(device, "sm_clock_hz", facts) is None and not _application_clock(device, "sm_clock_hz")[1]
+        is_low = alone and cost(device) > 1 - LOW_CLOCK
+        return _said(device, "info", _clock(device), _busy(device), why) if is_low else None
+    titles, besides, unlocks = zip(*low, strict=True)
     why += ": it may be locked, which NVML cannot read"
     parts = (", ".join(titles[1:]), *dict.fromkeys(besides), _busy(device), _power(device), why)
-    return _said(device, "warn", titles[0], *parts, fix="; ".join(_UNLOCKS[name] for name in low))
+    return _said(device, "warn", titles[0], *parts, fix="; ".join(unlocks))
 
 
 def _is_wholly_busy(device: Device) -> bool:

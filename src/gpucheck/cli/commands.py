@@ -143,8 +143,7 @@ COMMANDS: tuple[Command, ...] = (
         "stress",
         """Load every device at once and verify every result.
 
-        Every result is compared bit for bit with the first one and with devices of the same model. On a CPU each core
-        is tested.
+        Every result is compared bit for bit with the first one and with devices of the same model.
         """,
         "gpucheck.cli.health:stress",
         "gpucheck.stress.options:StressOptions",

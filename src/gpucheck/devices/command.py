@@ -258,7 +258,6 @@ def command(
         ahead=ahead,
         waiting=lambda text: emit(Notice(text)),
     ) as inventory:
-        restarts = 0
         while True:
             begun = time.monotonic()
             machine = inventory.read()
@@ -271,9 +270,6 @@ def command(
                 emit(Judged(finding))
             if options.watch_s is None:
                 return
-            if inventory.restarts > restarts:
-                restarts = inventory.restarts
-                emit(Notice("NVML stopped answering, and its process is restarted", "warning"))
             emit(Progress(f"next reading in {options.watch_s:g} s"))
             sleep(max(0.0, options.watch_s - (time.monotonic() - begun)))
 

@@ -6,6 +6,7 @@ live reading; those that are free by the doctor's own load (`load.`).
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from gpucheck import naming, units
@@ -14,8 +15,6 @@ from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Condition, Evidence, Seen, found
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
-from gpucheck.machine import numa
-from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
@@ -297,33 +296,18 @@ CARDS: tuple[Condition, ...] = (
 # -- copies from GPU to GPU over PCIe ----------------------------------------------------------------------------------
 
 
-def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
-    """The pairs of GPUs whose copies would take PCIe, with their way: without NVLink, and not refused by the driver."""
+def _iommu(evidence: Evidence) -> Seen | None:
+    """GPUs whose copies to each other take PCIe: without NVLink, and not refused by the driver."""
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
-    return [
-        (card, other, way)
-        for place, card in enumerate(cards)
-        for other in cards[place + 1 :]
-        if (card.peers or {}).get(other.pci_address or "", "ok") == "ok"
-        and (way := numa.between(card, other)) is not None
-    ]
-
-
-def _iommu(evidence: Evidence) -> Seen | None:
-    pairs = [(card, other) for card, other, way in _by_pcie(evidence) if way.iommu == "translating"]
-    names = list(dict.fromkeys(name_of(card) for pair in pairs for card in pair))
-    said = f"the IOMMU translates what {', '.join(names)} send"
-    return Seen(said, {"devices": names, "iommu": "translating"}) if pairs else None
-
-
-def _acs(evidence: Evidence) -> Seen | None:
-    held = {f"{name_of(card)} and {name_of(other)}": way for card, other, way in _by_pcie(evidence) if way.redirecting}
-    bridges = sorted({bridge for way in held.values() for bridge in way.redirecting or ()})
-    if not bridges:
+    names: dict[str, None] = {}
+    for card, other in itertools.combinations(cards, 2):
+        is_refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
+        if "translating" in (card.iommu, other.iommu) and not is_refused:
+            names |= dict.fromkeys((name_of(card), name_of(other)))
+    if not names:
         return None
-    said = f"between {naming.few(list(held))}, at {', '.join(bridges)}"
-    return Seen(said, {"pairs": list(held), "bridges": bridges}, ACS_FIX.replace("BRIDGE", bridges[0]))
+    return Seen(f"the IOMMU translates what {', '.join(names)} send", {"devices": [*names], "iommu": "translating"})
 
 
 PEERS: tuple[Condition, ...] = (
@@ -352,7 +336,6 @@ PEERS: tuple[Condition, ...] = (
         title="PCIe ACS sends copies between GPUs up to the CPU",
         meaning="Access Control Services send each copy between GPUs up to the CPU: slower, or it hangs.",
         fix=ACS_FIX,
-        judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
     ),
 )

@@ -323,7 +323,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
         "--device all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the "
-        "firmware (gpucheck doctor looks at both)",
+        "firmware (gpucheck doctor looks at the IOMMU)",
         conditions=("peers.iommu", "peers.acs"),
     ),
     Condition(

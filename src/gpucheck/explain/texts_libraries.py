@@ -398,7 +398,7 @@ TEXTS: tuple[Condition, ...] = (
         "batches, a different branch, a slow checkpoint). The link is rarely the cause.",
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
-        "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
+        "machine: `gpucheck bench collective`, and `gpucheck doctor` for the IOMMU",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),

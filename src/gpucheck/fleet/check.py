@@ -68,18 +68,17 @@ def arguments(part: str, limit_s: float) -> list[str]:
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
     """Check this node, unless another rank of it does. Raises UsageError and CannotLook."""
-    launch = launcher.detect(os.environ, os.getppid() if hasattr(os, "getppid") else 0)
+    launch = launcher.detect(os.environ)
     host = options.host or launch.host or socket.gethostname()
     if not hosts.is_safe(host):
         raise UsageError(f"the host name {host[:80]!r} is not safe to list", "", "give --host NAME")
     run = options.run or launch.run
     if run is None and options.gather and launch.launcher != "none":
         raise UsageError(f"{launch.launcher} gives no job ID", "the nodes' documents need one run", "give --run ID")
-    with launcher.elected(launch, host) as works:
-        if works:
-            _check(options, launch, host, documents.clean(run or "alone", 200), emit)
-        else:
-            emit(Judged(Finding("fleet.rank", "info", f"another rank of {host} checks it")))
+    if launcher.works(launch):
+        _check(options, launch, host, documents.clean(run or "alone", 200), emit)
+    else:
+        emit(Judged(Finding("fleet.rank", "info", f"another rank of {host} checks it")))
 
 
 def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, emit: Emit) -> None:

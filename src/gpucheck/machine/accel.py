@@ -53,12 +53,12 @@ _ANSWERS = itertools.cycle(range(2, 2**20))
 
 def feature(path: str) -> Any:
     """The torch API at the dotted `path`, or None where this torch has none."""
-    found: Any = torch
+    value: Any = torch
     for name in path.split(".")[1:]:
-        found = getattr(found, name, None)
-        if found is None:
+        value = getattr(value, name, None)
+        if value is None:
             return None
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +461,7 @@ _SETTLES_S = 0.5
 
 
 def _wrong_answer_or_again(device: torch.device) -> tuple[str | None, str]:
-    """The same with a second try where torch raises; and what it raised first, empty where it did not."""
+    """`_wrong_answer` with a second try where torch raises; and what it raised first, empty where it did not."""
     try:
         return _wrong_answer(device), ""
     except UNUSABLE as error:

@@ -139,22 +139,24 @@ def run(
     Raises OSError when it cannot be started.
     """
     started = time.monotonic()
-    with _started(argv, env, wants_stdin=stdin is not None) as process:
-        out, err = _Reader(process.stdout, OUTPUT_LIMIT_BYTES), _Reader(process.stderr, OUTPUT_LIMIT_BYTES)
-        try:
-            if stdin is not None:
-                _feed(process, stdin)
-            timed_out = not _wait(process, (out, err), started + timeout_s, cut)
-        finally:
-            gone = _end(process, (out, err))
-        return ChildResult(
-            returncode=process.returncode if gone else None,
-            stdout=out.text(),
-            stderr=err.text(),
-            timed_out=timed_out,
-            abandoned=not gone or out.alive or err.alive,
-            elapsed_s=time.monotonic() - started,
-        )
+    process = _popen(argv, env, wants_stdin=stdin is not None)
+    readers: list[_Reader] = []
+    try:
+        readers = [_Reader(pipe, OUTPUT_LIMIT_BYTES) for pipe in (process.stdout, process.stderr)]
+        if stdin is not None:
+            _feed(process, stdin)
+        timed_out = not _wait(process, readers, started + timeout_s, cut)
+    finally:
+        gone = _end(process, readers)
+    out, err = readers
+    return ChildResult(
+        returncode=process.returncode if gone else None,
+        stdout=out.text(),
+        stderr=err.text(),
+        timed_out=timed_out,
+        abandoned=not gone or out.alive or err.alive,
+        elapsed_s=time.monotonic() - started,
+    )
 
 
 class LineChild:
@@ -532,17 +534,6 @@ def _end_at_once(number: int) -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"gpucheck: interrupted\n" if number == signal.SIGINT else b"gpucheck: terminated\n")
     os._exit(128 + number)
-
-
-@contextlib.contextmanager
-def _started(
-    argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool
-) -> Iterator[subprocess.Popen[bytes]]:
-    process = _popen(argv, env, wants_stdin=wants_stdin)
-    try:
-        yield process
-    finally:
-        _kill_group(process)
 
 
 def _feed(process: subprocess.Popen[bytes], text: str) -> None:

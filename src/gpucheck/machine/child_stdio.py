@@ -40,8 +40,8 @@ def requests() -> Iterator[dict[str, Any]]:
 
 def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
     """The line for an error of ours, which the parent raises; `trace` is a TargetError's traceback."""
-    told = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
-    return {"raised": {**told, "finding": error.finding, "trace": trace}, "end": True}
+    texts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+    return {"raised": {**texts, "finding": error.finding, "trace": trace}, "end": True}
 
 
 def mapped_library(name: str, pid: int | str = "self") -> str | None:

@@ -57,8 +57,8 @@ def choose(requested: str, facts: Facts) -> Choice:
     if requested == "auto":
         return _auto(facts)
     if requested == "all":
-        found = tuple(device.id for device in _usable(facts) if device.id)
-        return Choice(found) if found else _auto(facts)
+        ids = tuple(device.id for device in _usable(facts) if device.id)
+        return Choice(ids) if ids else _auto(facts)
     if re.match(r"(GPU|MIG)-", requested, re.IGNORECASE):
         return Choice((_by_uuid(requested, facts),))
     match = _NAMED.fullmatch(requested)
@@ -88,7 +88,7 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
 
 def opened_again(accel: Accel) -> list[Notice]:
-    """Say that the first attempt to open the device failed, where it did."""
+    """The notice that the first attempt to open the device failed, where it did."""
     from gpucheck.report.events import Notice
 
     why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
@@ -225,12 +225,12 @@ def judge_required(
 
     `fix` is what to do where the kind is not there.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
         verdict: Verdict = "pass" if met else "fail"
         evidence = {"kind": seen.kind, "count": seen.count, "rocm": seen.is_rocm}
-        found.append(Finding(id, verdict, title, f"torch can use {seen.text}{why}", evidence, None if met else fix))
+        findings.append(Finding(id, verdict, title, f"torch can use {seen.text}{why}", evidence, None if met else fix))
 
     kind_met = require is None or (require in seen.names and seen.count > 0)
     if require is not None:
@@ -239,7 +239,7 @@ def judge_required(
     if min_devices is not None:
         hidden = f"gpucheck devices; check whether {MASK} hides some"
         judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and seen.count >= min_devices, "", hidden)
-    return found
+    return findings
 
 
 # -- CUDA_VISIBLE_DEVICES, read entry by entry by CUDA's rules ---------------------------------------------------------

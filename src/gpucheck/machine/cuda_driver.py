@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-import time
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
@@ -26,7 +25,7 @@ STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 def checked(name: str, value: Any) -> Any:
     """The value where it can be true. Raises Refused."""
     parts = value if isinstance(value, dict) else {name: value}
-    if not all(fields.is_plausible(part, one) for part, one in parts.items()):
+    if not all(fields.is_plausible(part, answer) for part, answer in parts.items()):
         raise Refused(f"libcuda's answer makes no sense: {str(value)[:40]!a}")
     return value
 
@@ -52,15 +51,15 @@ class Driver:
             raise Refused(f"{function} answers {code} ({self.words(code)})")
 
     def words(self, code: int) -> str:
-        found = []
+        parts = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()
             try:
                 if self.code(function, code, ctypes.byref(text)) == 0 and text.value:
-                    found.append(text.value.decode("utf-8", "replace"))
+                    parts.append(text.value.decode("utf-8", "replace"))
             except Refused:
                 continue
-        return ": ".join(found) or (STUB_WORDS if code == STUB else "unknown error")
+        return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
 
     def integer(self, function: str, *arguments: object) -> int:
         """The int that the function writes through its first argument."""
@@ -122,12 +121,12 @@ def capability(driver: Driver, device: int) -> str:
 
 def read_device(driver: Driver, index: int) -> dict[str, object]:
     """Return what libcuda tells of one device without a context; each field is asked for on its own."""
-    told: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
+    fields_read: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
     unknown: dict[str, str] = {}
     try:
         device = driver.integer("cuDeviceGet", index)
     except Refused as refused:
-        return {"device": told, "unknown": {"uuid": str(refused)}}
+        return {"device": fields_read, "unknown": {"uuid": str(refused)}}
     for name, read in (
         ("name", lambda: driver.text("cuDeviceGetName", device)),
         ("identity", lambda: identity(driver, device)),
@@ -143,21 +142,19 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
         except Refused as refused:
             unknown["uuid" if name == "identity" else name] = str(refused)
             continue
-        told |= value if isinstance(value, dict) else {name: value}
-    return {"device": told, "unknown": unknown}
+        fields_read |= value if isinstance(value, dict) else {name: value}
+    return {"device": fields_read, "unknown": unknown}
 
 
 def main() -> int:
     """Say everything that libcuda tells, once."""
     say = claim_stdout()
-    begun = time.perf_counter()
     try:
         driver = Driver(load())
     except OSError as error:
-        say({"driver": {"error": f"libcuda cannot be loaded ({error})", "start_s": time.perf_counter() - begun}})
+        say({"driver": {"error": f"libcuda cannot be loaded ({error})"}})
         say({"end": True})
         return 0
-    load_s = time.perf_counter() - begun
     loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
     with contextlib.suppress(Refused):
         version = driver.integer("cuDriverGetVersion")
@@ -165,10 +162,8 @@ def main() -> int:
     say({"driver": loaded})
     count = 0
     try:
-        begun = time.perf_counter()
         code = driver.code("cuInit", 0)
-        start_s = load_s + time.perf_counter() - begun
-        say({"driver": {"code": code, "error": driver.words(code) if code else None, "start_s": start_s}})
+        say({"driver": {"code": code, "error": driver.words(code) if code else None}})
         if not code:
             count = driver.integer("cuDeviceGetCount")
             if not fields.whole(count, 0, fields.MOST_DEVICES):

@@ -77,15 +77,15 @@ def begin(device: Waited) -> None:
 
 def _clear(error: BaseException) -> None:
     """Let go of what the frames of an error, and of those that it came from, hold."""
-    seen: set[int] = set()
+    cleared: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        link = waiting.pop()
+        if link is None or id(link) in cleared:
             continue
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        trace = one.__traceback__
+        cleared.add(id(link))
+        waiting += [link.__cause__, link.__context__]
+        trace = link.__traceback__
         while trace is not None:
             with contextlib.suppress(RuntimeError):  # a frame that is still running
                 trace.tb_frame.clear()

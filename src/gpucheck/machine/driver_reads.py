@@ -173,7 +173,6 @@ class NvmlDoor(Door):
     """
 
     library, module = "NVML", NVML_READER
-    restarts = 0
 
     def __init__(
         self,
@@ -202,7 +201,6 @@ class NvmlDoor(Door):
         lines, broken = self._answer(limit_s, ANSWER_S + START_OF_A_CARD_S, slow)
         if broken:
             self.close()
-            self.restarts += 1
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
 
 

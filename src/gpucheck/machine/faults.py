@@ -155,15 +155,15 @@ def _kernels(device_id: str) -> str | None:
 
     from gpucheck.machine import accel
 
-    one = accel.open_device(device_id)
-    with one.as_current():
-        if (reason := one.why_broken()) is not None:
+    opened = accel.open_device(device_id)
+    with opened.as_current():
+        if (reason := opened.why_broken()) is not None:
             return reason
-        square = torch.ones(_SIDE, _SIDE, device=one.device)
+        square = torch.ones(_SIDE, _SIDE, device=opened.device)
         product = (square @ square).sum().item()
-        image, kernel = torch.ones(1, 1, 8, 8, device=one.device), torch.ones(1, 1, 3, 3, device=one.device)
+        image, kernel = torch.ones(1, 1, 8, 8, device=opened.device), torch.ones(1, 1, 3, 3, device=opened.device)
         convolved = torch.nn.functional.conv2d(image, kernel).sum().item()
-        one.synchronize()
+        opened.synchronize()
     if product != _SIDE**3:
         return f"the sum of a product of ones is {product}, not {_SIDE**3}"
     # 6 × 6 places where the 3 × 3 kernel fits.

@@ -92,7 +92,7 @@ def memory_kills(root: Path = ROOT) -> int | None:
 
 def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
-    found: list[tuple[Path, tuple[str, ...], str]] = []
+    groups: list[tuple[Path, tuple[str, ...], str]] = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -105,8 +105,8 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         # Inside a container the path may be the host's, of which only the mount itself is visible.
         relative = Path(path.lstrip("/"))
         folders = [mount / part for part in (relative, *relative.parents)]
-        found += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
-    return found
+        groups += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
+    return groups
 
 
 def read(root: Path = ROOT) -> Host:
@@ -288,28 +288,26 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     A process that has ended and was not yet waited for (a zombie) has closed its files, unless threads of it are still
     alive: those may have the nodes open, and it stands as kind `zombie`.
     """
-    found: dict[str, list[Process]] = {node: [] for node in nodes}
+    holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
-        state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
         name = _named(text_of(folder / "comm").strip())
         if name in _WATCHERS:
             continue
-        is_zombie = state is not None and state[1] == "Z"
+        is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
         # Of a zombie the files of its threads count, not its own.
-        of_threads = (path / "fd" for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
+        threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
+        owners = threads if is_zombie else iter([folder])
         try:
-            opened = {
-                os.readlink(link) for open in (of_threads if is_zombie else [folder / "fd"]) for link in open.iterdir()
-            }
+            opened = {os.readlink(link) for owner in owners for link in (owner / "fd").iterdir()}
         except FileNotFoundError:  # it has ended
             continue
         except OSError:
             hidden += 1
             continue
-        for node in opened & found.keys():
-            found[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
-    return {node: tuple(sorted(holders, key=lambda process: process.pid)) for node, holders in found.items()}, hidden
+        for node in opened & holders.keys():
+            holders[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
+    return {node: tuple(sorted(rows, key=lambda process: process.pid)) for node, rows in holders.items()}, hidden
 
 
 def _number(path: Path) -> int | None:

@@ -7,7 +7,6 @@ not show, then what torch alone knows, the CPU last.
 
 from __future__ import annotations
 
-import datetime
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_counts
-from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
+from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
 
 Counted = TypeVar("Counted", int, float)
 # The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
@@ -79,7 +78,7 @@ class Around:
     torch: TorchBuild
     kernel: Driver = field(default_factory=Driver)
     numa_nodes: Mapping[str, int] = field(default_factory=dict)
-    pci_paths: Mapping[str, PciPath] = field(default_factory=dict)
+    iommus: Mapping[str, str] = field(default_factory=dict)
 
 
 def join(
@@ -207,9 +206,8 @@ def _completed(
     # A torch for ROCm calls its own devices cuda.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
-    if device.numa_node is None and device.pci_address is not None:
-        device = replace(device, numa_node=around.numa_nodes.get(device.pci_address))
-    device = replace(device, pci_path=around.pci_paths.get(device.pci_address or ""))
+    address = device.pci_address or ""
+    device = replace(device, numa_node=around.numa_nodes.get(address), iommu=around.iommus.get(address))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
     # Without libcuda the name alone tells; a part with memory of its own (GH200, GB200) has NVML's figures.
     shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
@@ -259,7 +257,6 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> Driver:
         libcuda_version=cuda.version,
         cuinit_code=cuda.code,
         cuinit_error=cuda.error,
-        cuinit_start_s=cuda.start_s,
     )
 
 
@@ -303,7 +300,6 @@ class Inventory:
         self._earlier = Earlier()
         self._around: Around | None = None
         self._log: Log = (None, NO_GPU)
-        self.restarts = 0
 
     def read(self) -> Facts:
         nvml_read, around, log = self._ask_doors()
@@ -332,20 +328,20 @@ class Inventory:
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
-            nvml_read = Earlier(facts.devices).added_to(door.reading(), now_text())
+            nvml_read = Earlier(facts.devices).added_to(door.reading())
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
         around = replace(around, torch=facts.torch or TorchBuild())
-        told = join(named, self._cuda, around, facts.environment, self._torch_told)
-        return _with_xids(_with_holders(told, self._root), *self._log)
+        joined = join(named, self._cuda, around, facts.environment, self._torch_told)
+        return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
         """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
-            told = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
-            return told if sleepers else None, *self._read_here()
+            asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
+            return asleep if sleepers else None, *self._read_here()
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
         if self._cuda is None:
@@ -355,13 +351,12 @@ class Inventory:
                 cuda.ask()
             around, log = self._read_here()
             named = _with_names(self._nvml.reading(), self._name, self._details)
-            nvml_read = self._earlier.added_to(named, now_text())
+            nvml_read = self._earlier.added_to(named)
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         finally:
             if cuda is not None:
                 cuda.close()
-        self.restarts = self._nvml.restarts
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
@@ -377,7 +372,7 @@ class Inventory:
             torch=self._torch,
             kernel=host.kernel_driver(root),
             numa_nodes=host.numa_nodes(gpus, root),
-            pci_paths={gpu: path for gpu in gpus if (path := numa.pci_path(gpu, root)) is not None},
+            iommus={gpu: mode for gpu in gpus if (mode := numa.iommu(gpu, root)) is not None},
         )
         return around, kernel_driver.log(root, journal=bool(gpus))
 
@@ -440,12 +435,11 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
     }
     if not nodes:
         return facts
-    found, hidden = host.node_holders(nodes.values(), root)
-    devices = list(facts.devices)
-    unknown = dict(facts.unknown)
+    holders, hidden = host.node_holders(nodes.values(), root)
+    devices, unknown = list(facts.devices), dict(facts.unknown)
     for place, node in nodes.items():
-        devices[place] = replace(devices[place], node_holders=found[node])
-        if hidden and not found[node]:
+        devices[place] = replace(devices[place], node_holders=holders[node])
+        if hidden and not holders[node]:
             unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
     return replace(facts, devices=tuple(devices), unknown=unknown)
 
@@ -458,11 +452,6 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
         unread = dict.fromkeys((f"/driver/{name}" for name in kernel_driver.LOGGED), refused or "it cannot be read")
         return replace(facts, unknown={**facts.unknown, **unread})
     return replace(facts, driver=kernel_driver.events(lines, time.time() - time.monotonic(), facts.driver))
-
-
-def now_text() -> str:
-    """The time as documents have it: ISO 8601, UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
@@ -490,10 +479,9 @@ NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
 class Earlier:
-    """GPUs as they were last read whole, by UUID, and since when those that are lost are."""
+    """GPUs as they were last read whole, by UUID."""
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
-        self._lost_since: dict[str, str] = {}
         # A MIG instance may come and go.
         self._cards = {
             device.uuid: device
@@ -501,8 +489,8 @@ class Earlier:
             if device.uuid is not None and device.nvml_index is not None and device.state != "lost"
         }
 
-    def added_to(self, reading: DriverReading, now: str) -> DriverReading:
-        """The reading with what is known from before, which it then adds to. `now` is the time, in words."""
+    def added_to(self, reading: DriverReading) -> DriverReading:
+        """The reading with what is known from before, which it then adds to."""
         rows = list(reading.devices)
         listed = {row.device.uuid for row in rows}
         gone = {uuid: card for uuid, card in self._cards.items() if uuid not in listed}
@@ -521,16 +509,12 @@ class Earlier:
                 index = None if card.nvml_index in taken else card.nvml_index
                 lost = Device(kind="cuda", nvml_index=index, state="lost", **identity)
                 rows.append(DeviceReading(lost, {"*": NO_LONGER_LISTED}))
-        return replace(reading, devices=tuple(self._with_history(row, now) for row in rows))
+        return replace(reading, devices=tuple(map(self._with_history, rows)))
 
-    def _with_history(self, row: DeviceReading, now: str) -> DeviceReading:
+    def _with_history(self, row: DeviceReading) -> DeviceReading:
         device, before = row.device, self._cards.get(row.device.uuid or "")
-        if device.uuid is None or device.parent_uuid is not None:
+        if device.uuid is None or device.parent_uuid is not None or device.state == "lost":
             return row
-        if device.state == "lost":
-            since = None if before is None else self._lost_since.setdefault(device.uuid, now)
-            return replace(row, device=replace(device, state_since=since))
-        self._lost_since.pop(device.uuid, None)
         self._cards[device.uuid] = device
         return replace(row, device=replace(device, changes=None if before is None else changes(before, device)))
 

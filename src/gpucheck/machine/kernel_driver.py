@@ -70,11 +70,11 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
 def log_from_journal() -> tuple[str, ...] | None:
     """The journal's copy; None where there is no journal, or nothing of it for this user."""
     try:
-        told = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
+        journal = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
     except OSError:
         return None
     # A user outside the journal's group is shown an empty one.
-    return relevant(told.stdout.splitlines()) if told.returncode == 0 and told.stdout.strip() else None
+    return relevant(journal.stdout.splitlines()) if journal.returncode == 0 and journal.stdout.strip() else None
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
@@ -83,14 +83,14 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
     A record of /dev/kmsg is `priority,number,microseconds,flags;text`, a line break in its text is written out as
     `\\x0a`, and lines that begin with a blank tell of the device that it is about.
     """
-    found = []
+    lines = []
     for record in records:
         if record.startswith(" ") and "=" in record and "NVRM" not in record:
             continue
         match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
         stamp, text = (f"[{int(match[1]) / 1e6:.6f}] ", match[2]) if match else ("", record)
-        found += [stamp + line for line in text.split("\\x0a") if _NVIDIAS.search(line)]
-    return tuple(found)
+        lines += [stamp + line for line in text.split("\\x0a") if _NVIDIAS.search(line)]
+    return tuple(lines)
 
 
 # -- events in it: Xid errors of GPUs, SXid errors of NVSwitches, GPUs that did not start ------------------------------

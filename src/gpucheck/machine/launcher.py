@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import os
 import re
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpucheck.errors import UsageError
 
-# A rank that starts later than this after another one of its node has ended belongs to another start.
-SAME_START_S = 60.0
 # What tells a child that it is one of many: a check of one node must not wait for the others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
@@ -31,7 +24,7 @@ class Launch:
     """The start of this process: by whom, as which run and attempt, on how many nodes.
 
     `run` and `nodes` are None where the launcher does not say. `several` is whether a node may have other ranks,
-    `local_rank` which one of them this is, `start` what all ranks of a node's start share.
+    `local_rank` which one of them this is.
     """
 
     launcher: str
@@ -41,22 +34,20 @@ class Launch:
     host: str | None = None
     several: bool = False
     local_rank: int | None = None
-    start: str = ""
 
 
-def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
+def detect(environment: Mapping[str, str]) -> Launch:
     """The launcher of these variables: torchrun, mpirun, srun, a Slurm prolog, a Job of Kubernetes, or none.
 
-    torchrun and mpirun come first, for they often run below srun. `parent` is this process's parent's id, which
-    torchrun's ranks of a node share.
+    torchrun and mpirun come first, for they often run below srun.
     """
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     if "TORCHELASTIC_RUN_ID" in environment:
         run, number = environment["TORCHELASTIC_RUN_ID"], functools.partial(_number, environment)
         # Without --rdzv-id every run of torchrun is named so.
         named = run if run and run != "none" else job
-        again, start = number("TORCHELASTIC_RESTART_COUNT") or 0, f"{run}.{parent}"
-        return Launch("torchrun", named, again, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"), start)
+        again, nodes = number("TORCHELASTIC_RESTART_COUNT") or 0, number("GROUP_WORLD_SIZE")
+        return Launch("torchrun", named, again, nodes, None, True, number("LOCAL_RANK"))
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
         size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
         local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
@@ -65,15 +56,12 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
         # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
         nodes = size // local if size and local and size % local == 0 else None
         named = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-        return Launch("mpirun", job or named, 0, nodes, None, True, rank, named or job or "")
+        return Launch("mpirun", job or named, 0, nodes, None, True, rank)
     host = _first(environment, "SLURMD_NODENAME")
     attempt = _number(environment, "SLURM_RESTART_COUNT")
     if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
         nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
-        step = environment.get("SLURM_STEP_ID", "")
-        return Launch(
-            "srun", job, attempt or 0, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}"
-        )
+        return Launch("srun", job, attempt or 0, nodes, host, True, _number(environment, "SLURM_LOCALID"))
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt or 0, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
@@ -147,10 +135,6 @@ def _first_host(environment: Mapping[str, str]) -> str | None:
         # node[03-07,12]-ib,login: the first name, with the first number of its brackets, which keeps its zeros.
         first = re.match(r"([\w.-]+)(?:\[(\d+)[^\]]*\]([\w.-]*))?(?:,|$)", listed)
         return None if first is None else "".join(part or "" for part in first.groups())
-    if hosts := environment.get("LSB_MCPU_HOSTS", "").split():
-        return hosts[0]
-    with contextlib.suppress(OSError, KeyError, IndexError, UnicodeDecodeError):
-        return Path(environment["PBS_NODEFILE"]).read_text(encoding="utf-8").split()[0]
     world, local = (_number(environment, f"OMPI_COMM_WORLD_{name}SIZE") for name in ("", "LOCAL_"))
     return "127.0.0.1" if world is not None and world == local else None
 
@@ -178,43 +162,13 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
 
 
-@contextlib.contextmanager
-def elected(launch: Launch, host: str) -> Iterator[bool]:
-    """Yield whether this process is the one of its node that works: the first that takes the lock of its start.
-
-    The lock lies in the node's own temporary folder and ends with its process. Where the system has no such lock, or
-    somebody else has taken its name, the first local rank works.
-    """
-    if not launch.several:
-        yield True
-        return
-    key = hashlib.sha256(repr((launch.launcher, launch.start, launch.attempt, host)).encode()).hexdigest()[:24]
-    path = Path(tempfile.gettempdir()) / f"gpucheck-fleet-{getattr(os, 'getuid', int)()}-{key}.lock"
-    try:
-        import fcntl
-
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    except (ImportError, OSError):
-        yield launch.local_rank in (0, None)
-        return
-    with os.fdopen(handle, "r+b") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
-            # Somebody else could hold it for ever, and no rank would check the node.
-            yield launch.local_rank in (0, None)
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        # Free, but somebody of this start may have had it and be done already.
-        ended = re.match(rb"\d+\.\d+ ", file.read(64))
-        if ended is not None and abs(time.time() - float(ended[0])) < SAME_START_S:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            file.seek(0)
-            file.write(f"{time.time():.3f} ".encode())
-            file.flush()
+def works(launch: Launch) -> bool:
+    """Return whether this process is the one of its node that works: the first local rank. Raises UsageError where the
+    launcher does not say which one this is: all of them would work at once."""
+    if launch.several and launch.local_rank is None:
+        raise UsageError(
+            "which rank of this node works is unknown",
+            f"{launch.launcher} does not say which of its node's ranks this is",
+            "start one process on each node",
+        )
+    return launch.local_rank in (0, None)

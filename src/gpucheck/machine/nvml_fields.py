@@ -76,9 +76,6 @@ MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirement
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE = 0
-AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
-# A mask of 16 × 64 bits holds 1024 NUMA nodes, the most that Linux can be built for.
-NODE_MASK_WORDS = 16
 
 # A choice: what is less may be a context that just ends, or what a display takes.
 LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
@@ -101,7 +98,6 @@ MOST = {
     "bytes": 2.0**60,
     "generation": 15.0,
     "width": max(WIDTHS),
-    "node": 1023.0,
     "s": 1e15,
     "bits": 2.0**64,
 }
@@ -296,14 +292,7 @@ def violations(values: Any) -> dict[str, float | None]:
     counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
     if all(value.nvmlReturn for value in counters.values()):
         raise CodeAnswered(values[0].nvmlReturn)
-    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in counters.items()}
-
-
-def nearest_node(mask: Any) -> int:
-    nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
-    if len(nodes) != 1:
-        raise Refused(f"NVML names {len(nodes)} nearest NUMA nodes")
-    return nodes[0]
+    return {name: None if counter.nvmlReturn else counter.value.ullVal / 1e9 for name, counter in counters.items()}
 
 
 # What tells devices apart; read first, for all of them.
@@ -319,7 +308,6 @@ DETAILS: tuple[Field, ...] = (
     # The older function is announced to go with CUDA 14; drivers before R570 know no other.
     _row("temperature_celsius", "TemperatureV Temperature", TEMPERATURE_GPU, convert=celsius),
     _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", above_zero),
-    _row("temperature_margin_celsius", "MarginTemperature", convert=float),
     _row("slowdown_celsius", "TemperatureThreshold", THRESHOLD_SLOWDOWN, convert=above_zero),
     _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
     _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
@@ -346,7 +334,6 @@ DETAILS: tuple[Field, ...] = (
     _row("pcie/width", "CurrPcieLinkWidth", convert=lanes),
     _row("pcie/max_generation", "MaxPcieLinkGeneration"),
     _row("pcie/max_width", "MaxPcieLinkWidth", convert=lanes),
-    _row("pcie/device_max_generation", "GpuMaxPcieLinkGeneration"),
     _row("pcie/replays", "PcieReplayCounter"),
     _flag("ecc/enabled", "EccMode", 0),
     _flag("ecc/enabled_after_reset", "EccMode", 1),
@@ -369,7 +356,6 @@ DETAILS: tuple[Field, ...] = (
         "MigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
-    _row("numa_node", "MemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
     _flag("persistence_mode", "PersistenceMode"),
     _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),

@@ -213,7 +213,7 @@ def read_details(pynvml: Any, handle: Any, row: Row) -> None:
 
 def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     """Compute and graphics processes; a process that is both stands once."""
-    found: dict[int, dict[str, Any]] = {}
+    by_pid: dict[int, dict[str, Any]] = {}
     for kind in PROCESS_CALLS:
         try:
             listed = _process_list(pynvml, handle, PROCESS_CALLS[kind], row.device.get("memory_total_bytes"))
@@ -224,12 +224,12 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
             continue
         for process in listed:
             pid = process.pid
-            kinds = [found[pid]["kind"], kind] if pid in found else [kind]
-            found[pid] = {"pid": pid, "kind": "+".join(kinds), "used_memory_bytes": process.usedGpuMemory}
-    for pid, percent in _process_utilization(pynvml, handle).items() if found else ():
-        if pid in found:
-            found[pid]["utilization_percent"] = percent
-    row.put("processes", list(found.values()))
+            kinds = [by_pid[pid]["kind"], kind] if pid in by_pid else [kind]
+            by_pid[pid] = {"pid": pid, "kind": "+".join(kinds), "used_memory_bytes": process.usedGpuMemory}
+    for pid, percent in _process_utilization(pynvml, handle).items() if by_pid else ():
+        if pid in by_pid:
+            by_pid[pid]["utilization_percent"] = percent
+    row.put("processes", list(by_pid.values()))
 
 
 def is_much(row: Row) -> bool:

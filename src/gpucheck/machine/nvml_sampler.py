@@ -11,10 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-from gpucheck import links
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine import nvml_read as read
 from gpucheck.machine.child_stdio import claim_stdout, requests
@@ -27,30 +25,14 @@ MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
-_ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation", "pcie/device_max_generation")
+_ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
 # How busy the device is: asked for by the second argument alone, since it costs a call for each sample.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
-ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address")
-DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
 # What the energy counter is to a MIG instance.
 OF_CARD = "counted for the whole GPU, not for its MIG instances"
-
-
-def card_width(address: str | None) -> int | None:
-    """The lanes that the card itself has, as the kernel reads them from it; None where it does not tell.
-
-    NVML's maximum is that of card and slot together.
-    """
-    if address is None:
-        return None
-    try:
-        width = int((DEVICES / address / "max_link_width").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no Linux, hidden from a container, or "Unknown"
-        return None
-    return width if width in links.WIDTHS else None
 
 
 class Sampler:
@@ -66,11 +48,6 @@ class Sampler:
         self._kept: list[dict[str, Any]] = []
         self._once = Row()
         self._once.read(pynvml, handle, ONCE)
-        place = Row()
-        place.read(pynvml, handle, ADDRESS)
-        width = card_width(place.device.get("pci_address"))
-        if width is not None:
-            self._once.put("pcie/device_max_width", width)
 
     def run(self) -> None:
         while True:
@@ -119,13 +96,13 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 def _instances(pynvml: Any, handle: Any) -> list[str]:
     """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
-    found = []
+    uuids = []
     try:
         for instance in read.instances(pynvml, handle):
-            found.append(call(pynvml, "nvmlDeviceGetUUID", instance))
+            uuids.append(call(pynvml, "nvmlDeviceGetUUID", instance))
     except Refused:  # a card that has no such mode
-        return found
-    return found
+        return uuids
+    return uuids
 
 
 def main() -> int:

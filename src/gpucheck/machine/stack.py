@@ -89,8 +89,8 @@ def are_mixed_packages(library: str, module: str) -> bool:
 
     Distributions and NVIDIA's repository package one release under different third numbers.
     """
-    one, other = library.split("."), module.split(".")
-    return one != other and one[:2] == other[:2]
+    first, other = library.split("."), module.split(".")
+    return first != other and first[:2] == other[:2]
 
 
 def version_of(path: str | None) -> str | None:
@@ -110,7 +110,7 @@ def configured(root: Path) -> tuple[Path, ...]:
 
 def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
     """libcuda's versioned files in folders that have no `libcuda.so.1`, which is the name that programs ask for."""
-    found: dict[str, Library] = {}
+    by_file: dict[str, Library] = {}
     for folder in folders:
         if os.path.lexists(folder / "libcuda.so.1"):
             continue
@@ -118,21 +118,21 @@ def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
             version = version_of(path.name)
             if version is not None:
                 real = os.path.realpath(path)
-                found.setdefault(real, Library("libcuda.so.1", str(path), real, version))
-    return tuple(found.values())
+                by_file.setdefault(real, Library("libcuda.so.1", str(path), real, version))
+    return tuple(by_file.values())
 
 
 def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
     """Return the driver's libraries in these folders, in the order of the folders."""
-    found: dict[tuple[str, str], Library] = {}
+    by_file: dict[tuple[str, str], Library] = {}
     for folder in folders:
         for name in LIBRARIES:
             path = folder / name
             real = os.path.realpath(path)
             # /lib is a link to /usr/lib on most systems: one file, not two.
             if os.path.exists(path):
-                found.setdefault((name, real), Library(name, str(path), real, version_of(real)))
-    return tuple(found.values())
+                by_file.setdefault((name, real), Library(name, str(path), real, version_of(real)))
+    return tuple(by_file.values())
 
 
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
@@ -194,9 +194,8 @@ class Stack:
     `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
     are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
 
-    `fabric_manager` and `confidential_guest` are whether the first runs here and whether this is a confidential virtual
-    machine. `address_limit_bytes` is the most address space that a process of this user may take (ulimit -v), None for
-    no limit; `shm_bytes` is the size of /dev/shm.
+    `fabric_manager` is whether it runs here. `address_limit_bytes` is the most address space that a process of this
+    user may take (ulimit -v), None for no limit; `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -214,7 +213,6 @@ class Stack:
     log: tuple[str, ...] | None = None
     log_error: str | None = None
     fabric_manager: bool | None = None
-    confidential_guest: bool = False
     jetson: str | None = None
     wsl_driver: bool = False
     address_limit_bytes: int | None = None
@@ -265,7 +263,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         log=log,
         log_error=log_error,
         fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
-        confidential_guest=any((root / "dev" / name).exists() for name in ("sev-guest", "tdx_guest")),
         jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
         address_limit_bytes=_address_limit(),
@@ -305,14 +302,14 @@ def _nodes(root: Path) -> tuple[Node, ...]:
         names = sorted(os.listdir(root / "dev"))
     except OSError:
         return ()
-    found = []
+    nodes = []
     for name in names:
         if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name):
             place = root / "dev" / name
-            found.append(Node(f"/dev/{name}", os.access(place, os.R_OK), os.access(place, os.W_OK)))
-    tried = [node.path for node in found if node.path in OPENED and node.readable and node.writable]
+            nodes.append(Node(f"/dev/{name}", os.access(place, os.R_OK), os.access(place, os.W_OK)))
+    tried = [node.path for node in nodes if node.path in OPENED and node.readable and node.writable]
     errors = dict(zip(tried, opened([str(root / path.lstrip("/")) for path in tried]), strict=True))
-    return tuple(Node(node.path, node.readable, node.writable, errors.get(node.path)) for node in found)
+    return tuple(Node(node.path, node.readable, node.writable, errors.get(node.path)) for node in nodes)
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
@@ -323,10 +320,10 @@ def opened(paths: Sequence[str]) -> list[int | None]:
     if not paths:
         return []
     heard = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
-    told: list[int | None] = [line["errno"] for line in heard.lines]
-    if heard.ending.how == "late" and len(told) < len(paths):
-        told.append(errno.ETIMEDOUT)
-    return [*told, *[None] * (len(paths) - len(told))]
+    codes: list[int | None] = [line["errno"] for line in heard.lines]
+    if heard.ending.how == "late" and len(codes) < len(paths):
+        codes.append(errno.ETIMEDOUT)
+    return [*codes, *[None] * (len(paths) - len(codes))]
 
 
 def _secure_boot(root: Path) -> bool | None:
@@ -450,8 +447,8 @@ _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 def python_version(python: str) -> tuple[int, int] | None:
     """The version of an interpreter, for one that the probe did not come to a word in; None for no Python."""
-    found = child.run([python, "-c", _WHICH], _ANSWERS_S)
-    match = re.fullmatch(r"python (\d+) (\d+)", found.stdout.strip())
+    answer = child.run([python, "-c", _WHICH], _ANSWERS_S)
+    match = re.fullmatch(r"python (\d+) (\d+)", answer.stdout.strip())
     return (int(match[1]), int(match[2])) if match else None
 
 

@@ -56,13 +56,13 @@ def shadowing() -> list[str]:
     """Files of the current folder that hide torch or a module of the standard library from what is started there."""
     known = set(getattr(sys, "stdlib_module_names", ())) or set(sys.builtin_module_names) | {"json", "timeit", "types"}
     known |= {"torch", "numpy", "typing_extensions"}
-    found = []
+    hiding = []
     for name in sorted(os.listdir(".")):
         stem, suffix = os.path.splitext(name)
         is_package = os.path.isfile(os.path.join(name, "__init__.py"))
         if stem in known and (suffix == ".py" or is_package):
-            found.append(name)
-    return found
+            hiding.append(name)
+    return hiding
 
 
 def torch_folder() -> str | None:
@@ -98,13 +98,13 @@ def distributions() -> dict[str, list[str]]:
     """Versions of what is installed under the names that matter; more than one where metadata stands twice."""
     from importlib import metadata
 
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for name in DISTRIBUTIONS:
         # A folder that stands twice on the path is still one installation.
         places = {(str(record.locate_file("")), record.version) for record in metadata.distributions(name=name)}
         if places:
-            found[name] = [version for _, version in sorted(places)]
-    return found
+            versions[name] = [version for _, version in sorted(places)]
+    return versions
 
 
 def conda_torch() -> str | None:
@@ -207,11 +207,11 @@ def runtime_version(files: list[str]) -> str | None:
 
 def cudnn_missing(files: list[str]) -> list[str]:
     """Parts of the cuDNN that is loaded which are neither beside it nor where the loader looks."""
-    found = next((path for path in files if stem(path) == "libcudnn"), None)
-    major = re.match(r"libcudnn\.so\.(\d+)", os.path.basename(found or ""))
-    if found is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
+    loaded_path = next((path for path in files if stem(path) == "libcudnn"), None)
+    major = re.match(r"libcudnn\.so\.(\d+)", os.path.basename(loaded_path or ""))
+    if loaded_path is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
         return []
-    folders = [os.path.dirname(found), *library_path()]
+    folders = [os.path.dirname(loaded_path), *library_path()]
     cache = loader_cache() or b""
     names = [f"libcudnn_{part}.so.{major[1]}" for part in CUDNN_PARTS.get(int(major[1]), ())]
     here = {stem(path) for path in files}
@@ -233,7 +233,7 @@ def requirements() -> list[tuple[str, str]]:
         asked = metadata.requires("torch") or []
     except metadata.PackageNotFoundError:
         return []
-    found = []
+    pinned = []
     for text in asked:
         match = PINNED.match(text)
         marker = (match[3] or "") if match else ""
@@ -241,8 +241,8 @@ def requirements() -> list[tuple[str, str]]:
         elsewhere = machine is not None and machine[1] != platform.machine()
         # A marker of another kind may not hold here: nothing is concluded from it.
         if match and not elsewhere and not re.search(r"extra|python_version|win32|Windows", marker):
-            found.append((match[1], match[2]))
-    return found
+            pinned.append((match[1], match[2]))
+    return pinned
 
 
 def missing_files() -> dict[str, list[str]]:
@@ -250,7 +250,7 @@ def missing_files() -> dict[str, list[str]]:
     from importlib import metadata
     from pathlib import Path
 
-    found = {}
+    missing = {}
     records = [path for place in sys.path for name in PACKAGES for path in glob.glob(os.path.join(place, name))]
     for record in (metadata.Distribution.at(Path(path)) for path in records):
         # Conda moves what a wheel recorded.
@@ -261,8 +261,8 @@ def missing_files() -> dict[str, list[str]]:
         libraries = (line for line in lines if re.search(r"(^|/)lib[^/]*\.so[.\d]*$", line))
         gone = [line for line in libraries if not os.path.exists(str(record.locate_file(line)))]
         if gone:
-            found[record.metadata["Name"] + "==" + record.version] = [str(record.locate_file(line)) for line in gone]
-    return found
+            missing[record.metadata["Name"] + "==" + record.version] = [str(record.locate_file(line)) for line in gone]
+    return missing
 
 
 def public(version: str) -> str:
@@ -274,28 +274,28 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
     """Which of these packages are not there in the version asked for, and the version that is; None for none."""
     from importlib import metadata
 
-    found: dict[str, str | None] = {}
+    absent: dict[str, str | None] = {}
     for name, wanted in asked:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             version = None
         if version is None or public(version) != public(wanted):
-            found[name + "==" + wanted] = version
-    return found
+            absent[name + "==" + wanted] = version
+    return absent
 
 
 def active() -> tuple[str, str] | None:
     """The active environment: the variable that names it, and its folder; of two the one that comes first on PATH."""
     folders = [os.path.realpath(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
-    found = []
+    environments = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = os.environ.get(variable) or ""
         pythons = [os.path.join(folder, name) for name in ("bin/python", "Scripts/python.exe", "python.exe")]
         place = next((os.path.realpath(os.path.dirname(path)) for path in pythons if os.path.isfile(path)), None)
         if folder and place is not None:
-            found.append((folders.index(place) if place in folders else len(folders), variable, folder))
-    return min(found)[1:] if found else None
+            environments.append((folders.index(place) if place in folders else len(folders), variable, folder))
+    return min(environments)[1:] if environments else None
 
 
 def active_elsewhere(torch: str | None) -> str | None:
@@ -306,25 +306,25 @@ def active_elsewhere(torch: str | None) -> str | None:
     """
     from importlib import metadata
 
-    found = active()
-    if found is None or os.path.realpath(found[1]) == os.path.realpath(sys.prefix):
+    environment = active()
+    if environment is None or os.path.realpath(environment[1]) == os.path.realpath(sys.prefix):
         return None
     try:
-        with open(os.path.join(found[1], "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(environment[1], "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
             settings = file.read()
     except OSError:
         settings = ""
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
         return None  # it reads packages of the Python below it, too
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
-    sites = [path for pattern in patterns for path in glob.glob(os.path.join(glob.escape(found[1]), pattern))]
+    sites = [path for pattern in patterns for path in glob.glob(os.path.join(glob.escape(environment[1]), pattern))]
     places = [place for place in sys.path if place]
     if torch is not None:
         # Every Python that is started here reads PYTHONPATH.
         sites += [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
         places = [os.path.dirname(torch)]
         places += [str(record.locate_file("")) for record in metadata.distributions(name="torch")]
-    return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else found[0]
+    return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else environment[0]
 
 
 def told(error: BaseException) -> str:

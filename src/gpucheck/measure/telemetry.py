@@ -104,7 +104,7 @@ class Watch:
         self.close()
 
 
-PCIE = ("generation", "width", "max_generation", "max_width", "device_max_generation", "device_max_width")
+PCIE = ("generation", "width", "max_generation", "max_width")
 
 
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:

@@ -62,7 +62,7 @@ _NEAR_CELSIUS = 5.0
 
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
-    findings = [_with_time(finding) for finding in report.findings]
+    findings = report.findings
     if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings, order=gravity)
     line, cause = _answer(report)
@@ -88,13 +88,6 @@ def _body(report: Report) -> list[Block]:
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
     parts.append([*(Line(mask) for mask in masks if mask), *versions_line(facts)])
     return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
-
-
-def _with_time(finding: Finding) -> Finding:
-    if not (since := finding.evidence.get("since")):
-        return finding
-    moment = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
-    return replace(finding, title=f"{finding.title} since {_clock_time(moment)}")
 
 
 def _clock_time(moment: datetime.datetime) -> str:
@@ -181,7 +174,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]
         util,
         (Column("W"), _of_card(lambda card: _watts(card.power_w))),
         (Column("°C", keep=3), _of_card(_temperature)),
-        (Column("state", "left", cropped=1), lambda device: _state(device, findings, brief=True)),
+        (Column("state", "left", cropped=1), lambda device: _state(device, findings)),
     )
     wide: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
@@ -272,11 +265,8 @@ def link(pcie: Link | None) -> str:
     return now if most == (pcie.generation, pcie.width) else f"{now} ({most[0]} x{most[1]})"
 
 
-def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False) -> Cell:
-    """The worst that is seen of this device, else why it is not simply there, else what it does.
-
-    `brief` leaves out since when.
-    """
+def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
+    """The worst that is seen of this device, else why it is not simply there, else what it does."""
     if device.kind == "cpu":
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
@@ -284,7 +274,7 @@ def _state(device: Device, findings: tuple[Finding, ...], *, brief: bool = False
     for worst in ASKING:
         for finding in mine:
             if finding.verdict == worst:
-                return verdict_cell(finding.verdict, (finding if brief else _with_time(finding)).title)
+                return verdict_cell(finding.verdict, finding.title)
     if device.state:
         short = next((word for begins, word in _SHORT_STATES if device.state.startswith(begins)), device.state)
         return Cell(short, "yellow")

@@ -19,7 +19,7 @@ class ClockReasons:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: its current state, the maximum of GPU and system together, and the GPU's own maximum.
+    """A PCIe link: its current state, and the maximum of GPU and system together.
 
     `replays` counts packets resent since the driver was loaded.
     """
@@ -28,7 +28,6 @@ class Link:
     width: int | None = None
     max_generation: int | None = None
     max_width: int | None = None
-    device_max_generation: int | None = None
     replays: int | None = None
 
 
@@ -160,42 +159,20 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class PciPath:
-    """The path from a device to the CPU. None: the system does not report it.
-
-    `bridges` are the addresses from the root port down. `iommu` is what the kernel's IOMMU does with what the device
-    sends: `off`, `passthrough` or `translating`. `redirecting` are those bridges whose ACS sends copies between devices
-    below them up to the CPU; only root can read that.
-    """
-
-    bridges: tuple[str, ...] = ()
-    iommu: str | None = None
-    redirecting: tuple[str, ...] | None = None
-
-    @property
-    def root_port(self) -> str | None:
-        return self.bridges[0] if self.bridges else None
-
-    @property
-    def switch(self) -> str | None:
-        """The upstream port of the lowest switch: between it and the device is the switch's downstream port."""
-        return self.bridges[-2] if len(self.bridges) > 2 else None
-
-
-@dataclass(frozen=True, slots=True)
 class Device:
     """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
 
-    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering; `state_since` is when a
-    watch first saw a GPU lost (ISO 8601, UTC). `parent_uuid` is the GPU that a MIG instance is a part of.
-    `memory_source` says who counted: NVML's version 1 counts what the driver reserved as used, version 2 apart.
-    `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the processes that NVML lists hold
-    together; `node_holders` are processes that have the device's node open, where those do not hold what is used.
+    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
+    that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
+    as used, version 2 apart. `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the
+    processes that NVML lists hold together; `node_holders` are processes that have the device's node open, where those
+    do not hold what is used. `iommu` is what the kernel's IOMMU does with what the device sends: `off`,
+    `passthrough`, `translating`.
 
     The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
     `memory_max_celsius` on the driver does, at `shutdown_celsius` the GPU switches itself off.
-    `temperature_margin_celsius` is what NVML says is left until the GPU slows down. `power_limit_w` is the limit in
-    force, beside the GPU's own default. `fan_percent` is the requested fan speed, and may exceed 100.
+    `power_limit_w` is the limit in force, beside the GPU's own default. `fan_percent` is the requested fan speed, and
+    may exceed 100.
 
     `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
 
@@ -213,7 +190,6 @@ class Device:
     cuda_index: int | None = None
     nvml_index: int | None = None
     state: str | None = None
-    state_since: str | None = None
     serial: str | None = None
     vbios_version: str | None = None
     gsp_firmware_version: str | None = None
@@ -232,7 +208,6 @@ class Device:
     utilization_percent: float | None = None
     temperature_celsius: float | None = None
     memory_temperature_celsius: float | None = None
-    temperature_margin_celsius: float | None = None
     slowdown_celsius: float | None = None
     gpu_max_celsius: float | None = None
     memory_max_celsius: float | None = None
@@ -263,7 +238,7 @@ class Device:
     fabric: Fabric | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     numa_node: int | None = None
-    pci_path: PciPath | None = None
+    iommu: str | None = None
     peers: dict[str, str] | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
@@ -383,7 +358,6 @@ class Driver:
     libcuda_version: str | None = None
     cuinit_code: int | None = None
     cuinit_error: str | None = None
-    cuinit_start_s: float | None = None
     xids: tuple[XidError, ...] | None = None
     sxids: tuple[XidError, ...] | None = None
     not_started: dict[str, str] | None = None

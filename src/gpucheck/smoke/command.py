@@ -24,12 +24,7 @@ from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progr
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke.check import (
-    DeviceUnderTest,
-    Unavailable,
-    Wrong,
-    first_line,
-)
+from gpucheck.smoke.check import DeviceUnderTest, Unavailable, Wrong, first_line
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 
@@ -38,8 +33,8 @@ def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[Device
     if not isinstance(function, str):
         return function
     module, _, name = function.partition(".")
-    found: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
-    return found
+    function_of: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
+    return function_of
 
 
 USABLE_ID = "device.usable"

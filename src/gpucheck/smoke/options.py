@@ -80,13 +80,6 @@ CHECKS = (
         "numerics.autocast",
     ),
     Check(
-        "memory.accounting",
-        "memory is counted correctly and returned",
-        "torch's counts do not match those of the device or the system, or freed memory is not returned.",
-        "gpucheck memory shows each step",
-        "data.accounting",
-    ),
-    Check(
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
         "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
@@ -109,14 +102,6 @@ CHECKS = (
         "which is a fault of the program.",
         f"{FIX['wrong data']}; in a program: torch.cuda.synchronize() before the host reads",
         "data.non_blocking",
-    ),
-    Check(
-        "streams.wait",
-        "a stream waits for another",
-        "Work did not wait for the other stream.",
-        "use a newer torch or driver",
-        "data.streams",
-        ("data.has_streams",),
     ),
     Check(
         "data.loader",

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import messages, units
+from gpucheck import messages
 from gpucheck.cards.at_rest import is_not_read
 from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
-from gpucheck.machine import choose, faults, host, inventory, kernel_driver, watchdog
+from gpucheck.machine import choose, faults, inventory, kernel_driver, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk
 from gpucheck.naming import few
@@ -32,31 +32,8 @@ from gpucheck.stress.options import Plan, StressOptions, plan
 WHERE = "stress"
 CHILD = "gpucheck.stress.device"
 POLL_S = 0.02
-# torch and a group's share of the work take some hundred MiB beside the memory that is filled.
-GROUP_BYTES = units.GIB
-# Processes that one machine starts for its cores; more cores share one.
-MOST_GROUPS = 64
-
-# A seat → its child.
-Start = Callable[["Seat"], LineChild]
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """The work place of one child: a device, or cores of the CPU (`name`), with `threads` threads.
-
-    `power_limit_w` is the device's limit in force, None where NVML did not tell it.
-    """
-
-    name: str
-    ref: DeviceRef
-    cores: tuple[int, ...] = ()
-    threads: int = 1
-    power_limit_w: float | None = None
-
-    @property
-    def device(self) -> str:
-        return self.ref.id
+# A device by torch's name → its child.
+Start = Callable[[str], LineChild]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +45,7 @@ class World:
 
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
-    start: Start = field(default=lambda seat: LineChild(python_argv(CHILD)))
+    start: Start = field(default=lambda device: LineChild(python_argv(CHILD)))
     opening_s: float = watchdog.OPENING_S
     silent_s: float = watchdog.SILENT_S
 
@@ -85,36 +62,30 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
     chosen = choose.choose(options.device, facts)
     if chosen.notice:
         emit(Notice(chosen.notice))
-    seats = [seat for device in chosen.ids for seat in seats_of(device, facts)]
-    log = world.log()[0] if any(seat.device != "cpu" for seat in seats) else None
+    known = {device.id: device for device in facts.devices}
+    devices = [_answer_of(device, known.get(device)) for device in chosen.ids]
+    has_gpu = any(device.name != "cpu" for device in devices)
+    log = world.log()[0] if has_gpu else None
     emit(Planned((WHERE,), chosen.ids))
     for device in chosen.ids:
         emit(Began(WHERE, device))
-    whole = _Run(options, division, seats, world, emit)
+    whole = _Run(options, division, devices, world, emit)
     try:
         whole.run()
-        if any(seat.device != "cpu" for seat in seats):
+        if has_gpu:
             whole.count(facts, world.read(), xids_since(log, world.log()[0]))
     finally:
         whole.stop()
         emit(Answered("stress", whole.result()))
-    for device in chosen.ids:
-        ended = {runner.answer.ended for runner in whole.runners if runner.seat.device == device}
-        emit(Finished(WHERE, device, next((why for why in ("fault", "error") if why in ended), "")))
+    for runner in whole.runners:
+        ended = runner.answer.ended
+        emit(Finished(WHERE, runner.name, ended if ended in ("fault", "error") else ""))
 
 
-def seats_of(device: str, facts: Facts) -> list[Seat]:
-    """The device's one seat; of the CPU one for each core, or for a group of them where they are many."""
-    known = next((each for each in facts.devices if each.id == device), None)
-    ref = DeviceRef(device, known.uuid if known else None, known.name if known else None)
-    if device != "cpu":
-        return [Seat(device, ref, power_limit_w=known.power_limit_w if known else None)]
-    cores = host.cores()
-    groups = max(1, min(len(cores), MOST_GROUPS, host.memory().usable // (2 * GROUP_BYTES)))
-    size = -(-len(cores) // groups)
-    parts = [tuple(cores[at : at + size]) for at in range(0, len(cores), size)]
-    names = [f"core {part[0]}" if len(part) == 1 else f"cores {part[0]}-{part[-1]}" for part in parts]
-    return [Seat(name, ref, part, size) for name, part in zip(names, parts, strict=True)]
+def _answer_of(name: str, known: Device | None) -> StressDevice:
+    """The answer of a device that has done nothing yet."""
+    ref = DeviceRef(name, known.uuid if known else None, known.name if known else None)
+    return StressDevice(name, ref, ref.name or "", power_limit_w=known.power_limit_w if known else None)
 
 
 # -- the children ------------------------------------------------------------------------------------------------------
@@ -122,7 +93,6 @@ def seats_of(device: str, facts: Facts) -> list[Seat]:
 
 @dataclass(slots=True)
 class _Runner:
-    seat: Seat
     answer: StressDevice
     talk: Talk | None = None
     heard_s: float = 0.0
@@ -130,6 +100,10 @@ class _Runner:
     is_ready: bool = False
     is_over: bool = False
     step: str = "starting"
+
+    @property
+    def name(self) -> str:
+        return self.answer.name
 
     def end(self, why: str) -> None:
         """It is over: nothing more is heard of it."""
@@ -140,18 +114,17 @@ class _Runner:
 
 
 class _Run:
-    def __init__(self, options: StressOptions, division: Plan, seats: Sequence[Seat], world: World, emit: Emit) -> None:
+    def __init__(
+        self, options: StressOptions, division: Plan, devices: Sequence[StressDevice], world: World, emit: Emit
+    ) -> None:
         self.options, self.plan, self.world, self.emit = options, division, world, emit
-        self.runners = [
-            _Runner(seat, StressDevice(seat.name, seat.ref, seat.ref.name or "", power_limit_w=seat.power_limit_w))
-            for seat in seats
-        ]
+        self.runners = [_Runner(device) for device in devices]
         self._began_s: float | None = None
         self._shown_turn = -1
 
     def run(self) -> None:
         """Start all, let them begin together, and listen until each is over."""
-        self.emit(Progress(f"filling memory: {few([runner.seat.name for runner in self.runners], ', ')}"))
+        self.emit(Progress(f"filling memory: {few([runner.name for runner in self.runners], ', ')}"))
         for runner in self.runners:
             self._start(runner)
         self._listen(until=lambda runner: runner.is_ready)
@@ -175,8 +148,8 @@ class _Run:
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
         """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
         for runner in self.runners:
-            first = next((device for device in before.devices if device.id == runner.seat.device), None)
-            if first is None or runner.seat.device == "cpu":
+            first = next((device for device in before.devices if device.id == runner.name), None)
+            if first is None or runner.name == "cpu":
                 continue
             last = _same_device(first, after)
             was, now = _counted(first), {} if last is None else _counted(last)
@@ -201,19 +174,14 @@ class _Run:
     def _start(self, runner: _Runner) -> None:
         runner.heard_s, runner.limit_s = time.monotonic(), self.world.opening_s
         try:
-            runner.talk = Talk(lambda: self.world.start(runner.seat))
+            runner.talk = Talk(lambda: self.world.start(runner.name))
         except Lost as lost:
             self._lost(runner, lost.ending)
             return
-        seat = runner.seat
-        sharing = sum(other.seat.device == "cpu" for other in self.runners) if seat.device == "cpu" else 1
         setup = {
-            "device": seat.device,
-            "name": seat.ref.name,
-            "uuid": seat.ref.uuid,
-            "cores": seat.cores,
-            "threads": seat.threads,
-            "sharing": sharing,
+            "device": runner.name,
+            "name": runner.answer.device.name,
+            "uuid": runner.answer.device.uuid,
             "kinds": self.plan.kinds,
             "duration_s": self.plan.duration_s,
             "turns": self.plan.turns,
@@ -249,10 +217,10 @@ class _Run:
             return True
         except GpucheckError as error:
             if faults.is_device(error):  # lost while it was opened or filled
-                self.emit(Failed(faults.of(error, WHERE, runner.seat.device, step=self._step(runner))))
+                self.emit(Failed(faults.of(error, WHERE, runner.name, step=runner.step)))
                 runner.end("fault")
             else:
-                self.emit(Skipped(of_error(error, runner.seat.device)))
+                self.emit(Skipped(of_error(error, runner.name)))
                 runner.end("error")
             return True
         if line is None:
@@ -269,15 +237,9 @@ class _Run:
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
         if quiet_s < runner.limit_s and not late:
             return
-        step = self._step(runner)
-        self.emit(
-            Failed(Fault("device", WHERE, runner.seat.device, "TimeoutError", "", step, None, True, None, quiet_s))
-        )
+        fault = Fault("device", WHERE, runner.name, "TimeoutError", "", runner.step, None, True, None, quiet_s)
+        self.emit(Failed(fault))
         runner.end("fault")
-
-    def _step(self, runner: _Runner) -> str:
-        seat = runner.seat
-        return runner.step if seat.name == seat.device else f"{runner.step} on {seat.name}"
 
     def _take(self, runner: _Runner, line: Line) -> None:
         runner.limit_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
@@ -296,7 +258,7 @@ class _Run:
             runner.step = str(line["step"])
         if "fault" in line:
             fault = from_json(Fault, line["fault"])
-            self.emit(Failed(replace(fault, step=fault.step or self._step(runner))))
+            self.emit(Failed(replace(fault, step=fault.step or runner.step)))
             runner.end("fault")
         elif "end" in line:
             runner.end("")
@@ -305,9 +267,9 @@ class _Run:
         """A child that died: what its last words stand for, else how it ended."""
         cause = messages.cause_of(ending.stderr)
         killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
-        step, cause_id = self._step(runner), cause.id if cause is not None else None
-        text, is_lost = f"{ending.in_words}{killed}", cause is not None and cause.poisons
-        self.emit(Failed(Fault("device", WHERE, runner.seat.device, "ProcessEnded", text, step, cause_id, is_lost)))
+        cause_id, is_lost = (None, False) if cause is None else (cause.id, cause.poisons)
+        text = f"{ending.in_words}{killed}"
+        self.emit(Failed(Fault("device", WHERE, runner.name, "ProcessEnded", text, runner.step, cause_id, is_lost)))
         runner.end("fault")
 
     def _show(self) -> None:
@@ -338,13 +300,9 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
 
 
 def _same_device(first: Device, after: Facts) -> Device | None:
-    """The device in a later reading: by its UUID, for a lost GPU moves the indexes of those after it.
-
-    GPUs of cloned machines may share a UUID; the address tells them apart, and names a GPU that has no UUID.
-    """
-    known = {first.uuid, first.pci_address, first.id} - {None}
-    alike = [device for device in after.devices if (device.uuid or device.pci_address or device.id) in known]
-    return min(alike, key=lambda device: device.pci_address != first.pci_address, default=None)
+    """The device in a later reading: by its UUID, for a lost GPU moves the indexes of those after it."""
+    known = first.uuid or first.pci_address or first.id
+    return next((device for device in after.devices if known in (device.uuid, device.pci_address, device.id)), None)
 
 
 def _counted(device: Device) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The child of `stress`: one device, or a group of a CPU's cores, from its first step to its last.
+"""The child of `stress`: one device from its first step to its last.
 
 The parent says the setup in a line, the child answers `ready`; with `go` it begins. From then on it says a line for
 what it has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
@@ -26,7 +26,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.results.stress import StressPoint, StressSpread, StressWrong
 from gpucheck.stress.options import DEFAULT_FILL, DEFAULT_FILL_CPU, Plan
 
-if TYPE_CHECKING:  # torch comes after binding to cores
+if TYPE_CHECKING:
     from gpucheck.bench.dtypes import Dtype
     from gpucheck.machine.accel import Accel
     from gpucheck.stress.work import Work
@@ -47,11 +47,8 @@ def main() -> int:
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
-    bind(setup["cores"])
-    import torch
-
-    if setup["cores"]:
-        torch.set_num_threads(setup["threads"])
+    # Threads of a CPU's work wait for each other: where other programs use the cores, they must not spin meanwhile.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from gpucheck.machine import accel
 
     try:
@@ -68,12 +65,6 @@ def main() -> int:
     return 0
 
 
-def bind(cores: Sequence[int]) -> None:
-    """Let this process run on these cores alone, where the system can; it does so before torch starts its threads."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-
-
 def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callable[[], object]) -> None:
     """Work through the plan. `go` returns when it is time to begin; `setup["step"]` is what is at work."""
     from gpucheck.stress.work import Work
@@ -84,7 +75,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
-        state = State(plan, work, watch, say, threads=setup["threads"] if accel.is_cpu else 0)
+        state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
         say({"ready": described(accel, work, watch)})
@@ -110,12 +101,12 @@ def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
-    """Return how much memory to fill: a share of what is free, of a host's for each of those that share it."""
+    """Return how much memory to fill: a share of what is free."""
     info = accel.memory_info()
     if accel.is_cpu or info is None or accel.integrated:
         from gpucheck.machine import host
 
-        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU) / setup["sharing"])
+        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU))
     return int(info[0] * (setup["fill"] or DEFAULT_FILL))
 
 
@@ -138,7 +129,6 @@ class _Point:
     number: int
     kind: str
     began_s: float
-    cpu_s: float = field(default_factory=time.process_time)
     rates: list[float] = field(default_factory=list)
     unit: str = ""
     samples: list[Sample] = field(default_factory=list)
@@ -148,61 +138,39 @@ class State:
     """A run as it goes: the point at hand, what was told, and what is kept of telemetry."""
 
     def __init__(
-        self,
-        plan: Plan,
-        work: Work,
-        watch: Watch,
-        say: Say,
-        clock: Callable[[], float] = time.perf_counter,
-        threads: int = 0,
+        self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.plan, self.work, self.watch, self.say = plan, work, watch, say
-        self.clock, self.threads = clock, threads
+        self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
         # How many wrong results were said, by whether rounding explains them.
         self._told_wrong: collections.Counter[bool] = collections.Counter()
-        self._done: set[str] = set()
         self._began_s = self._told_s = 0.0
-        self._told_checksums = 0
-        # Readings since this turn began: energy from before is another work's.
+        # Readings since this turn began.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
-        """Step after step until the time is over; each turn begins at the time that the plan gives it.
-
-        A kind whose turn went by during a longer step is made up for by one step: none passes without being done.
-        """
+        """Turn after turn until the time is over, and at least one of each kind."""
         self._began_s = self.clock()
         self.work.start()
         self.watch.take()
-        turn, point = -1, None
-        while (number := self.plan.point_at(self.clock() - self._began_s)) < self.plan.points:
-            kind = self.plan.kind_of(number)
-            if point is None or number != point.number:
-                self._close(point)
-                if number // self.plan.parts != turn:
-                    self._make_up(number, setup)
-                    turn = number // self.plan.parts
-                    self._begin(kind, setup)
-                point = _Point(number, kind, self.clock())
-            self._step(point)
-        self._close(point)
-        self._make_up(self.plan.points, setup)
+        for turn in range(self.plan.turns):
+            if turn < len(self.plan.kinds) or self.clock() - self._began_s < self.plan.duration_s:
+                self._turn(turn * self.plan.parts, setup)
 
-    def _begin(self, kind: str, setup: dict[str, Any]) -> None:
+    def _turn(self, first: int, setup: dict[str, Any]) -> None:
+        """Step after step until the turn ends that has this first point: one step where it went by already."""
+        kind, ends = self.plan.kind_of(first), first + self.plan.parts
         setup["step"] = kind
-        self._done.add(kind)
         self.work.begin(kind)
+        # Energy from before is another work's.
         self._recent.clear()
-
-    def _make_up(self, number: int, setup: dict[str, Any]) -> None:
-        """One step of each kind whose first turn lies before this point and was never begun."""
-        passed = dict.fromkeys(self.plan.kind_of(place) for place in range(0, number, self.plan.parts))
-        for kind in [kind for kind in passed if kind not in self._done]:
-            self._begin(kind, setup)
-            point = _Point(number, kind, self.clock())
+        point = _Point(first, kind, self.clock())
+        while point.number < ends:
             self._step(point)
-            self._close(point)
+            number = self.plan.point_at(self.clock() - self._began_s)
+            if number > point.number:
+                self._close(point)
+                point = _Point(number, kind, self.clock())
 
     def _step(self, point: _Point) -> None:
         step = self.work.step(point.kind)
@@ -224,12 +192,10 @@ class State:
             "wrong_steps": self.wrong_steps,
             "checks": self.work.checks,
             "worst_of_bound": self.work.worst_of_bound,
+            "checksums": self.work.checksums,
         }
         if "memory" in self.plan.kinds:
             totals["memory_tested_bytes"] = self.work.tested_bytes
-        if len(self.work.checksums) > self._told_checksums:
-            self._told_checksums = len(self.work.checksums)
-            totals["checksums"] = dict(self.work.checksums)
         return {"totals": totals}
 
     def _tell_wrong(self, wrong: Sequence[StressWrong]) -> None:
@@ -272,15 +238,8 @@ class State:
             temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
             power_w=self._power(),
             held=tuple(name for name in names if name != "gpu_idle"),
-            core_share=self._core_share(point),
         )
         self.say({"point": to_json(made), **self.totals()})
-
-    def _core_share(self, point: _Point) -> float | None:
-        """Return how much of its cores' time this process got in the point; None where the work is a device's."""
-        if not self.threads:
-            return None
-        return (time.process_time() - point.cpu_s) / (max(self.clock() - point.began_s, 1e-9) * self.threads)
 
     def _power(self) -> float | None:
         """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""

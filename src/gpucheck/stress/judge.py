@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,15 +24,13 @@ SLOW = 0.10
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
-# Fewer slow points than this are dips, whatever is said to limit them.
+# Fewer slow points than this are dips.
 FEWEST_SLOW = 3
 # Noise of 7 % brings about so many slow points; a GPU at work has 1 to 2 %.
 MOST_UNEVEN = 0.2
 # With fewer GPUs of a model it is not known which speed is that of most.
 FEWEST_SIBLINGS = 3
-# A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
-LEAST_OF_CORES = 0.9
-# Where devices share links, or a core is shared with other programs, slower than a sibling is no fault yet.
+# Where devices share links, slower than a sibling is no fault yet.
 _SHARED = frozenset({"copies"})
 # Held by the hardware, and no setting: heat, or power that does not come.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
@@ -208,21 +207,19 @@ def _is_rounding(wrong: StressWrong, device: StressDevice) -> bool:
     return wrong.against == "first" and within and not device.reproducible
 
 
-def _disagreements(differing: Iterable[Odd]) -> list[Finding]:
-    """Devices that differ where no majority says which is wrong, a finding for each set of devices."""
-    sets: dict[tuple[str, ...], list[Odd]] = {}
-    for each in differing:
-        sets.setdefault(tuple(device.name for device in each.devices), []).append(each)
+def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
+    """Devices that differ where no majority says which is wrong: the first result for each set of devices."""
+    first = {tuple(device.name for device in each.devices): each for each in reversed(differing)}
     return [
         Finding(
             "stress.wrong",
-            "fail" if all(device.reproducible for device in each[0].devices) else "warn",
+            "fail" if all(device.reproducible for device in each.devices) else "warn",
             f"{' and '.join(names)} computed different bits from the same data",
-            f"in {few([odd.result for odd in each], ', ')}; which of them is wrong is unknown",
-            {"names": names, "results": [odd.result for odd in each]},
-            _TEST.format(each[0].devices[0].device.id),
+            f"in {each.result}; which of them is wrong is unknown",
+            {"names": names, "results": [each.result]},
+            _TEST.format(each.devices[0].device.id),
         )
-        for names, each in sets.items()
+        for names, each in first.items()
     ]
 
 
@@ -242,38 +239,35 @@ def text_of(wrong: StressWrong) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Devices that lost speed, or are slower than those of their model; else one finding on what kept its speed."""
+    """GPUs that lost speed, or differ in speed from those of their model; else one finding on what kept its speed.
+
+    A CPU's speed is not judged: other programs use its cores and caches.
+    """
+    gpus = [device for device in result.devices if device.device.id != "cpu" and device.steps]
     findings = []
-    for device in result.devices:
+    for device in gpus:
         falls = [fall for kind in result.kinds if (fall := _fall(device, kind)) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
         findings += [max(falls, key=lambda fall: fall[0])[1]] if falls else _limited(device)
-    for group in siblings(result.devices):
-        behind = [finding for device in group if (finding := _behind(device, group, result.kinds)) is not None]
-        slower = {kind for finding in behind for kind in finding.evidence["slower"]}
-        findings += [*behind, *_ahead(group, set(result.kinds) - slower)]
-    return findings or [_kept_speed(result)]
+    for group in siblings(gpus):
+        findings += _unlike(group, result.kinds)
+    return findings or [_kept_speed(gpus, result.kinds)]
 
 
-def _kept_speed(result: StressResult) -> Finding:
-    """The devices and kinds of work that kept their speed: only those that had the points to show it."""
-    at_work = [device for device in result.devices if device.steps]
-    judged = [device for device in at_work if any(_ratio(_judged(device, kind)) for kind in result.kinds)]
-    # The device that lost most counts, and one with too few points of a kind leaves that kind unjudged.
-    least = {
-        kind: min((_ratio(_judged(device, kind)) or 0.0 for device in judged), default=0.0) for kind in result.kinds
-    }
-    uneven = {kind for kind in result.kinds if any(_is_uneven(_judged(device, kind)) for device in judged)}
-    kinds = [kind for kind in result.kinds if least[kind] >= 1 - SLOW and kind not in uneven]
+def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
+    """The kinds of work that kept their speed on every GPU: only those that had the points to show it."""
+    judged = [device for device in gpus if any(_ratio(points_of(device, kind)) for kind in of)]
+    # The GPU that lost most counts, and one with too few points of a kind leaves that kind unjudged.
+    least = {kind: min((_ratio(points_of(device, kind)) or 0.0 for device in judged), default=0.0) for kind in of}
+    uneven = {kind for kind in of if any(_is_uneven(points_of(device, kind)) for device in judged)}
+    kinds = [kind for kind in of if least[kind] >= 1 - SLOW and kind not in uneven]
     if not kinds:
-        busy = any(not _was_alone(point) for device in result.devices for point in device.points)
-        why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
+        why = "rates are too uneven" if judged else "too short" if gpus else "other programs share a CPU's cores"
         return Finding("stress.slow", "skip", "speed was not judged", why)
-    title = f"{len(judged)} of {len(at_work)} devices kept their speed"
-    title = f"{at_work[0].name} kept its speed" if len(at_work) == 1 else title
-    shares = [f"{kind} {units.percent(least[kind])}" for kind in kinds]
-    message = f"last third of the run against the first: {', '.join(shares)}"
-    if missing := [kind for kind in result.kinds if kind not in kinds]:
+    title = f"{len(judged)} of {len(gpus)} devices kept their speed"
+    title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else title
+    message = f"last third of the run against the first: {', '.join(f'{k} {units.percent(least[k])}' for k in kinds)}"
+    if missing := [kind for kind in of if kind not in kinds]:
         title = f"{title} in {', '.join(kinds)}"
         message = f"{message}; not judged (too few points, or uneven): {', '.join(missing)}"
     return Finding(
@@ -281,13 +275,8 @@ def _kept_speed(result: StressResult) -> Finding:
     )
 
 
-def _judged(device: StressDevice, kind: str) -> list[StressPoint]:
-    """The points of a kind of work that say something of the device's speed."""
-    return [point for point in device.points if point.kind == kind and _was_alone(point)]
-
-
-def _was_alone(point: StressPoint) -> bool:
-    return point.core_share is None or point.core_share >= LEAST_OF_CORES
+def points_of(device: StressDevice, kind: str) -> list[StressPoint]:
+    return [point for point in device.points if point.kind == kind]
 
 
 def _ratio(points: Sequence[StressPoint]) -> float | None:
@@ -311,25 +300,27 @@ def _median_of(points: Sequence[StressPoint]) -> float:
 
 def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
     """Return how far a kind of work fell from the first third of its points to the last, with its finding."""
-    points = _judged(device, kind)
+    points = points_of(device, kind)
     third = len(points) // 3
     ratio, late = _ratio(points), points[-third:]
     if ratio is None or ratio >= 1 - SLOW:
         return None
-    first, last = _median_of(points[:third]), _median_of(late)
-    if not _is_below(late, first):
+    first = _median_of(points[:third])
+    if not _are_apart(late, first):
         return None
-    fall = 1 - ratio
     held = Counter(name for point in late for name in point.held)
     clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
     heat = max((spread.max for point in late if (spread := point.temperature_celsius)), default=None)
     parts = [_limits(held)]
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
-    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
-    title = f"lost {units.percent(fall)} of its speed over the run ({kind})"
-    evidence = {"kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)}
-    return fall, _slow(device, verdict, title, "; ".join(parts), evidence)
+    title = f"lost {units.percent(1 - ratio)} of its speed over the run ({kind})"
+    evidence = {"kind": kind, "fall": 1 - ratio, "first": first, "last": first * ratio, "held": sorted(held)}
+    return 1 - ratio, _slow(device, _verdict_of(held), title, "; ".join(parts), evidence)
+
+
+def _verdict_of(held: Iterable[str]) -> Verdict:
+    return "fail" if _BY_HARDWARE & set(held) else "warn"
 
 
 def _slow(device: StressDevice, verdict: Verdict, title: str, why: str, evidence: dict[str, Any]) -> Finding:
@@ -339,27 +330,14 @@ def _slow(device: StressDevice, verdict: Verdict, title: str, why: str, evidence
 
 
 def _limited(device: StressDevice) -> list[Finding]:
-    """The finding for a device that heat or the hardware held back: from the start, or so that it was slow at times."""
+    """The finding for a GPU that heat or the hardware held back from the start."""
     # `hw_slowdown` flashes whenever the clock changes.
     held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
     most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
-    if len(device.points) >= FEWEST_POINTS and most:
-        verdict: Verdict = "fail" if _BY_HARDWARE & set(most) else "warn"
-        title = f"{_limits(Counter(most))} from the start"
-        return [_slow(device, verdict, title, "in most of the run", {"held": sorted(most)})]
-    low: list[StressPoint] = []
-    for kind in {point.kind for point in device.points}:
-        points = sorted(_judged(device, kind), key=lambda point: point.rate.median)
-        # Up to three quarters of the points may be slow: the best quarter shows what the device can do.
-        best = points[len(points) * 3 // 4].rate.median if len(points) >= FEWEST_POINTS else 0.0
-        low += [point for point in points if point.rate.median < (1 - SLOW) * best]
-    slowed = [point for point in low if set(THROTTLED) & set(point.held)]
-    # Where as many are slow without a limit, rates are uneven, and some of them fall together with one.
-    if len(slowed) < max(FEWEST_SLOW, MOST_POINTS_SHOW * len(low)):
+    if len(device.points) < FEWEST_POINTS or not most:
         return []
-    held = Counter(name for point in slowed for name in point.held)
-    title = f"slow in {len(slowed)} of {len(device.points)} points"
-    return [_slow(device, "warn", title, _limits(held), {"points": len(slowed), "held": sorted(held)})]
+    title = f"{_limits(Counter(most))} from the start"
+    return [_slow(device, _verdict_of(most), title, "in most of the run", {"held": sorted(most)})]
 
 
 def _limits(held: Counter[str]) -> str:
@@ -367,65 +345,57 @@ def _limits(held: Counter[str]) -> str:
     return f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"
 
 
-def _behind(device: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
-    """The finding for a device that is slower than its siblings in some kind of work; None for one that is not."""
-    slower: dict[str, float] = {}
-    for kind in kinds:
-        usual, points = _usual(device, group, kind), _judged(device, kind)
-        if usual and (share := _median_of(points) / usual) < 1 - SLOW and _is_below(points, usual):
-            slower[kind] = 1 - share
-    if not slower:
-        return None
-    kind = max(slower, key=slower.__getitem__)
-    is_cpu = device.device.id == "cpu"
-    others = [other.name for other in group if other is not device]
-    return Finding(
-        "stress.slow",
-        "warn" if is_cpu or set(slower) <= _SHARED else "fail",
-        f"{device.name}: {units.percent(slower[kind])} slower than {few(others, ', ')} ({kind})",
-        "other programs may use the core" if is_cpu else "the same model, the same work",
-        {"name": device.name, "slower": slower, "siblings": others},
-        None if is_cpu else f"gpucheck devices --device {device.device.id}; then gpucheck doctor",
-        device.device.id,
-    )
-
-
-def _ahead(group: Sequence[StressDevice], kinds: Iterable[str]) -> Iterator[Finding]:
-    """Yield the finding for GPUs that are faster than most of their siblings: either these or those are unusual."""
-    # Of two, the slower one is judged; and a CPU may have cores of several kinds.
-    if len(group) < FEWEST_SIBLINGS or group[0].device.id == "cpu":
-        return
-    for kind in sorted(kinds, key=lambda kind: kind in _SHARED):
-        usual = {device.name: _usual(device, group, kind) or 0.0 for device in group}
-        fast = {
-            device.name: _median_of(points) / usual[device.name] - 1
-            for device in group
-            if usual[device.name] and _is_below(points := _judged(device, kind), usual[device.name], above=True)
-        }
-        if not fast:
+def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
+    """A finding for each GPU that is slower than its siblings in some kind of work; where none is, for each that is
+    faster than most of at least three: which of them are usual is then unknown."""
+    slower, faster = _differences(group, kinds, above=False), {}
+    if not slower and len(group) >= FEWEST_SIBLINGS:
+        faster = _differences(group, kinds, above=True)
+    findings = []
+    for device in group:
+        shares = slower.get(device.name) or faster.get(device.name)
+        if not shares:
             continue
-        others = [device.name for device in group if device.name not in fast]
-        yield Finding(
-            "stress.slow",
-            "warn" if kind in _SHARED else "inconclusive",
-            f"{few([*fast], ', ')}: up to {units.percent(max(fast.values()))} faster than {few(others, ', ')} ({kind})",
-            "the same model: which are usual is unknown",
-            {"faster": [*fast], "siblings": others},
-            "gpucheck devices: compare power limits, clocks and heat; then gpucheck doctor",
+        kind = max(shares, key=shares.__getitem__)
+        word, why = "slower", "the same model, the same work"
+        verdict: Verdict = "fail"
+        if faster:
+            word, verdict, why = "faster", "inconclusive", "the same model: which are usual is unknown"
+        others = [other.name for other in group if other is not device]
+        findings.append(
+            Finding(
+                "stress.slow",
+                "warn" if set(shares) <= _SHARED else verdict,
+                f"{device.name}: {units.percent(shares[kind])} {word} than {few(others, ', ')} ({kind})",
+                why,
+                {"name": device.name, word: shares, "siblings": others},
+                f"gpucheck devices --device {device.device.id}; then gpucheck doctor",
+                device.device.id,
+            )
         )
-        return
+    return findings
 
 
-def _usual(device: StressDevice, group: Sequence[StressDevice], kind: str) -> float | None:
-    """The rate that is usual for the device's siblings; None or 0 without theirs, or for too few points of its own."""
-    others = [_median_of(theirs) for other in group if other is not device and (theirs := _judged(other, kind))]
-    return statistics.median(others) if others and len(_judged(device, kind)) >= FEWEST_POINTS else None
+def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: bool) -> dict[str, dict[str, float]]:
+    """The GPUs that are slower than usual, or faster (`above`), by the kind of work in which they are, and by how
+    much."""
+    found: dict[str, dict[str, float]] = {}
+    for device, kind in itertools.product(group, kinds):
+        others = [_median_of(theirs) for other in group if other is not device and (theirs := points_of(other, kind))]
+        points = points_of(device, kind)
+        if others and len(points) >= FEWEST_POINTS and _are_apart(points, usual := statistics.median(others), above):
+            found.setdefault(device.name, {})[kind] = abs(_median_of(points) / usual - 1)
+    return found
 
 
-def _is_below(points: Sequence[StressPoint], usual: float, *, above: bool = False) -> bool:
-    """Return whether most of the points lie clearly below what is usual, or above it."""
-    rates = [(usual, point.rate.median) if above else (point.rate.median, usual) for point in points]
-    return sum(less < (1 - SLOW) * more for less, more in rates) >= MOST_POINTS_SHOW * len(rates)
+def _are_apart(points: Sequence[StressPoint], usual: float, above: bool = False) -> bool:
+    """Return whether the points, in the median and most of them, lie clearly below what is usual, or above it."""
+
+    def is_apart(rate: float) -> bool:
+        return usual < (1 - SLOW) * rate if above else rate < (1 - SLOW) * usual
+
+    rates = [point.rate.median for point in points]
+    return is_apart(statistics.median(rates)) and sum(map(is_apart, rates)) >= MOST_POINTS_SHOW * len(rates)
 
 
 # -- the driver's counters ---------------------------------------------------------------------------------------------

@@ -23,8 +23,6 @@ DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
 # Shares of the time where several kinds are done. Products draw the most power: with nine tenths of the time they
 # heat as gpu-burn does, which does nothing else; what memory and copies get is enough to judge their speed by.
 WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
-# No turn is shorter, where there is time for it: a step of any kind fits in.
-LEAST_TURN_S = 0.5
 # A turn is long enough for clocks and power to settle, where there is time for it.
 TURN_S = 10.0
 # Points of a device's curve in the document, however long the run was.
@@ -52,11 +50,8 @@ class Plan:
     @property
     def _ends_s(self) -> list[float]:
         """When each point is over."""
-        least_s = min(LEAST_TURN_S, self.turn_s)
-        spare_s = (self.turn_s - least_s) * len(self.kinds)
-        weights = sum(WEIGHTS[kind] for kind in self.kinds)
-        turns_s = [least_s + spare_s * WEIGHTS[kind] / weights for kind in self.kinds]
-        turns_s *= self.turns // len(self.kinds)
+        round_s = self.turn_s * len(self.kinds) / sum(WEIGHTS[kind] for kind in self.kinds)
+        turns_s = [round_s * WEIGHTS[kind] for kind in self.kinds] * (self.turns // len(self.kinds))
         return list(itertools.accumulate(turn_s / self.parts for turn_s in turns_s for _ in range(self.parts)))
 
     @property

@@ -43,16 +43,17 @@ PATTERNS = ("ones", "address", "random")
 # Seeds of random words that take turns.
 _SEEDS = 4
 # Words that are made, compared and hashed at once, and so the size of what that takes beside them: much less than a
-# device's memory; on a CPU, of one core's cache.
-_CHUNK, _CHUNK_CPU = 8 * MIB, MIB // 2
+# device's memory; on a CPU enough for every core, which wait for each other after each.
+_CHUNK, _CHUNK_CPU = 8 * MIB, MIB
 # The side of the products: as large as rates need, so that filling and comparing a result takes some 7 % of a product's
 # time (3¼ times its bytes beside 2·side³ operations); a core's own takes milliseconds.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy is long beside its start.
 _COPY, _COPY_CPU = 64 * MIB, 4 * MIB
-# Memory that a step tests: larger than a cache, and tens of milliseconds of work for an H200 and for a CPU's core.
-_WINDOW, _WINDOW_CPU = GIB, 64 * MIB
+# Memory that a step tests: tens of milliseconds of work for an H200 and for a CPU, whose steps must stay far below the
+# time of a watchdog where other programs use the cores.
+_WINDOW, _WINDOW_CPU = GIB, 16 * MIB
 # A step is long beside a wait for the device (some 20 µs), and short beside a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256

@@ -23,8 +23,7 @@ class StressPoint:
     `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and
     words of 64 bits that were read and written (`word/s`) for memory: no bandwidth, since patterns are computed. Power
     is a mean over at least 2 s of one turn, None in its first 2 s and where the energy is not counted; `held` is why
-    the clock was lower than asked for. `core_share` is how much of its cores' time a CPU's process got, None elsewhere:
-    other programs had the rest.
+    the clock was lower than asked for.
     """
 
     at_s: float
@@ -36,7 +35,6 @@ class StressPoint:
     temperature_celsius: StressSpread | None = None
     power_w: float | None = None
     held: tuple[str, ...] = ()
-    core_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class StressWrong:
 
 @dataclass(frozen=True, slots=True)
 class StressDevice:
-    """One device, or one group of a CPU's cores (`name`).
+    """One device; `name` is its id.
 
     Devices of the same `model` compute the same bits: `checksums` has the first result's of each kind of result.
     `reproducible` is whether its libraries promise the same bits every time. `checks` is how often a product was held
