@@ -192,10 +192,10 @@ _NAMED = {
     "same_rank": r"ranks has already checked in",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "collective": r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
-    "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k\d+|"
-    # The others of these are Maxwell.
+    "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
+    # The others of these are Maxwell; wheels for CUDA 11.8 have code for the K80.
     r"\bquadro k(?!620|1200|2200)\d+|"
-    r"capability (?:sm_|\(cc\) |of )?3\.?\d\b",
+    r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
     "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
     "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
     r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",

@@ -979,8 +979,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
         "some operations. NumPy's arrays are float64 unless made otherwise.",
-        fix="float16 or float32 (torch_dtype=torch.float16; x.float() before .to('mps') for float64), or the model's "
-        "GGUF or MLX version; else the CPU",
+        fix="torch_dtype=torch.float16, or x.float() before .to('mps'); the model's GGUF or MLX version; else the CPU",
         certainty="proof",
     ),
     Condition(
