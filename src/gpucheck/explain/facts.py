@@ -183,8 +183,6 @@ _NAMED = {
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
-    "error_802": r"\b802\b|system[ _]?not[ _]?(?:ready|yet initialized)",
-    "no_switch": r"nvswitch driver failed with error:? ?warning|fabric ?manager.{0,80}nothing to do",
     # Nothing is in use, and the request is small.
     "no_metal": r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
     r"allocate [\d.]+ ?(?:byte|[km])",
@@ -533,11 +531,6 @@ ADVICE: tuple[Advice, ...] = (
         title="a CUDA operation is called on a machine without a GPU",
         meaning="The paste lists a torch for the CPU and no NVIDIA driver: builds for the CPU lack operations.",
         certainty="hint",
-    ),
-    Advice(
-        ("cuinit.802",),
-        lambda facts: "no_switch" in facts.names and "error_802" not in facts.names,
-        becomes="nvswitch.none",
     ),
     Advice(
         ("nvml.not_loaded",),

@@ -171,6 +171,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bError 802\b",
             r"system not yet initialized",
         ),
+        follows=("nvswitch.none",),
     ),
     Condition(
         id="nvswitch.none",
@@ -184,7 +185,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
         "it shows some, sudo dmesg | grep -i nvswitch tells why the driver does not have them",
         certainty="hint",
-        follows=("cuinit.802",),
     ),
     Condition(
         id="cuinit.803",
