@@ -627,6 +627,87 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "WSL",
             "",
         ),
+        (
+            "nv-fabricmanager[9]: request to query NVSwitch information from NVSwitch driver failed with error:WARNING "
+            "Nothing to do\nnvidia-fabricmanager.service failed",
+            "nvswitch.none",
+            "disable --now",
+            "not ready",
+        ),
+        (
+            "RuntimeError: MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes, max allowed: "
+            "3 GB). Tried to allocate 64 bytes on private pool.",
+            "oom.mps",
+            "gives torch no memory",
+            "full|a smaller batch or",
+        ),
+        (
+            "RuntimeError: MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes, max allowed: "
+            "3 GB). Tried to allocate 8.00 GB on private pool.",
+            "oom.mps",
+            "memory is full",
+            "no memory",
+        ),
+        (
+            "uname: 5.15.1-microsoft-standard-WSL2\nNVIDIA-SMI has failed because it couldn't communicate with the "
+            "NVIDIA driver.",
+            "nvml.wsl",
+            "wsl --update",
+            "modprobe|dkms",
+        ),
+        (
+            "NCCL WARN Connect to fe80::1%2<4000> failed : Network is unreachable",
+            "nccl.interface",
+            "AF_INET",
+            "loopback",
+        ),
+        (
+            "nvcc --version\n'sm_120' is not a recognized processor for this target (ignoring processor)\nLLVM ERROR: "
+            "Cannot select: intrinsic %llvm.nvvm.shfl.sync.bfly.i32",
+            "compile.ptxas",
+            "install -U triton",
+            "toolkit|TORCH_CUDA_ARCH_LIST",
+        ),
+        (
+            "NCCL WARN Bootstrap Root : rank 3 of 4 ranks has already checked in",
+            "dist.world_size",
+            "same rank",
+            "train_batch_size",
+        ),
+        ("    dist.barrier()\nRuntimeError: CUDA error: invalid resource handle", "cuda.handle", "set_device", ""),
+        ("GeForce GT 710: no kernel image is available for execution", "cuda.no_kernel", 'device="cpu"', "install"),
+        ("GPU: RTX 3090, GT 710. no kernel image is available", "cuda.no_kernel", "get_arch_list", "too old"),
+        (
+            "Card: AMD Radeon RX 580\nNVRM: No NVIDIA graphics adapter found!",
+            "nvml.no_devices",
+            "remove NVIDIA's driver",
+            "Blackwell",
+        ),
+        (
+            "NVRM: gpuPowerManagementEnter: unload failed at suspend\nNVRM: nvAssertFailedNoLog: Assertion failed: x",
+            "kernel.nvrm",
+            "NVreg_PreserveVideoMemoryAllocations",
+            "",
+        ),
+        (
+            "torch 1.8.0+cu102, GPU: RTX 3090\nRuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+            "cudnn.failed",
+            "force-reinstall",
+            "batch",
+        ),
+        (
+            "with `find_unused_parameters=False`\nRuntimeError: parameters that were not used in producing loss",
+            "dist.unused",
+            "find_unused_parameters=True",
+            "",
+        ),
+        (
+            "import torchvision\ntorch 2.7.1+cu126\nRTX 5090 with CUDA capability sm_120 is not compatible\nThe "
+            "current PyTorch install supports CUDA capabilities sm_80 sm_90.",
+            "cuda.capability",
+            "torch==2.7.1 torchvision --index-url",
+            "torchaudio",
+        ),
     ],
 )
 def test_advice_for_what_the_paste_states(pasted: str, id: str, words: str, without: str) -> None:

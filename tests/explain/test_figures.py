@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pasted import SAMPLES
+from pasted import SAMPLES, first
 
 from gpucheck.explain import figures
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
@@ -588,3 +588,12 @@ def test_other_words_of_infiniband() -> None:
     name, read = numbers("NCCL WARN NET/IB : mlx5_0:1 Got async event : port error")
     assert (name, read.says) == ("nccl.infiniband", "the adapter reports: port error")
     assert "memlock" in numbers("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory")[1].then
+
+
+@pytest.mark.parametrize("line", ["    model.to(device)", "    param_applied = fn(param)", "    loss.backward()"])
+def test_a_smaller_batch_is_no_step_for_weights(line: str) -> None:
+    then = first(
+        f"{line}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity "
+        "of 8.00 GiB of which 9.00 MiB is free. Of the allocated memory 7.60 GiB is allocated by PyTorch"
+    ).then
+    assert ("quantised" in then, "activation" in then) == (("loss" not in line), ("loss" in line))

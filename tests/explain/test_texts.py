@@ -73,6 +73,7 @@ def test_an_ordinary_line_means_nothing(pasted: str) -> None:
         "torch can't find cuda toolkit",
         "no cuda 12 wheels found",
         "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
+        "torch 2.6\nMemoryError: the search over batches gave none that works",
     ],
 )
 def test_a_gpu_that_is_there_is_not_said_to_be_missing_or_elsewhere(pasted: str) -> None:

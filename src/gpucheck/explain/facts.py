@@ -176,10 +176,25 @@ _NAMED = {
     r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
     # Not the graphics of a processor.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|"
-    r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
+    r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
+    r"\b(?:amd|r9) \d{3}x?\b",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
+    "torchvision": r"\btorchvision\b|\bultralytics\b",
+    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
+    # Nothing is in use, and the request is small.
+    "no_metal": r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
+    r"allocate [\d.]+ ?(?:byte|[km])",
+    "unreachable": r"failed ?: ?network is unreachable",
+    "same_rank": r"ranks has already checked in",
+    "old_llvm": r"sm_\d+\w? is not a recognized processor",
+    "collective": r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
+    "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
+    # The others of these are Maxwell; wheels for CUDA 11.8 have code for the K80.
+    r"\bquadro k(?!620|1200|2200)\d+|"
+    r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
+    "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
     "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
     r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
     "fbgemm": r"fbgemm\.dll",
@@ -274,7 +289,7 @@ _OPERATORS = {
 # What a paste says was set: in a command, or in a sentence about it.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )"
-    r"([a-z]\w+_\w+)\]? ?= ?\S"
+    r"([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S"
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
@@ -409,6 +424,8 @@ def _install(facts: Facts) -> str:
     )
     if tag is None:
         return ""
+    # Those that were built for the torch in place would not load with the new one.
+    wanted = " ".join((wanted, *(name for name in ("torchvision", "torchaudio") if name in facts.names)))
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
@@ -495,6 +512,7 @@ _OFFLINE = (
     "bitsandbytes.setup",
     "xformers.setup",
 )
+_NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
     Advice(
@@ -512,6 +530,85 @@ ADVICE: tuple[Advice, ...] = (
         "there the packages' CUDA builds",
         title="a CUDA operation is called on a machine without a GPU",
         meaning="The paste lists a torch for the CPU and no NVIDIA driver: builds for the CPU lack operations.",
+        certainty="hint",
+    ),
+    Advice(
+        ("nvml.not_loaded",),
+        lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"),
+        becomes="nvml.wsl",
+    ),
+    Advice(("cuda.feature",), "old_llvm", becomes="compile.ptxas"),
+    Advice(
+        ("compile.ptxas",),
+        "old_llvm",
+        "pip install -U triton (on Windows triton-windows; 3.3 is the first that knows Blackwell, sm_120), or a newer "
+        "torch, which brings it; then rm -r ~/.triton/cache",
+        title="the compiler in Triton (LLVM) does not know this GPU",
+        meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
+        certainty="strong",
+    ),
+    Advice(
+        ("oom.mps",),
+        "no_metal",
+        'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
+        "in place of a virtual machine",
+        title="the Metal device gives torch no memory",
+        meaning="Nothing is in use, and a small request fails: usually macOS runs in a virtual machine, as a CI's.",
+        certainty="strong",
+    ),
+    Advice(
+        ("nccl.interface",),
+        "unreachable",
+        "NCCL_SOCKET_IFNAME with the interface that joins the machines (ip -brief address shows the names), and where "
+        "the address begins with fe80 NCCL_SOCKET_FAMILY=AF_INET",
+        title="NCCL tries to reach a rank by an interface that does not lead there",
+        meaning="The other rank told an address of an interface that this machine has no way to.",
+        certainty="strong",
+    ),
+    Advice(
+        ("dist.world_size",),
+        "same_rank",
+        "a RANK of its own for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
+        "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
+        title="two processes have the same rank",
+        meaning="NCCL counts each rank once as it starts, and one came twice.",
+    ),
+    Advice(
+        ("cuda.handle",),
+        "collective",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
+        meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
+    ),
+    Advice(
+        ("cuda.no_kernel", "cuda.capability", "architecture."),
+        lambda facts: (
+            "kepler" in facts.names
+            and not (facts.has_code or "native" in facts.names)
+            and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
+        ),
+        'device="cpu" (in the code, or the program\'s option for its device), or a newer GPU: CUDA 12 does not know '
+        "this one, and so no current torch does",
+        title="this GPU (Kepler or older) is too old for a current torch",
+    ),
+    Advice(
+        ("nvml.no_devices", "nvml.not_loaded"),
+        lambda facts: (
+            facts.vendor == "amd" and not (facts.torch or facts.platforms & _NOT_LINUX or "pytorch" in facts.names)
+        ),
+        "remove NVIDIA's driver (sudo apt-get purge '^nvidia-.*', or what the distribution calls it) and reboot; for "
+        "torch install its build for ROCm",
+        title="NVIDIA's driver is installed on a machine with an AMD GPU",
+        meaning="The driver looks for an NVIDIA GPU and finds none. Where there is none, its messages are harmless.",
+        certainty="hint",
+    ),
+    Advice(
+        ("kernel.nvrm", "cuinit.999"),
+        lambda facts: "suspend" in facts.names and not facts.platforms & _NOT_LINUX,
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
+        "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
+        "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
+        title="the driver did not come through a suspend",
+        meaning="It has to save the GPU's memory before a suspend and to start its firmware again after it.",
         certainty="hint",
     ),
     Advice(
@@ -712,7 +809,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.ptxas",),
-        lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas"},
+        lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas", "old_llvm"},
         becomes="nvcc.arch",
     ),
     Advice(
@@ -968,7 +1065,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: " or ".join(facts.offers) + "; nvidia-smi shows the newest CUDA that the driver supports",
     ),
     Advice(
-        ("cuda.capability", "cuda.no_kernel", "architecture."),
+        ("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed"),
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
         _install,
         title="torch has no code for this GPU's architecture",

@@ -56,7 +56,9 @@ def read(name: str, said: str, around: str = "") -> Figures:
     family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
     for reading in (reading for reading in _READINGS if reading.of == family):
         # What the container toolkit says stands on the line itself, where that is the toolkit's.
-        in_line = reading.in_line or (name == "container.cli" and re.search("nvidia-container|unsatisfied", said))
+        in_line = reading.in_line or (
+            name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", said)
+        )
         found = _found(said if in_line else around or said, _each(reading.patterns))
         if found is not None:
             says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
@@ -65,7 +67,7 @@ def read(name: str, said: str, around: str = "") -> Figures:
         return Figures()
     if name.startswith("oom.killed"):
         return _killed(around or said)
-    return _xid(name, said, around or said) if name.startswith("xid.") else _memory(name, said)
+    return _xid(name, said, around or said) if name.startswith("xid.") else _memory(name, said, around or said)
 
 
 def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -200,9 +202,18 @@ _MEMORY = (
     r"\bGPU (?P<gpu>\d+)(?: has|;)",
     r"allocate (?P<requested_bytes>\d+ bytes)",
 )
+# The weights of a model are moved or loaded: a smaller batch does not make them smaller.
+_LOADING = re.compile(
+    r"\b(?:pipe\w*|\w*model|module|\w*net|vae|\w*transformer|text_encoder\w*)\.(?:to|cuda|half)\(|param_applied = fn\(|"
+    r"\bin (?:convert|_apply|load_state_dict|load_\w*(?:model|weights)|from_pretrained)\b"
+)
+_OFFLOAD = (
+    "a quantised (8 or 4 bit) or smaller model, or a part of it in RAM (pipe.enable_model_cpu_offload() in place of "
+    'pipe.to("cuda"), in transformers device_map="auto"): the weights do not fit, and a smaller batch does not help'
+)
 
 
-def _memory(name: str, said: str) -> Figures:
+def _memory(name: str, said: str, around: str) -> Figures:
     """Out of memory on a GPU, in torch's wordings and those of programs beside it."""
     # Of several ranks each says its own: the first one's message ends where the next begins.
     if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
@@ -234,9 +245,8 @@ def _memory(name: str, said: str) -> Figures:
         rest = whole - found["free_bytes"] - known - sum(process["bytes"] for process in found.get("processes", ()))
     others = [process for process in found.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
     unnamed = rest if rest > _CONTEXT else 0
-    return Figures(
-        found, _memory_says(found, whole, others, unnamed), _memory_then(name, found, whole, others, unnamed)
-    )
+    then = _memory_then(name, found, whole, others, unnamed, is_loading=_LOADING.search(around) is not None)
+    return Figures(found, _memory_says(found, whole, others, unnamed), then)
 
 
 def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
@@ -252,7 +262,9 @@ def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int
     return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
 
 
-def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
+def _memory_then(
+    name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
+) -> str:
     """The step that helps most by these figures."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if not whole:
@@ -270,7 +282,9 @@ def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], u
         cause = f"{human(cached)} is cached in pieces too small for the request"
         return f"export {setting}=expandable_segments:True: {cause}"
     if not held:
-        return "use a smaller batch or image, a shorter sequence, or activation checkpointing"
+        return (
+            _OFFLOAD if is_loading else "use a smaller batch or image, a shorter sequence, or activation checkpointing"
+        )
     if not others:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     pids = [str(process["pid"]) for process in others]
@@ -359,7 +373,7 @@ def _wheel_then(found: Numbers) -> str:
     if architecture >= 100:
         return "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer (for sm_103 and sm_121 CUDA 13)"
     if architecture < 50:
-        return "install a torch older than 2.0 or build torch for this GPU; better: use a newer GPU"
+        return 'run it on the CPU (device="cpu"), or on a newer GPU: no current torch has code for this one'
     if architecture < 70:
         return "install a torch wheel for CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer wheels drop this GPU"
     if architecture < 75:
@@ -496,7 +510,8 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         "use an image without that requirement; NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),
     (
-        r"unsatisfied condition(?:: ?(?P<condition>\w+ ?[<>=!]+ ?[\w.]+))?",
+        r"(?:unsatisfied condition|unsupported CUDA version)"
+        r"(?:: ?(?P<condition>(?:driver )?[\w.]+ ?[<>=!]+ ?(?:image )?[\w.]+))?",
         "the image asks for more than the host's driver has ({condition|see the message})",
         "update the host's driver, or use an image of an older CUDA; NVIDIA_DISABLE_REQUIRE=1 skips the check",
     ),

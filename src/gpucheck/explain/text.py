@@ -45,7 +45,7 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
-        r"(?<!\w)/mnt/[a-z]/users/"
+        r"\bwsl2?:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b"
@@ -106,8 +106,9 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "wsl",
         _DRIVER,
-        "update NVIDIA's driver in Windows; remove NVIDIA's Linux driver inside WSL (dpkg -l | grep nvidia-driver), "
-        "because WSL uses Windows's; then wsl --shutdown and start WSL again",
+        "update NVIDIA's driver in Windows, then wsl --update (wsl -l -v has to show version 2: WSL 1 has no GPU); "
+        "remove NVIDIA's Linux driver inside WSL (dpkg -l | grep nvidia-driver), because WSL uses Windows's; then wsl "
+        "--shutdown and start WSL again",
     ),
     (
         "wsl",

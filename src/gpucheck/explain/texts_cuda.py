@@ -289,7 +289,8 @@ TEXTS: tuple[Condition, ...] = (
         title="CUDA was used in a process that was forked after CUDA had started",
         patterns=(CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
         meaning="A forked child inherits a CUDA context that it cannot use.",
-        fix='keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
+        fix='multiprocessing.set_start_method("spawn"), or touch CUDA only in the children: not before a fork, and '
+        "not in Dataset or collate_fn; celery --pool solo, gunicorn without --preload",
     ),
     Condition(
         id="cuda.fork",
@@ -303,8 +304,8 @@ TEXTS: tuple[Condition, ...] = (
             r"`?Accelerator`? should only be initialized inside your training function",
         ),
         meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
-        fix='multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
-        "PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        fix='multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children (celery --pool '
+        "solo, gunicorn without --preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
         certainty="proof",
     ),
     Condition(

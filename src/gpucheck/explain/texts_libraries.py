@@ -158,8 +158,10 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
-        meaning="Full memory is the most frequent cause, a failed earlier kernel the next.",
-        fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
+        meaning="Full memory is the most frequent cause, a failed earlier kernel the next; a torch whose CUDA is older "
+        "than the GPU fails so too.",
+        fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause; with CUDA 10 on a "
+        "GPU of 2020 or later a newer torch",
         certainty="hint",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
@@ -308,6 +310,7 @@ TEXTS: tuple[Condition, ...] = (
             r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
+            r"NCCL WARN .{0,80}failed ?: ?Network is unreachable",
             r"Using the loopback address as fallback",
             r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
             r"ifa != nullptr\. Unable to find (address|interface) for",
@@ -328,10 +331,11 @@ TEXTS: tuple[Condition, ...] = (
         title="a system call inside NCCL failed",
         patterns=(
             r"ncclSystemError",
-            r"NCCL WARN .{0,60}(Connection timed out|No route to host|Network is unreachable)",
+            r"NCCL WARN .{0,80}(Connection timed out|No route to host|Software caused connection abort)",
             _NCCL + "unhandled system error",
         ),
-        meaning="Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause.",
+        meaning="Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause, "
+        "or the other rank has ended.",
         fix=_DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
@@ -552,6 +556,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(DP world size|world size) of \d+ but the current world size is",
             r"number of tasks per node configured in SLURM .{0,60}does not match",
             r"product .{0,30}does not match the world size",
+            r"Bootstrap Root ?: (rank \d+ of \d+ ranks has already checked in|mismatch in rank count)",
             r"group'?s (world )?size should be less or equal to the world",
             r"tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of attention heads)",
             r"not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by BLOCK_SIZE_K",
@@ -664,7 +669,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected to have finished reduction in the prior iteration before starting a new one",
         ),
         meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
-        fix="find_unused_parameters=True, or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        fix="find_unused_parameters=True (Lightning: strategy='ddp_find_unused_parameters_true'), or leave the branch "
+        "out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         certainty="proof",
     ),
     Condition(
@@ -758,6 +764,9 @@ TEXTS: tuple[Condition, ...] = (
             r"(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype",
             r"(must|to) have the same dtype, but got",
             r"Found dtype \w+ but expected \w+",
+            r"Expected out tensor to have dtype \S+ but got",
+            # The types differ, and not the shapes alone.
+            r"input types tensor<([\dx?]*x)?(\w?f\d+|[su]?i\d+)> and tensor<(?![\dx?]*\2>)[\w?]+> are not broadcast",
             r"expected (data type|dtype) .{0,30}but got .{0,30}dtype",
             r"mixed dtype \(CPU\): expect",
             r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
@@ -970,8 +979,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
         "some operations. NumPy's arrays are float64 unless made otherwise.",
-        fix="x.float() before .to('mps') for float64; a model in float16 or bfloat16 (torch_dtype=torch.float16), or "
-        "its GGUF or MLX version; else the CPU",
+        fix="torch_dtype=torch.float16, or x.float() before .to('mps'); the model's GGUF or MLX version; else the CPU",
         certainty="proof",
     ),
     Condition(

@@ -147,7 +147,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
             messages.HOST_ALLOCATION,
-            r"\bMemoryError\b",
+            # Behind a colon Python, NumPy and C++ write these words; a package's own words may mean anything.
+            r"\bMemoryError\b(?!:[ ]?\w)",
+            r"\bMemoryError: (bad allocation|(unable|failed) to allocate|could not allocate)",
         ),
         follows=("nccl.infiniband",),
     ),

@@ -167,10 +167,24 @@ TEXTS: tuple[Condition, ...] = (
         fix="systemctl status nvidia-fabricmanager; then gpucheck doctor",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
-            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
+            r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)",
             r"\bError 802\b",
             r"system not yet initialized",
         ),
+        follows=("nvswitch.none",),
+    ),
+    Condition(
+        id="nvswitch.none",
+        title="the fabric manager finds no NVSwitch",
+        patterns=(
+            r"NVSwitch driver failed with error:? ?WARNING Nothing to do",
+            r"fabric ?manager.{0,80}Nothing to do",
+        ),
+        meaning="Only machines with NVSwitches (HGX, DGX) need it. Cards in PCIe slots and NVLink bridges do without, "
+        "and its failure has no effect on them.",
+        fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
+        "it shows some, sudo dmesg | grep -i nvswitch tells why the driver does not have them",
+        certainty="hint",
     ),
     Condition(
         id="cuinit.803",
@@ -234,8 +248,9 @@ TEXTS: tuple[Condition, ...] = (
             CUDA_SAYS + r"(?<!\d)unknown error",  # behind a line of a source CUDA had started
             r"CUDA: unknown error",
         ),
-        meaning="cuInit returns 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
-        "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
+        meaning="An unknown error (999) or a call of the system that failed (304): /dev/nvidia-uvm is missing or not "
+        "allowed, the memory module lost its state in a suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had "
+        "started.",
         fix="ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
         "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
         certainty="hint",
@@ -386,6 +401,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Failed to initialize NVML: (N/A|Unknown Error)",
             r"nvmlInit\w*.{0,30}Unknown Error",
         ),
+        weak=(r"\bnvml (vram )?init failure: 999\b",),
+        logged=True,
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
         fix="restart the container; to prevent it, pass the devices by CDI or with --device",
     ),
@@ -706,6 +723,7 @@ TEXTS: tuple[Condition, ...] = (
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
             r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
             r"unsatisfied condition: (cuda|driver|brand)",
+            r"unsupported CUDA version: driver [\d.]+ < image",
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
