@@ -42,7 +42,7 @@ STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
 # What a backend answers to a call that it does not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
-_NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows IOMMU and ACS; does NCCL_P2P_DISABLE=1 help?"
+_NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 
 
 def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
