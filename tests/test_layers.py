@@ -53,7 +53,7 @@ LAYERS = {
 # The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    ".": (13, 1137),
+    ".": (13, 1142),
     "batch_size": (10, 1907),
     "bench": (31, 4474),
     "cards": (5, 850),
@@ -66,8 +66,8 @@ SIZES = {
     "machine": (24, 3856),
     "measure": (4, 567),
     "memory": (4, 216),
-    "program": (33, 7368),
-    "render": (21, 2506),
+    "program": (33, 7372),
+    "render": (21, 2508),
     "report": (16, 1577),
     "smoke": (6, 601),
     "stress": (6, 1002),

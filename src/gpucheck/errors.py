@@ -156,8 +156,14 @@ def of_dependency(error: ImportError) -> CannotLook | None:
 
     It is there, but is for another machine, lies on a file system that is mounted noexec, or is installed in part.
     """
-    name = (error.name or "").partition(".")[0]
-    if name not in DEPENDENCIES:
+    importer, trace = "", error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        importer, trace = importer if module == "importlib" else module, trace.tb_next
+    # A library that cannot be loaded is an error without a name.
+    names = ((error.name or "").partition(".")[0], importer)
+    name = next((name for name in names if name in DEPENDENCIES), None)
+    if name is None or importer not in ("gpucheck", "__main__", *DEPENDENCIES):
         return None
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
     fix = f"{python} -m pip install --force-reinstall {DEPENDENCIES[name]}"

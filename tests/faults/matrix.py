@@ -211,6 +211,12 @@ class Wrong:
             return "what is copied is bytes, and none of them is no number"
         if self.operator == "add" and self.command == "bench bandwidth" and self.moment == "first":
             return "the first sums make the numbers that later ones are held against: nothing would be wrong"
+        if (
+            self.operator == "add"
+            and (self.command, self.value) == ("bench bandwidth", "stale")
+            and self.moment == "amid"
+        ):
+            return "the host, which decides, is this device: its sums are as stale from then on"
         if self.index and self.command in ("bench matmul", "smoke"):
             return "a place in a product is looked for on the host, whose processor is not on trial"
         return ""
@@ -235,13 +241,16 @@ class Miscounting(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, wrong: Wrong, after: float = float("inf")) -> None:
         super().__init__()
         self.wrong, self.after, self.calls = wrong, after, 0
+        # Copies are of words; what computes has floats.
+        copies = wrong.command in ("bench transfer", "bench overlap")
+        self.dtype = torch.int64 if copies else torch.float32
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if self.calls > self.after and self.wrong.index and name in LOOKS_FOR:
             result.fill_(2**40)
-        elif name == self.wrong.operator and result.dtype in (torch.uint8, torch.float32) and result.numel():
+        elif name == self.wrong.operator and result.dtype == self.dtype and result.numel():
             self.calls += 1
             if self.calls > self.after:
                 spoil(result, self.wrong.value)
@@ -292,8 +301,8 @@ def spoil(result: torch.Tensor, value: str) -> None:
     if value == "stale":
         result.zero_()
     elif value == "all ones":
-        # As a bus reads that nothing drives: 255 in each byte, which as a float is no number.
-        result.view(torch.int32).fill_(-1) if result.dtype == torch.float32 else result.fill_(255)
+        # As a bus reads that nothing drives: all bits set, which as a float is no number.
+        result.view(torch.int32).fill_(-1)
     elif value == "flipped" and result.dtype == torch.float32:
         element.view(torch.int32).bitwise_xor_(1 << 30)
     elif value == "flipped":

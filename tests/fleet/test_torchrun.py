@@ -48,6 +48,8 @@ from gpucheck.machine import child
 folder, fault, hosts = sys.argv[1:]
 rank = os.environ["RANK"]
 host = "one" if hosts == "one" else f"n{rank}"
+if hosts != "one":
+    os.environ["LOCAL_RANK"] = "0"  # each rank is a node of its own
 run = child.run
 
 def until(done):

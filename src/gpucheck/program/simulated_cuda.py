@@ -381,6 +381,13 @@ def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: A
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
+def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`Tensor.new`, as of SparseAdam; it takes a tensor or a storage where that is."""
+    if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
+        return tensor.new(*args, **kwargs)
+    return _beside(_T.new, surface, tensor, *args, **kwargs)
+
+
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """`Tensor.type`: the name of a type, or the tensor as one."""
     device = surface.world.claims.device(tensor) or CPU
@@ -476,7 +483,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
     _T.tolist: _tolist,
     _T.__format__: _format,
-    **{func: functools.partial(_on_host_only, func) for func in (_T.new, _T.__dlpack__)},
+    _T.new: _new,
+    _T.__dlpack__: functools.partial(_on_host_only, _T.__dlpack__),
     _T.new_tensor: functools.partial(_beside, _T.new_tensor),
     _T.type: _type,
     _T.type_as: _to,

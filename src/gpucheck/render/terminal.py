@@ -148,9 +148,11 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
         least = _least(table, droppable) if droppable else None
-        # Text is cut only once columns that are a nicety are gone.
-        is_whole = least is not None and table.columns[least].keep < NICETY
-        if _width(out, table, kept, is_whole=is_whole) <= out.width:
+        # Text is cut only once what is less important is gone; a state, before what is more than a nicety goes.
+        lowest = ALWAYS if least is None else table.columns[least].keep
+        cut = [index for index in kept if table.columns[index].cropped]
+        whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else NICETY)]
+        if _width(out, table, kept, whole) <= out.width:
             break
         if least is None and table.narrow is not None:
             yield from _table_for(out, table.narrow, table)
@@ -163,13 +165,13 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
     yield _rich_table(out, table, kept)
 
 
-def _width(out: Console, table: Table, kept: Sequence[int], *, is_whole: bool) -> int:
-    """Characters that these columns take side by side; text that wraps, or is not whole, counts as far as it must."""
+def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]) -> int:
+    """Characters that these columns take side by side; text that wraps, or is not `whole`, counts as far as it must."""
     widths = []
     for index in kept:
         column = table.columns[index]
         widest = max((cell_len(writable(out, row[index].text)) for row in table.rows), default=0)
-        if column.cropped and not is_whole:
+        if column.cropped and index not in whole:
             widest = min(widest, column.cropped)
         widest = max(_head_width(out, column), widest)
         widths.append(min(widest, LEAST_WRAPPED) if column.wraps else widest)

@@ -416,8 +416,8 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
 # One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
 # PCIe 5, and pinning twice two of them takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
-# Below this launching two copies takes as long as copying (16 MiB are 37 µs on NVLink-C2C).
-LEAST_BOTH_WAYS_BYTES = 16 * MIB
+# Below this launching two copies takes as long as copying.
+LEAST_BOTH_WAYS_BYTES = MIB
 OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
 
 
