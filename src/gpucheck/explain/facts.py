@@ -568,7 +568,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("dist.world_size",),
         "same_rank",
-        "a RANK of its own for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
+        "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
         "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
         title="two processes have the same rank",
         meaning="NCCL counts each rank once as it starts, and one came twice.",

@@ -180,7 +180,7 @@ TEXTS: tuple[Condition, ...] = (
             r"NVSwitch driver failed with error:? ?WARNING Nothing to do",
             r"fabric ?manager.{0,80}Nothing to do",
         ),
-        meaning="Only machines with NVSwitches (HGX, DGX) need it. Cards in PCIe slots and NVLink bridges do without, "
+        meaning="Only machines with NVSwitches (HGX, DGX) need it. GPUs in PCIe slots and NVLink bridges do without, "
         "and its failure has no effect on them.",
         fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
         "it shows some, sudo dmesg | grep -i nvswitch tells why the driver does not have them",
