@@ -8,7 +8,6 @@ from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
-_RUNTIME = "NVIDIA, CUDA Runtime API, cudaError_t"
 
 # Which wheels have which architectures: torch's release table, RELEASE.md in its repository.
 _ARCHITECTURES = (

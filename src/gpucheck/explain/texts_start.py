@@ -13,8 +13,6 @@ _DRIVER_DOWN = (
     "nvml.wsl",
     *("driver.open_module_needed", "driver.unsupported_card", "gpu.no_power", "gpu.no_address_space"),
 )
-_DRIVER = "NVIDIA, CUDA Driver API, CUresult"
-_NVML = "NVIDIA, NVML API reference, nvmlReturn_t"
 
 # What people type, and nothing beside it.
 _TYPED, _END = r"\A.{0,40}?\b", r"\b.{0,30}\Z"

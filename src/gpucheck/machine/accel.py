@@ -231,12 +231,6 @@ class Accel:
             for segment in torch.cuda.memory_snapshot()
         ]
 
-    def free_workspaces(self) -> None:
-        """Let cuBLAS give its workspaces back, which lie in torch's allocator; the next product makes them again."""
-        free = torch_private.find("torch._C._cuda_clearCublasWorkspaces")
-        if self.kind == "cuda" and free is not None:
-            free()
-
     def empty_cache(self) -> None:
         """Give the allocators' unused blocks back: the device's own, and pinned ones to the host."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:

@@ -124,7 +124,6 @@ _TABLE = (
     Private("torch.cuda.memory._dump_snapshot", ("trace",), "--memory-snapshot"),
     Private("torch.cuda._sleep", _DEVICE),
     Private("torch._C._host_emptyCache", _DEVICE),
-    Private("torch._C._cuda_clearCublasWorkspaces", _DEVICE),
     Private("torch._scaled_mm", _DEVICE, "float8"),
     Private("torch._int_mm", _DEVICE, "int8"),
     # -- the forecast of batch sizes

@@ -29,7 +29,7 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
-# The verdict says in which part of the steps `MOST` of the cost arises.
+# The costliest steps are those in which this share of the cost arises.
 MOST = 0.9
 # Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
 LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
@@ -82,8 +82,6 @@ class Verdict:
     # its group and place among those of the group.
     shares: Mapping[int, float] = field(default_factory=dict)
     where: tuple[str, int] | None = None
-    # In which part of the steps `MOST` of the cost arises: a rank that is seldom late may cost most.
-    cost_share: float = 0.0
     # The step from which on the rank is slower than before; None where it is compared with others.
     since: int | None = None
     # The rank is late in every n-th step; None where it is not.
@@ -148,9 +146,9 @@ def judge(table: Table) -> Verdict:
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        mean, most = statistics.fmean(cost), _most(cost) / len(steps)
+        mean = statistics.fmean(cost)
         every = seen.every if seen is not None and named == (regular,) else None
-        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most, every=every)
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
