@@ -22,9 +22,9 @@ class Command:
     `about` is its description, whose first sentence is its line in the overview, below `heading`. A `function` of
     gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
     work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
-    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. What never
-    `loads_torch` works in a folder that was removed too. `other_python` gives it `--python`: another Python runs it. A
-    group has only the rows of its `commands`.
+    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none; with
+    `one_device` it does not take `all`. What never `loads_torch` works in a folder that was removed too. `other_python`
+    gives it `--python`: another Python runs it. A group has only the rows of its `commands`.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Command:
     function: str = ""
     options: str = ""
     device: str | None = "auto"
+    one_device: bool = False
     loads_torch: bool = True
     other_python: bool = False
     beside: str = ""
@@ -190,6 +191,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.batch_size.command:command",
         "gpucheck.batch_size.options:FindBatchSizeOptions",
+        one_device=True,
         heading=_SPEED,
         examples=(
             "gpucheck find-batch-size models.py:make_gpt --input ids:1024:int64:0..50256",
@@ -420,7 +422,7 @@ def shared(row: Command) -> list[Option]:
     """Return what a command takes as others do, `--device` among it where it has a default."""
     if row.device is None:
         return [*declared(Common)]
-    text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
+    text = f"Device: auto, cpu, cuda, cuda:1, mps, xpu{'' if row.one_device else ', all'} or a UUID."
     python = "Run with another Python interpreter, and its torch."
     return [
         *([Option(python, field="python", name="--python", metavar="PATH")] if row.other_python else []),

@@ -168,6 +168,8 @@ def is_taken(line: Sequence[str]) -> bool:
                 typed[option.key] = list(typed[option.key] or ())
         if typed.get("device"):
             choose.check(typed["device"])
+            if row.one_device and typed["device"] == "all":
+                return False
         for kind in filter(None, (row.options, row.beside)):
             chosen: Any = read(resolve_name(kind), typed)
             if hasattr(chosen, "names"):  # what --only and --skip leave
