@@ -169,6 +169,27 @@ RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 0): ("cu118", "cu117"),
 }
 NEWEST = max(RELEASES)
+# By the beginning of the build: the architectures that all wheels of torch 1.8 to 1.13 have, by PyTorch's RELEASE.md.
+CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
+# The builds of releases before those in `RELEASES`, and the oldest and newest Python of releases from one on:
+# PyTorch's "previous versions" and RELEASE.md.
+BUILDS_OF_TORCH_1 = {
+    (1, 13): ("cu117", "cu116"),
+    (1, 12): ("cu116", "cu113", "cu102"),
+    (1, 11): ("cu115", "cu113", "cu102"),
+    (1, 10): ("cu113", "cu111", "cu102"),
+    (1, 9): ("cu111", "cu102"),
+    (1, 8): ("cu111", "cu102", "cu101"),
+}
+PYTHONS: tuple[tuple[Release, Release, Release], ...] = (
+    ((2, 9), (3, 10), (3, 14)),
+    ((2, 6), (3, 9), (3, 13)),
+    ((2, 5), (3, 9), (3, 12)),
+    ((2, 2), (3, 8), (3, 12)),
+    ((2, 0), (3, 8), (3, 11)),
+    ((1, 11), (3, 7), (3, 10)),
+    ((1, 8), (3, 6), (3, 9)),
+)
 
 
 def number(capability: str) -> int | None:

@@ -68,7 +68,8 @@ class Facts:
         wanted = [value for value in map(fixes.number, self.capabilities) if value is not None]
         codes = self.architectures
         if not codes and (release := fixes.release_of(self.torch)) is not None and self.build.startswith("cu"):
-            built = fixes.BUILDS[self.build][0] if self.build in fixes.BUILDS else _OF_TORCH_1.get(self.build[:4], ())
+            published = fixes.BUILDS.get(self.build)
+            built = published[0] if published else fixes.CODE_OF_TORCH_1.get(self.build[:4], ())
             # Some of the older wheels have code for GPUs before these too.
             codes = tuple(f"sm_{code}" for code in built if release >= (2, 7) or min(wanted, default=0) >= 50)
         if not wanted or not codes:
@@ -85,28 +86,6 @@ class Facts:
         """Return the value that TORCH_CUDA_ARCH_LIST needs."""
         return ";".join(self.capabilities)
 
-
-# By the beginning of the build: the architectures that all wheels of torch 1.8 to 1.13 have, by PyTorch's RELEASE.md.
-_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
-# The builds of releases before those in `fixes.RELEASES`, and the oldest and newest Python of releases from one on:
-# PyTorch's "previous versions" and RELEASE.md.
-_BUILDS_OF_TORCH_1 = {
-    (1, 13): ("cu117", "cu116"),
-    (1, 12): ("cu116", "cu113", "cu102"),
-    (1, 11): ("cu115", "cu113", "cu102"),
-    (1, 10): ("cu113", "cu111", "cu102"),
-    (1, 9): ("cu111", "cu102"),
-    (1, 8): ("cu111", "cu102", "cu101"),
-}
-_PYTHONS: tuple[tuple[fixes.Release, fixes.Release, fixes.Release], ...] = (
-    ((2, 9), (3, 10), (3, 14)),
-    ((2, 6), (3, 9), (3, 13)),
-    ((2, 5), (3, 9), (3, 12)),
-    ((2, 2), (3, 8), (3, 12)),
-    ((2, 0), (3, 8), (3, 11)),
-    ((1, 11), (3, 7), (3, 10)),
-    ((1, 8), (3, 6), (3, 9)),
-)
 
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
 # Not what somebody is told to install.
@@ -444,10 +423,10 @@ def _pip(facts: Facts) -> str:
     release = fixes.release_of(facts.asked + ".0" * (facts.asked.count(".") < 2))
     if release is None:
         return ""
-    low, high = next((pythons for since, *pythons in _PYTHONS if release >= since), [None, None])
+    low, high = next((pythons for since, *pythons in fixes.PYTHONS if release >= since), [None, None])
     range_ = f"{_dotted(low)} to {_dotted(high)}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
-    builds = fixes.RELEASES.get(release) or _BUILDS_OF_TORCH_1.get(release, ())
+    builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
     is_new = bool(python and high and python > high) or (
         not python and bool(facts.listed) and release < facts.listed[0]
     )
