@@ -355,7 +355,8 @@ class Schedule:
         need = both if attempt.purpose == "search" else self.again
         if TIME_RESERVE * self.needed_s(attempt.size, need) <= self.left:
             return attempt
-        # What has passed keeps its time. The second size shows how time grows, later ones are confirmed at once.
+        # The size that passed keeps the time of its confirmation. The second size shows how time grows; later ones are
+        # confirmed at once.
         self.is_short, purpose, left = True, attempt.purpose, self.left
         if len(self._timed()) > 1:
             need, purpose, left = self.again, "confirm", left - self._kept_s(best)

@@ -337,8 +337,8 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    # What was free before this process had a context, where that is known: the context then counts. A reading from
-    # elsewhere that is lower than what is free now is another device's, or stale.
+    # The memory that was free before this process had a context, if known, so that the context counts. A lower reading
+    # than now is stale, or of another device.
     free = max(setup.free_before or 0, free_at_open)
     budget = on_device(setup.limit, free, total, shared=setup.shared)
     facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}

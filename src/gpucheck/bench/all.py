@@ -18,7 +18,7 @@ from gpucheck.report.finding import of_error
 # For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
 # accelerator: about what the benchmarks take by themselves.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
-# What buffers may take of the host's free memory; with torch and results it is about a quarter.
+# Share of the host's free memory for buffers; with torch and results the process takes about a quarter.
 HOST_SHARE = 0.2
 CPU = ("cpu",)
 

@@ -65,9 +65,9 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # Below this a comparison of two times gains nothing: they differ by more from process to process.
 PRECISION = 0.02
-# One window may be a hiccup, and which of two was cannot be told.
+# One window may be a hiccup; of two windows nobody knows which one was.
 FEWEST_ROUNDS = 3
-# Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
+# An unknown call is timed so many times, and the shortest time counts: a hiccup only makes it longer.
 TRIES = 2
 ON_THE_HOST = "the device had nothing to do in these windows"
 
@@ -222,7 +222,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
 def _filling(
     timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], counts: Sequence[int], number: int
 ) -> list[list[Span]]:
-    """Fill the buffers, let both lanes copy so many windows, and return those of each while the other copied.
+    """Fill the buffers, let each lane copy `counts` windows, and return the windows during which the other copied.
 
     Both are enqueued in turn: a device with one engine for all copies then shows each lane at half its rate.
     """
@@ -353,7 +353,7 @@ def main() -> int:
 TOGETHER = "transfer.together"
 # The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
 WINDOW_S = 0.02
-# What a child may begin later than another: eight wake at once.
+# The most by which a child may begin later than another: eight wake at once.
 LATEST_S = 0.2
 # The link wakes, and it is known how many copies make up a window.
 WARM_UP_S = 0.2

@@ -178,7 +178,7 @@ class Repeated:
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _expected(self, rows: int) -> tuple[torch.Tensor, reference.Wanted]:
-        """Return what so many rows of a period must hold: on the device, and by any of their elements on the host."""
+        """Return the right results of the first `rows` rows: on the device, and any elements of them on the host."""
         there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
         if self.operation == "read":
             return _sums(there[0]), lambda begin, end: _sums(here[0][begin:end])

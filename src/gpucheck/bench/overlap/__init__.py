@@ -20,7 +20,7 @@ from gpucheck.units import MIB
 
 # Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
 SMALLEST_SIZE, GRAIN = MIB, 64
-# What buffers may take of the host's memory that is left.
+# Share of the host's free memory for buffers.
 HOST_SHARE = 0.25
 
 

@@ -26,7 +26,7 @@ PARTS = {
 LARGEST_SIZE = 2**45
 # Pages and DMA engines like multiples of this; all usual sizes are.
 GRAIN = 64
-# What buffers may take of the host's memory that is left, so that the machine keeps working.
+# Share of the host's free memory for buffers: the machine keeps working.
 HOST_SHARE = 0.5
 
 
