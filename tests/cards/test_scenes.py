@@ -99,6 +99,8 @@ SCENES: dict[str, tuple[str, ...]] = {
     "devices.low_clock warn sudo nvidia-smi -i 0000:12:00.0 --reset-memory-clocks": ("2.memory_clock=405",),
     "devices.low_clock warn sudo nvidia-smi -i 0000:10:00.0 --reset-gpu-clocks": (
         "ALONE sm_clock=1000 default_clock=1590 application_clock=1590 clock_reasons=2",
+    ),
+    "devices.low_clock warn nvidia-smi -q -d CLOCK,PERFORMANCE": (
         "ALONE capability=61 sm_clock=1000 default_clock=1590",
     ),
     "devices.clock_setting warn sudo nvidia-smi -i 0000:10:00.0 --reset-applications-clocks": (

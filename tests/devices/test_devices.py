@@ -134,14 +134,14 @@ def test_a_card_that_cannot_be_used_has_its_own_cause_and_is_named_by_eliminatio
     assert (finding.fix or "").startswith(fix)
 
 
-def test_the_health_of_a_card_that_answers_errors_is_unknown() -> None:
+def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> None:
     def told(reason: str, **kept: object) -> list[tuple[str, str]]:
         names = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
         unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
         return [(item.id, item.verdict) for item in not_passed(replace(with_card(**kept), unknown=unknown))]
 
     error, unsupported = "NVML returns: unknown error", "not supported by this device or driver"
-    assert told(error) == [("devices.unread", "inconclusive")]
+    assert told(error) == [("devices.answers", "fail")]
     assert told(unsupported) == told("no permission") == []
     # One that still tells something is there; what it did not tell is said.
     assert told(error, power_w=80.0) == [("devices.unread", "inconclusive")]

@@ -220,6 +220,8 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
+# What any working card tells of itself, as far as it is supported there.
+LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
@@ -231,6 +233,9 @@ def answers(device: Device, facts: Facts) -> Said | None:
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
         return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({state})", HUNG)
+    if (silent := _silent(device, facts)) is not None:
+        message = f"NVML reads neither temperature, power, clock nor load ({silent})"
+        return _dead(device, facts, "not answering", message, HUNG)
     was_read = device.nvml_index is not None and device.uuid is not None and not is_not_read(device)
     return Said("pass", "NVML answers") if was_read else None
 
@@ -254,6 +259,18 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
 def is_not_read(device: Device) -> bool:
     """Return whether NVML's reading ended before this card, for a cause that is not its own."""
     return (device.state or "").startswith(NOT_READ)
+
+
+def _silent(device: Device, facts: Facts) -> str | None:
+    """Why nothing at all is read of a card that has its name still; None where something is, or nothing has to be."""
+    if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
+        return None
+    own = pointer(device, facts)
+    reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
+    failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
+    # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
+    others = [reason for reason in reasons if reason not in failed and applies(reason)]
+    return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
 def _identity(device: Device, facts: Facts) -> str:

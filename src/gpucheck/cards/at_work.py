@@ -68,10 +68,10 @@ MINUTES_OF_A_DAY = 24 * 60
 # failure.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
 RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
-# The clocks that can be set, and what ends a lock, which NVML does not tell.
+# The clocks that can be set, and what ends a lock, which NVML does not tell, from which architecture on.
 _CLOCKS = (
-    ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
-    ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
+    ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks", (7, 0)),
+    ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks", (8, 0)),
 )
 _RESEAT = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
 
@@ -267,7 +267,7 @@ def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
 
 def _held_by_applications(device: Device) -> dict[str, float]:
     """The clocks that stand at application clocks below their default, and the share that this costs."""
-    clocks = {name: _application_clock(device, clock) for name, clock, _ in _CLOCKS}
+    clocks = {name: _application_clock(device, clock) for name, clock, *_ in _CLOCKS}
     return {name: 1 - share for name, (share, stands) in clocks.items() if stands and share and share < AT_HIGHEST}
 
 
@@ -302,23 +302,26 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     low: list[tuple[str, str, str]] = []
-    for name, clock, unlock in _CLOCKS:
+    architecture = tuple(map(int, (device.compute_capability or "99.0").split(".")))
+    for name, clock, unlock, since in _CLOCKS:
         now, most = getattr(device, clock), getattr(device, f"max_{clock}")
         reference = _reference(device, clock, facts)
         if now is None or reference is None or _application_clock(device, clock)[1]:
             continue
         if now <= (1 - COSTLY) * reference[0]:
             title = f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz"
-            low.append((title, reference[1], unlock))
+            low.append((title, reference[1], unlock if architecture >= since else ""))
     if not low:
         # A boost that many never reach: without sisters and a default nobody knows what is usual.
         alone = _reference(device, "sm_clock_hz", facts) is None and not _application_clock(device, "sm_clock_hz")[1]
         is_low = alone and cost(device) > 1 - LOW_CLOCK
         return _said(device, "info", _clock(device), _busy(device), why) if is_low else None
     titles, besides, unlocks = zip(*low, strict=True)
-    why += ": it may be locked, which NVML cannot read"
+    why += ": it may be locked, which NVML cannot read" if any(unlocks) else ""
     parts = (", ".join(titles[1:]), *dict.fromkeys(besides), _busy(device), _power(device), why)
-    return _said(device, "warn", titles[0], *parts, fix="; ".join(unlocks))
+    return _said(
+        device, "warn", titles[0], *parts, fix="; ".join(filter(None, unlocks)) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
+    )
 
 
 def _is_wholly_busy(device: Device) -> bool:
