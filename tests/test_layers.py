@@ -54,9 +54,9 @@ LAYERS = {
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
     ".": (13, 1142),
-    "batch_size": (10, 1907),
+    "batch_size": (10, 1915),
     "bench": (31, 4474),
-    "cards": (5, 850),
+    "cards": (5, 863),
     "cli": (14, 1566),
     "compare": (2, 243),
     "devices": (3, 254),

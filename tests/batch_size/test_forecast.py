@@ -191,3 +191,15 @@ def test_the_time_budget_to_try_next_is_above_the_one_given_and_what_was_spent(
     times = schedule(clock, whole)
     clock.now += spent
     assert times.more() == pytest.approx(4 * max(whole, spent))
+
+
+def test_a_search_that_closed_within_its_tolerance_says_so_whatever_time_is_left(clock: Clock) -> None:
+    """Time is the reason only where more of it would have changed the answer."""
+    for failed, limited_by in ((1015, "out-of-memory"), (1200, "time")):
+        made, setup = asked()
+        with Clocked(setup) as runner:
+            seeking = Loop(made, Recorder(), Facts(), runner, BUDGET, clock.now)
+            seeking.history.take(replace(TIMED, batch_size=1000, purpose="confirm"))
+            seeking.history.take(TrialResult(batch_size=failed, purpose="search", outcome="out-of-memory"))
+            seeking._search()
+        assert seeking.history.limited_by == limited_by

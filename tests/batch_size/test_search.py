@@ -11,7 +11,7 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import CAREFUL_SIZE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
+from gpucheck.batch_size.search import CAREFUL_SIZE, DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome
 from gpucheck.units import MIB
 
@@ -398,3 +398,15 @@ def test_an_answer_that_ran_because_the_cache_was_emptied_needs_the_next_smaller
     assert search.next() is None
     search.trials[-2:] = [replace(answer, allocation_retries=0)]  # it had room: so has a smaller one
     assert search.next() is None
+
+
+def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
+    def is_narrow(failed: int, *more: TrialResult, tolerance: float = DEFAULT_TOLERANCE) -> bool:
+        trials = [tried(1000, "fits"), tried(failed, "out-of-memory"), *more]
+        return Search(budget_bytes=None, trials=trials, tolerance=tolerance).within_tolerance
+
+    confirmed = replace(tried(1000, "fits"), purpose="confirm")
+    assert not is_narrow(1015)
+    assert is_narrow(1015, confirmed)
+    assert not is_narrow(1030, confirmed)
+    assert not is_narrow(1002, confirmed, tolerance=0.0)

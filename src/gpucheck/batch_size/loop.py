@@ -102,13 +102,16 @@ class Loop:
                 self._stop(self.history.stopped)
             if self.history.limited_by is not None:
                 return
-        closed = self.search.limited_by
+        closed, failing = self.search.limited_by, self.search.first_failing
         if closed == "safety" and self.time.is_short:  # there a confirmation ends the search, wherever it is
             closed = None
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
+        limited_by = closed if attempt is None and closed is not None else "time"
+        if limited_by == "time" and self.search.within_tolerance and failing is not None:
+            limited_by = failing.outcome  # more time would narrow what is narrow enough
         self.history.more_time_s = self.time.more()
-        self.history.end(closed if attempt is None and closed is not None else "time")
+        self.history.end(limited_by)
 
     def _next(self) -> Attempt | None:
         """The next trial that there is time for; None where the search is over, or the time."""

@@ -137,6 +137,14 @@ class Search:
         return "trials" if self._exhausted(best) else None
 
     @property
+    def within_tolerance(self) -> bool:
+        """Return whether the best was confirmed and what failed lies no further above it than one tolerance."""
+        best, failing = self.best, self.first_failing
+        if best is None or failing is None or not self.confirmed:
+            return False
+        return failing.batch_size - best.batch_size <= self.step(best.batch_size)
+
+    @property
     def likely_largest(self) -> int | None:
         """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
 
