@@ -599,6 +599,8 @@ def told(*cards: Device) -> list[tuple[str, str, str]]:
     [
         (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
         (card, {"sm_clock_hz": 1.58e9}, "devices.low_clock", "clock 1580 of 1980 MHz"),
+        # A saved report may say anything.
+        (card, {"sm_clock_hz": 1.58e9, "compute_capability": "sm_90"}, "devices.low_clock", "clock 1580 of 1980 MHz"),
         (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "18 NVLinks absent"),
         (card, {"power_limit_w": 600.0}, "devices.power_limit", "power limit 600 W"),
         (resting, {"power_limit_w": 500.0, "power_limit_default_w": None}, "devices.power_limit", "power limit 500 W"),

@@ -145,6 +145,12 @@ def test_an_answer_that_cannot_be_true_is_none(fake_driver: Fake, script: str, f
     assert row.unknown[field].startswith("NVML's answer makes no sense")
 
 
+@pytest.mark.parametrize("answer", [(True, 0), (9, True), (9.0, 0), (0, 0), (9, 10)])
+def test_a_compute_capability_is_two_small_whole_numbers(answer: tuple[int, int]) -> None:
+    with pytest.raises(ValueError):
+        nvml_fields.capability(answer)
+
+
 def test_a_count_of_devices_that_cannot_be_true_is_no_count(fake_driver: Fake) -> None:
     fake_driver("nvml.count=4000000000\n")
     reading = read()

@@ -7,6 +7,7 @@ clock reason counts if both have it, and counters tell what happened in between.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from gpucheck import links, units
@@ -302,7 +303,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     low: list[tuple[str, str, str]] = []
-    architecture = tuple(map(int, (device.compute_capability or "99.0").split(".")))
+    architecture = tuple(map(int, re.findall(r"\d+", device.compute_capability or "99")))
     for name, clock, unlock, since in _CLOCKS:
         now, most = getattr(device, clock), getattr(device, f"max_{clock}")
         reference = _reference(device, clock, facts)

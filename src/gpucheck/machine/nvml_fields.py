@@ -223,7 +223,7 @@ def celsius(value: float) -> float:
 
 def capability(value: tuple[int, int]) -> str:
     major, minor = value
-    if not (0 < major < 100 and 0 <= minor < 10):
+    if not (whole(major, 1, 99) and whole(minor, 0, 9)):
         raise ValueError(value)
     return f"{major}.{minor}"
 
