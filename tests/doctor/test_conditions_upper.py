@@ -111,6 +111,7 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:0 is nvidia-smi's 1 (NVIDIA A100); cuda:1 is nvidia-smi's 0 (NVIDIA T4)",
     ),
     ("devices.cuda_shows_fewer", with_cards(*HIDDEN), "NVML lists 2, but CUDA shows 0, without a mask"),
+    ("devices.cuda_shows_fewer", with_torch(count=4, kernels=()), "device_count() is 4, but CUDA shows 2"),
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
@@ -195,6 +196,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_torch(missing_files={"nvidia-cudnn-cu13==9.13.0.50": ["/x/libcudnn_cnn.so.9"]}),
         "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu13==9.13.0.50",
     ),
+    (
+        "torch.missing_libraries",
+        with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
+        "requires nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
+    ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1; loaded is 2.11.0+cu130"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
@@ -232,6 +238,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "cuda:0 (NVIDIA H200) is sm_61; torch 2.11.0+cu130 has code for sm_75",
     ),
     (
+        "architecture.missing",
+        of_capability("12.0", KernelRun("cuda:0"), architectures=("sm_90", "compute_90")),
+        "is sm_120; torch 2.11.0+cu130 has sm_90, compute_90",
+    ),
+    (
         "run.kernel_failed",
         with_torch(kernels=(KernelRun("cuda:0", "OutOfMemoryError: CUDA out of memory."),)),
         "cuda:0: OutOfMemoryError",
@@ -244,6 +255,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "environment.launch_blocking",
         with_variables(CUDA_LAUNCH_BLOCKING="1"),
         "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel",
+    ),
+    (
+        "environment.launch_blocking",
+        replace(HEALTHY, variables=frozenset(("CUDA_PROFILE", "CUDA_INJECTION64_PATH"))),
+        "set here: CUDA_INJECTION64_PATH, CUDA_PROFILE",
     ),
     ("environment.small_shm", with_stack(with_host(container="docker"), shm_bytes=64 * 2**20), "/dev/shm has 64 MiB"),
     (
@@ -394,6 +410,8 @@ def test_an_order_that_was_asked_for_is_no_finding() -> None:
 
 
 def test_fewer_gpus_than_nvml_lists_are_a_warning_where_torch_works_all_the_same() -> None:
+    counted = judged("devices.cuda_shows_fewer", with_torch(count=4))
+    assert counted is not None and counted.verdict == "warn"
     fewer = judged("devices.cuda_shows_fewer", with_cards(CARDS[0], HIDDEN[1]))
     assert fewer is not None and fewer.verdict == "warn"
 

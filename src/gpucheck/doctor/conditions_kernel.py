@@ -420,6 +420,23 @@ def _order(evidence: Evidence) -> Seen | None:
     return Seen("; ".join(rows), {"nvml_indices_in_cuda_order": order})
 
 
+def _count(evidence: Evidence) -> Seen | None:
+    """Other numbers of GPUs by NVML and by CUDA, or by torch's own count, which reads the mask in its own way."""
+    by_driver = found("devices.cuda_shows_fewer")(evidence)
+    count, shown = evidence.probe.count or 0, len(_shown(evidence))
+    # A torch that sees none has a reason of its own.
+    if by_driver or count in (0, shown) or evidence.probe.cuda is None or evidence.driver.cuinit_code != 0:
+        return by_driver
+    return Seen(
+        f"torch.cuda.device_count() is {count}, but CUDA shows {shown}",
+        {"torch": count, "cuda": shown},
+        fix=f"export {MASK} with numbers, or with one MIG instance's UUID",
+        certainty="proof",
+        verdict="warn" if evidence.torch_works else None,
+        title="torch and CUDA count different devices",
+    )
+
+
 def _not_listed(evidence: Evidence) -> Seen | None:
     """Where the driver lists none at all, another condition says so."""
     return found("devices.unlisted")(evidence) if _listed(evidence) else None
@@ -461,7 +478,7 @@ MASKS: tuple[Condition, ...] = (
         title="NVML lists GPUs that CUDA does not show",
         meaning="CUDA cannot open it: no device node, no permission, exclusive use by another, or a fault.",
         fix=WHY_NOT_SHOWN,
-        judge=found("devices.cuda_shows_fewer"),
+        judge=_count,
     ),
     Condition(
         id="devices.unlisted",
@@ -479,11 +496,18 @@ MASKS: tuple[Condition, ...] = (
 SMALL_SHM_BYTES = 2**30
 
 
-def _launch_blocking(evidence: Evidence) -> Seen | None:
-    value = evidence.value("CUDA_LAUNCH_BLOCKING")
-    if value in (None, "", "0") or not evidence.is_nvidia_here:
+# Variables by which a debugger or a profiler loads its code into every process that uses CUDA.
+TOOLS = ("CUDA_INJECTION64_PATH", "NSIGHT_CUDA_DEBUGGER", "CUDA_PROFILE", "COMPUTE_PROFILE")
+
+
+def _for_debugging(evidence: Evidence) -> Seen | None:
+    value, tools = evidence.value("CUDA_LAUNCH_BLOCKING"), [name for name in TOOLS if name in evidence.variables]
+    if not evidence.is_nvidia_here:
         return None
-    return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
+    if value not in (None, "", "0"):
+        return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
+    title = "variables of a debugger or a profiler are set"
+    return Seen(f"set here: {', '.join(tools)}", fix=f"unset {' '.join(tools)}", title=title) if tools else None
 
 
 def _small_shm(evidence: Evidence) -> Seen | None:
@@ -502,7 +526,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
         meaning="It is for debugging: host and device no longer work at the same time, and everything is slower.",
         fix="unset CUDA_LAUNCH_BLOCKING",
-        judge=_launch_blocking,
+        judge=_for_debugging,
     ),
     Condition(
         id="environment.small_shm",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpucheck.cards import at_rest
 from gpucheck.cards.checks import IN_PROGRESS, WAIT, fabric_state
 from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, answered, by_answer, on
@@ -106,7 +107,11 @@ def _other(evidence: Evidence) -> Seen | None:
         999: any(node.error for node in nodes),
         BLOCKED: bool(evidence.host.wsl),
     }
-    return None if explained.get(driver.nvml_code, driver.nvml_code in EXPLAINED) else _said(evidence)
+    if explained.get(driver.nvml_code, driver.nvml_code in EXPLAINED):
+        return None
+    # The title and the fix of a GPU that answers so itself.
+    title, _, fix = at_rest.DEAD["no interrupts"] if driver.nvml_code == 11 else (None, "", None)
+    return replace(_said(evidence), title=title and f"GPU {title}", fix=fix)
 
 
 def _held(cards: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:

@@ -385,11 +385,21 @@ def _foreign(evidence: Evidence) -> Seen | None:
 
 
 def _missing_libraries(evidence: Evidence) -> Seen | None:
-    """Files that a package recorded and that are gone, and parts of cuDNN that the loader will not find."""
+    """Files that a package recorded and that are gone, parts of cuDNN that the loader will not find, and packages of
+    CUDA's libraries in another version than torch requires."""
     probe = evidence.probe
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
+    if probe.unmet and not names and not parts:
+        said = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
+        return Seen(
+            f"torch {torch_version(evidence)} requires {', '.join(said)}",
+            {"unmet": dict(probe.unmet)},
+            fixes.packages_again(evidence, probe.unmet),
+            "strong",
+            title="CUDA packages do not match what torch requires",
+        )
     # An import error that names one of them is reported instead. Any other error may follow from the missing library.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
@@ -510,9 +520,16 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
 
 
 def _no_code(evidence: Evidence) -> Seen | None:
+    """Devices that torch has no code for; a warning where it has code that the driver has to compile."""
     probe, without = evidence.probe, _without_code(evidence)
     if not without:
-        return None
+        names = probe.architectures or ()
+        by_ptx = _uncovered(evidence, [name for name in names if name.startswith("sm_")])
+        by_ptx = {device: value for device, value in by_ptx.items() if device not in _uncovered(evidence, names)}
+        said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in by_ptx.items())
+        title = "torch has only PTX for this GPU: the first use compiles kernels for minutes"
+        seen = Seen(f"{said}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
+        return seen if by_ptx else None
     known = [int(digits) for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
     dropped = all(value < min(known, default=0) for value in without.values())
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
