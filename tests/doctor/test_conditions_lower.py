@@ -295,7 +295,9 @@ def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) ->
 def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
     named = {code for value in CONDITIONS.values() for code in getattr(value, answers)}
     answer = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
-    assert (seen(refused, nvml(11)) or Seen("")).title == ("GPU interrupts do not arrive" if answers == "nvml" else None)
+    assert (seen(refused, nvml(11)) or Seen("")).title == (
+        "GPU interrupts do not arrive" if answers == "nvml" else None
+    )
     # These have a usual cause, and none that is visible here.
     unexplained = {4, 9, 17, 999} if answers == "nvml" else set()
     assert answer == set(range(1, 1000)) - named | unexplained
