@@ -24,11 +24,11 @@ from gpucheck.machine import child, child_protocol, choose, installed_torch, inv
 from gpucheck.machine.choose import Usable
 from gpucheck.machine.driver_reads import ANSWER_S
 from gpucheck.machine.host import held_bytes
-from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
+from gpucheck.machine.stack import TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.naming import few
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
-from gpucheck.report.facts import Device, Facts, TorchBuild
+from gpucheck.report.facts import Device, TorchBuild
 from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
@@ -107,9 +107,17 @@ def read(
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
         asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
-            facts, seen = _around(options.root, cut, machine)
+            with machine:
+                facts = machine.read()
+            driver = facts.driver
+            if driver is not None and driver.cuinit_code is None and driver.is_hung:
+                # What torch waits for does not come. One that hangs at a device may let torch use another.
+                cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
+            running = facts.host.release if facts.host is not None else None
+            # After the libraries were asked: a program of root's makes the nodes by asking.
+            below = stack.read(options.root, os.environ.get("LD_LIBRARY_PATH", ""), running)
             if late is not None:
-                started_s = (facts.driver.nvml_start_s if facts.driver is not None else None) or 0.0
+                started_s = (driver.nvml_start_s if driver is not None else None) or 0.0
                 more_s = started_s if started_s > ANSWER_S else 0.0
                 cut.after(max(late[0] + more_s - time.monotonic(), 0.0), late[1])
             probe = _answer(asked, options.python)
@@ -119,7 +127,7 @@ def read(
         facts = replace(facts, torch=installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild())
         # Another environment than the active one was asked for.
         probe = replace(probe, active_elsewhere=None)
-    return Evidence(facts, seen, probe, frozenset(os.environ))
+    return Evidence(facts, below, probe, frozenset(os.environ))
 
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
@@ -133,18 +141,6 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     raise stack.unfit(python, "doctor", OLDEST, probe.unstarted) or UsageError(
         f"--python {python} cannot run the probe", probe.error or "it printed nothing", "give another Python"
     )
-
-
-def _around(root: Path, cut: child.Cut, machine: inventory.Inventory) -> tuple[Facts, Stack]:
-    with machine:
-        facts = machine.read()
-    driver = facts.driver
-    if driver is not None and driver.cuinit_code is None and driver.is_hung:
-        # What torch waits for does not come. One that answers and hangs at a device may let torch use another.
-        cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
-    running = facts.host.release if facts.host is not None else None
-    # After the libraries were asked: a program of root's makes the nodes by asking.
-    return facts, stack.read(root, os.environ.get("LD_LIBRARY_PATH", ""), running)
 
 
 def healthy(evidence: Evidence, *, everything: bool) -> Finding:

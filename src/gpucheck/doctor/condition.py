@@ -89,6 +89,11 @@ class Evidence:
         return any(run.error is None for run in self.probe.kernels)
 
     @property
+    def served_cuda(self) -> str | None:
+        """Return the newest CUDA that the driver serves, by libcuda itself where it answered."""
+        return self.driver.libcuda_version or self.driver.cuda_version
+
+    @property
     def torch_limit(self) -> str:
         """Return how long torch was waited for, in words, and what gives it longer."""
         limit = self.probe.limit_s

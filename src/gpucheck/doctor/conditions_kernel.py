@@ -14,16 +14,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Judge, Seen, found, o
 from gpucheck.machine.choose import MASK, Reading, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
-from gpucheck.machine.kernel_driver import (
-    FALLEN,
-    NO_GSP,
-    NO_POWER,
-    NO_ROOM,
-    NOT_STARTED,
-    OPEN_NEEDED,
-    UNSUPPORTED,
-    PciDevice,
-)
+from gpucheck.machine.kernel_driver import FALLEN, NO_GSP, NO_POWER, NO_ROOM, NOT_STARTED, OPEN_NEEDED, UNSUPPORTED
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
@@ -39,21 +30,27 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
 
     One answer, so that one fault is never told twice.
     """
-    loaded, stack, gpus = evidence.driver.kernel_module_loaded, evidence.stack, evidence.gpus
-    if loaded is None and evidence.driver.nvml_code == 9:
-        loaded = False
+    driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
+    loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
     # A sandbox may pass on the driver's calls and hide its module.
-    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
+    if evidence.cuda_works or driver.nvml_code == 0 or not gpus:
         return None
-    holders = {gpu.driver for gpu in gpus}
-    if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
-        return "driver.nouveau", _held(gpus)
-    if holders <= set(FOR_GUESTS):
-        return "driver.passed_through", _held(gpus)
+    addresses, drivers = [gpu.address for gpu in gpus], {gpu.driver for gpu in gpus}
+    holder = next((gpu.driver for gpu in gpus if gpu.driver is not None), None)
+    held = Seen(f"{holder} drives {', '.join(addresses)}", {gpu.address: gpu.driver for gpu in gpus})
+    if drivers == {"nouveau"} or (drivers == {"nouveau", None} and not loaded):
+        return "driver.nouveau", held
+    if drivers <= set(FOR_GUESTS):
+        return "driver.passed_through", held
     if loaded is not False:
         return None
+
+    def on_the_bus(more: str) -> Seen:
+        known = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+        return Seen(f"{', '.join(addresses)} on the PCI bus; {more}", {"pci_addresses": addresses, **known})
+
     if evidence.in_container:
-        return "container.host_driver", _on_the_bus(evidence, "the host's kernel has not loaded it")
+        return "container.host_driver", on_the_bus("the host's kernel has not loaded it")
     if rejected := evidence.logged(REJECTED):
         seen = {"log": rejected, "secure_boot": stack.secure_boot}
         return "driver.signature_rejected", Seen(rejected[-1], seen)
@@ -69,30 +66,11 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
         title = "NVIDIA's module is not loaded, and Secure Boot is on"
         return "driver.signature_rejected", Seen(said, {"secure_boot": True}, certainty="hint", title=title)
     if stack.built_for:
-        return "driver.not_loaded", _on_the_bus(
-            evidence, f"the module is not loaded, and its file is for {stack.running}"
-        )
+        return "driver.not_loaded", on_the_bus(f"the module is not loaded, and its file is for {stack.running}")
     if stack.built_for is None and (stack.libraries or stack.path_libraries):
-        said = "the module is not loaded, and its libraries are installed"
-        return "driver.not_loaded", _on_the_bus(evidence, said)
+        return "driver.not_loaded", on_the_bus("the module is not loaded, and its libraries are installed")
     no_file = "none of its libraries is installed" if stack.built_for is None else "no kernel on this disk has its file"
-    return "driver.not_installed", _on_the_bus(evidence, f"NVIDIA's module is not loaded, and {no_file}")
-
-
-def addresses(gpus: tuple[PciDevice, ...]) -> str:
-    """Where the cards sit on the PCI bus, in one line."""
-    return ", ".join(gpu.address for gpu in gpus)
-
-
-def _held(gpus: tuple[PciDevice, ...]) -> Seen:
-    driver = next(gpu.driver for gpu in gpus if gpu.driver is not None)
-    return Seen(f"{driver} drives {addresses(gpus)}", {gpu.address: gpu.driver for gpu in gpus})
-
-
-def _on_the_bus(evidence: Evidence, more: str) -> Seen:
-    driver, where = evidence.driver, [gpu.address for gpu in evidence.gpus]
-    details = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
-    return Seen(f"{addresses(evidence.gpus)} on the PCI bus; {more}", {"pci_addresses": where, **details})
+    return "driver.not_installed", on_the_bus(f"NVIDIA's module is not loaded, and {no_file}")
 
 
 # -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
@@ -124,8 +102,8 @@ def _logged(pattern: str) -> Judge:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     lines = evidence.logged(FALLEN)
-    gone = card.addresses_not_listed(evidence.facts) if lines and not evidence.in_container else []
-    lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
+    gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
+    lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
     if not lines or not (gone or lost or _none_comes_up(evidence)):
         return None
     # The other cards go on: nothing above is broken for them.
@@ -156,7 +134,8 @@ def _open_needed(evidence: Evidence) -> Seen | None:
     new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
-    said = f"{addresses(tuple(new))} is Blackwell or newer, and the loaded module is the proprietary one"
+    where = ", ".join(gpu.address for gpu in new)
+    said = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
     details = {"devices": [gpu.device for gpu in new], "kernel_module_open": False}
     return Seen(said, details, fix if branch else None)
 
@@ -307,9 +286,8 @@ KERNEL = on(
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
-    if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
-        return None
-    return Seen(f"the kernel log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
+    error = evidence.stack.log_error if evidence.stack.log is None and evidence.is_nvidia_here else None
+    return None if error is None else Seen(f"the kernel log cannot be read: {error}", {"error": error})
 
 
 LOG: tuple[Condition, ...] = (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
-from gpucheck.machine.stack import KernelRun, TorchProbe
+from gpucheck.machine.stack import TorchProbe
 from gpucheck.naming import few
 
 # The probe says a crash as the signal's name.
@@ -57,7 +57,7 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
         return fixes.JETSON
     requirement, tag = fixes.choose(
         capabilities,
-        evidence.driver.libcuda_version or evidence.driver.cuda_version,
+        evidence.served_cuda,
         evidence.host.architecture,
         version=torch_version(evidence),
         keep=built_for_cuda(evidence),
@@ -81,9 +81,8 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     if probe.path is None and _NO_MODULE.search(error):
         said = f"{probe.executable}: {error}"
         return "torch.missing", Seen(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
-    shadowed = _shadowed(probe)
-    if shadowed is not None:
-        return "torch.shadowed", shadowed
+    if probe.shadowed_by or (probe.stage == "ask" and probe.version is None):
+        return "torch.shadowed", _shadowed(probe)
     symbol = _UNDEFINED.search(error) if probe.stage == "import" else None
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
@@ -97,23 +96,20 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
     if _OLD_SYSTEM.search(error):  # the same wheel asks the system for as much
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
-    crashed = _SIGNAL.match(error) is not None
-    title = "torch crashes on import or start" if crashed else None
-    said = f"{step}{' ended its process by' if crashed else ':'} {error}"
-    return "torch.import_broken", Seen(said, details, fix, title=title)
+    if _SIGNAL.match(error):
+        said, title = f"{step} ended its process by {error}", "torch crashes on import or start"
+        return "torch.import_broken", Seen(said, details, fix, title=title)
+    return "torch.import_broken", Seen(f"{step}: {error}", details, fix)
 
 
-def _shadowed(probe: TorchProbe) -> Seen | None:
+def _shadowed(probe: TorchProbe) -> Seen:
     seen = {"shadowed_by": list(probe.shadowed_by), "path": probe.path, "error": probe.error}
-    said = probe.error or "the import did not finish"
-    if probe.shadowed_by:
-        names = ", ".join(probe.shadowed_by)
+    said, names = probe.error or "the import did not finish", ", ".join(probe.shadowed_by)
+    if names:
         fix = f"rename {names}, or run from another folder"
         return Seen(f"{said}; the current folder contains {names}", seen, fix)
-    if probe.stage == "ask" and probe.version is None:
-        fix = f"remove or rename the torch in {probe.path}"
-        return Seen(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
-    return None
+    fix = f"remove or rename the torch in {probe.path}"
+    return Seen(f"{said}: {probe.path} does not contain torch", seen, fix, certainty="proof")
 
 
 def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
@@ -128,13 +124,12 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
     kind, version = _kind(evidence), torch_version(evidence)
-    names = {"cpu": None, "rocm": "AMD's ROCm", "xpu": "Intel's XPU"}
-    if kind not in names or evidence.host.system == "Darwin":
+    vendor = {"rocm": "AMD's ROCm", "xpu": "Intel's XPU"}.get(kind or "")
+    if vendor and evidence.is_nvidia_here and not evidence.probe.other:
+        said, title = f"torch {version} is built for {vendor}", "this torch is built for another vendor's GPU"
+        return Seen(said, {"built_for": kind}, _cuda_build(evidence), title=title)
+    if kind != "cpu" or evidence.host.system == "Darwin":
         return None
-    if kind != "cpu":
-        said, title = f"torch {version} is built for {names[kind]}", "this torch is built for another vendor's GPU"
-        seen = Seen(said, {"built_for": kind}, _cuda_build(evidence), title=title)
-        return seen if evidence.is_nvidia_here and not evidence.probe.other else None
     message, details = f"torch {version} contains no CUDA", {"version": version}
     if evidence.is_nvidia_here:
         return Seen(message, details, _cuda_build(evidence))
@@ -143,10 +138,9 @@ def _cpu_build(evidence: Evidence) -> Seen | None:
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
     """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
-    built = built_for_cuda(evidence)
-    served = evidence.driver.libcuda_version or evidence.driver.cuda_version
-    needs, has = _parts(built or "")[:1], _parts(served or "")[:1]
-    if not has or needs <= has:
+    built, served = built_for_cuda(evidence), evidence.served_cuda
+    needs, has = fixes.version_of(built), fixes.version_of(served)
+    if needs is None or has is None or needs[0] <= has[0]:
         return None
     least = fixes.LEAST_DRIVER.get(needs[0])
     update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
@@ -265,24 +259,20 @@ TORCH = on(
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
 def _two_versions(evidence: Evidence) -> Seen | None:
     """More than one version on record, another one loaded, or conda's torch beside pip's, in whatever version."""
     probe = evidence.probe
     recorded = (probe.versions or {}).get("torch", ())
-    versions = [*recorded, *([probe.version] if probe.version is not None else [])]
-    if not recorded or (probe.conda_torch is None and all(_is_same(versions[0], other) for other in versions[1:])):
+    others = [*recorded[1:], *filter(None, [probe.version])]
+    if not recorded or (probe.conda_torch is None and all(_is_same(recorded[0], other) for other in others)):
         return None
     how = fixes.installer(evidence)
-    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(versions[0]))}"
+    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(recorded[0]))}"
     if probe.pythonpath_torch:
         # No installer sees what lies there, and none can remove it.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
-        again = how.install(fixes.pinned(probe.version or versions[0]), anew=True)
+        again = how.install(fixes.pinned(probe.version or recorded[0]), anew=True)
         fix = f"conda remove --force pytorch, which also removes files of pip's torch; then {again}"
     by_conda = f"; conda recorded {probe.conda_torch}" if probe.conda_torch is not None else ""
     where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
@@ -315,7 +305,7 @@ def _pynvml(evidence: Evidence) -> Seen | None:
     versions = evidence.probe.versions or {}
     old, new = versions.get("pynvml", ()), versions.get("nvidia-ml-py", ())
     # Since version 12 pynvml contains no module of that name.
-    if not old or not new or _parts(old[0]) >= (12,):
+    if not old or not new or (fixes.version_of(old[0]) or (0, 0)) >= (12, 0):
         return None
     again = fixes.packages_again(evidence, [f"nvidia-ml-py=={new[0]}"])
     fix = f"{fixes.installer(evidence).uninstall('pynvml')}; {again}"
@@ -330,10 +320,10 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     # Of a vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) each is of whatever commit it took.
     if vision is None or torch is None or "a0+" in torch:
         return None
-    (ours, tag), (theirs, vision_tag) = ((_parts(text), text.partition("+")[2]) for text in (torch, vision))
-    if len(ours) < 2 or len(theirs) < 2 or ours[0] != 2 or theirs[0] != 0:
+    ours, theirs = fixes.version_of(torch), fixes.version_of(vision)
+    built = {tag for text in (torch, vision) if _BUILT_FOR.fullmatch(tag := text.partition("+")[2])}
+    if ours is None or theirs is None or ours[0] != 2 or theirs[0] != 0:
         return None
-    built = {part for part in (tag, vision_tag) if _BUILT_FOR.fullmatch(part)}
     if theirs[1] - 15 == ours[1] and len(built) < 2:
         return None
     # torch stays as it is: it is torchvision that has to fit.
@@ -345,21 +335,21 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     return Seen(said, {"torchvision": vision, "torch": torch}, fix)
 
 
-def _triton(problem: bool | None, evidence: Evidence, said: str) -> Seen | None:
+def _triton(evidence: Evidence, said: str) -> Seen | None:
     versions = (evidence.probe.versions or {}).get("triton", ())
-    lacks = versions and evidence.is_nvidia_here and problem
-    return Seen(f"triton {versions[0]}; {said}") if lacks else None
+    return Seen(f"triton {versions[0]}; {said}") if versions and evidence.is_nvidia_here else None
 
 
 def _no_compiler(evidence: Evidence) -> Seen | None:
-    return _triton(evidence.probe.has_compiler is False, evidence, "no CC, gcc or clang")
+    return _triton(evidence, "no CC, gcc or clang") if evidence.probe.has_compiler is False else None
 
 
 def _libcuda_not_cached(evidence: Evidence) -> Seen | None:
     loaded = evidence.driver.libcuda_path or evidence.probe.libcuda
-    found = loaded is None or bool({"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables)
-    missing = evidence.probe.cache_has_libcuda is False and not found
-    return _triton(missing, evidence, f"libcuda is {loaded} but not in the loader's cache")
+    found = loaded is None or {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
+    if evidence.probe.cache_has_libcuda is not False or found:
+        return None
+    return _triton(evidence, f"libcuda is {loaded} but not in the loader's cache")
 
 
 # -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
@@ -548,23 +538,19 @@ def _name(probe: TorchProbe, device: str) -> str:
     return f"{device} ({name})" if name else device
 
 
-def _failing(evidence: Evidence) -> list[KernelRun]:
-    """Kernels that failed, on devices that are there, that torch has code for, and that let this process in."""
-    shown = sum(card.cuda_index is not None for card in evidence.cards)
-    without = {*_without_code(evidence), *(card.id for card in refusing(evidence))}
-    return [
-        run
-        for run in evidence.probe.kernels
-        if run.error is not None
-        and run.device not in without
-        and (not shown or int(run.device.partition(":")[2] or 0) < shown)
-    ]
-
-
 def _kernel_failed(evidence: Evidence) -> Seen | None:
+    """Kernels that failed, on devices that are there, that torch has code for, and that let this process in."""
     probe, title, fix = evidence.probe, None, None
-    errors = {run.device: run.error or "" for run in _failing(evidence)}
-    if errors and all(_OUT_OF_MEMORY.search(error) for error in errors.values()):
+    shown = sum(card.cuda_index is not None for card in evidence.cards)
+    explained = {*_without_code(evidence), *(card.id for card in refusing(evidence))}
+    errors = {
+        run.device: run.error
+        for run in probe.kernels
+        if run.error is not None
+        and run.device not in explained
+        and (not shown or int(run.device.partition(":")[2] or 0) < shown)
+    }
+    if errors and all(map(_OUT_OF_MEMORY.search, errors.values())):
         title, fix = "no GPU memory is left, not even for a tiny kernel", "gpucheck devices --processes"
     if errors:
         said = "; ".join(f"{device}: {error}" for device, error in errors.items())
@@ -578,9 +564,10 @@ def _kernel_failed(evidence: Evidence) -> Seen | None:
 
 def _hung_kernel(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
+    if probe.stage != "run" or not probe.timed_out:
+        return None
     details = {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s}
-    hung = probe.stage == "run" and probe.timed_out
-    return Seen(f"a kernel did not finish within {evidence.torch_limit}", details) if hung else None
+    return Seen(f"a kernel did not finish within {evidence.torch_limit}", details)
 
 
 ARCHITECTURE = on(

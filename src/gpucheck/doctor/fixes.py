@@ -232,7 +232,7 @@ def tag_for(
     `keep` fits, it is that one.
     """
     wanted = [value for value in map(number, capabilities) if value is not None]
-    is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), _version(driver)
+    is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
     fitting = {}
     for tag in RELEASES[release]:
         codes, arm_codes, arm_since = BUILDS[tag]
@@ -243,12 +243,13 @@ def tag_for(
             fitting[cuda] = tag
     if not fitting:
         return None
-    kept, known = _version(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
+    kept, known = version_of(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
     newest = [cuda for cuda in fitting if cuda[0] == max(fitting)[0]]
     return fitting[kept if kept in fitting else max(known) if known else min(newest)]
 
 
-def _version(text: str | None) -> tuple[int, int] | None:
+def version_of(text: str | None) -> tuple[int, int] | None:
+    """Major and minor number of a version; None for what is none."""
     match = re.match(r"(\d+)(?:\.(\d+))?", text or "")
     return (int(match[1]), int(match[2] or 0)) if match else None
 
