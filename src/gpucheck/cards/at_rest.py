@@ -7,20 +7,12 @@ where NVML does not report the figure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpucheck import units, xid
-from gpucheck.cards.card import (
-    NOT_READ,
-    Said,
-    address_of,
-    addresses_not_listed,
-    is_dead,
-    is_nameless,
-    pointer,
-)
+from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes
@@ -30,7 +22,7 @@ from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, XidError
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
@@ -53,7 +45,6 @@ ACTIONS = {
     "system_reboot": ("reboot needed", REBOOT),
 }
 REPLACE = "drain the node and replace the GPU"
-_BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
 def verdict_of(error: XidError) -> Verdict:
@@ -69,7 +60,7 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     mine = [error for error in errors if error.pci_address == address]
     if not mine:
         return None
-    mine.sort(key=lambda error: (_BY_GRAVITY.index(verdict_of(error)), error.number in (45, RECOVERY)))
+    mine.sort(key=lambda error: (WORST_FIRST.index(verdict_of(error)), error.number in (45, RECOVERY)))
     worst, known = mine[0], xid.BY_NUMBER.get(mine[0].number)
     # The driver's own wish (Xid 154), where it still holds.
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
@@ -85,22 +76,19 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
         {"xid": error.number, "nvidia": getattr(xid.BY_NUMBER.get(error.number), "action", None), **to_json(error)}
         for error in mine
     ]
-    return Said(verdict_of(worst), f"Xid {worst.number}", _joined(parts), _fix(worst, asked), {"xids": rows})
+    message = "; ".join(filter(None, parts))
+    return Said(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
 
 
 def _when(what: str, error: XidError) -> str:
     """The meaning of an error, when it was last in the log, and how often."""
     last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
-    return _joined((what, last, f"{error.count} times" if error.count > 1 else ""), ", ")
+    return ", ".join(filter(None, (what, last, f"{error.count} times" if error.count > 1 else "")))
 
 
 def _also(kind: str, errors: Sequence[XidError]) -> str:
     numbers = dict.fromkeys(str(error.number) for error in errors)
     return f"also {kind} {', '.join(numbers)}" if numbers else ""
-
-
-def _joined(parts: Iterable[str | None], between: str = "; ") -> str:
-    return between.join(part for part in parts if part)
 
 
 def _fix(worst: XidError, asked: str | None) -> str | None:
@@ -148,15 +136,15 @@ def switches(facts: Facts) -> list[Finding]:
     found = []
     for address in dict.fromkeys(error.pci_address for error in errors):
         rated = [(_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address]
-        rated.sort(key=lambda pair: _BY_GRAVITY.index(pair[0].verdict))
+        rated.sort(key=lambda pair: WORST_FIRST.index(pair[0].verdict))
         meaning, worst = rated[0]
         parts = (
-            _when(_joined((worst.text, meaning.what), ", "), worst),
+            _when(", ".join(filter(None, (worst.text, meaning.what))), worst),
             _also("SXid", [error for rating, error in rated[1:] if rating.verdict != "info"]),
             "before the NVSwitch was set up again" if worst.is_past else "",
         )
         rows = [to_json(error) for _, error in rated]
-        message = f"NVSwitch {address}: {_joined(parts)}"
+        message = f"NVSwitch {address}: {'; '.join(filter(None, parts))}"
         fix = None if meaning.verdict == "info" else meaning.fix
         found.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
     return found
@@ -280,7 +268,7 @@ def _identity(device: Device, facts: Facts) -> str:
         name = f"probably {probable}" if probable is not None else device.uuid
     else:
         serial = f"serial {device.serial}" if device.serial is not None else None
-        name = _joined((device.pci_address, serial), ", ")
+        name = ", ".join(filter(None, (device.pci_address, serial)))
     return f" ({name})" if name is not None else ""
 
 
@@ -430,8 +418,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     pids = [str(process.pid) for process in holders]
     names = few([f"{process.name or 'a process'} (PID {process.pid})" for process in zombies or holders], ", ")
     hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders")
-    if within and holders:
-        # NVML does not list this container's own processes to it.
+    if within and holders:  # NVML does not list this container's own processes to it
         return None
     if zombies:
         message = f"{names} may hold it: it ended, but threads of it are alive and have {node} open"
@@ -446,8 +433,8 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         fix = "on the host: nvidia-smi, docker ps, crictl ps"
     else:
         message = "no process here has its device node open: another container, MPS, or memory that was not freed"
-        fix = "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control"
-        fix = f"{fix}; if neither uses the GPU, {DRAIN_AND_RESET}"
+        shows = "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control"
+        fix = f"{shows}; if neither uses the GPU, {DRAIN_AND_RESET}"
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,

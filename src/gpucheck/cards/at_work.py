@@ -68,13 +68,11 @@ MINUTES_OF_A_DAY = 24 * 60
 # Fans of many GPUs stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
 # failure.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
-RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
 # The clocks that can be set, and what ends a lock, which NVML does not tell, from which architecture on.
 _CLOCKS = (
     ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks", (7, 0)),
     ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks", (8, 0)),
 )
-_RESEAT = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
 
 
 def work(device: Device) -> Work:
@@ -155,9 +153,8 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     On a card that does little, a reason that flashes as clocks change counts only if both readings have it.
     """
     does, lasting = work(device), _lasting(device)
-    named = [name for name in PROTECTS if name in reasons(device)]
-    if does != "busy":
-        named = [name for name in named if name in AT_REST_HOT or name in lasting]
+    counts = {*AT_REST_HOT, *lasting} if does != "busy" else PROTECTS
+    named = [name for name in PROTECTS if name in reasons(device) and name in counts]
     if not named:
         return None
     held = does == "busy" and any(name in HARDWARE for name in lasting)
@@ -173,19 +170,12 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     return _said(device, "fail" if held else "warn", title, *parts, fix=MENDS[by])
 
 
-def throttles_at(device: Device) -> float | None:
-    """The temperature from which driver or hardware lower the clock; None where the card tells neither."""
-    return min(
-        (limit for limit in (device.gpu_max_celsius, device.slowdown_celsius) if limit is not None), default=None
-    )
-
-
 def violations(device: Device, facts: Facts) -> Said | None:
     """Return how long limits lowered the clock between two readings; counts from before say nothing of now."""
     grown, shares = device.changes, _shares(device)
     if grown is None or not shares:
         return None
-    verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
+    verdict: Verdict = "warn" if set(PROTECTING) & set(shares) else "info"
     held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
     # Where NVML names no reason now, nothing else says why the clock is low.
     lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
@@ -205,7 +195,7 @@ def _shares(device: Device) -> dict[str, float]:
 
 def fan(device: Device, facts: Facts) -> Said | None:
     """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
-    now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
+    now, limit = device.temperature_celsius, device.slowdown_celsius or device.gpu_max_celsius
     if device.fan_percent != 0 or now is None:
         return None
     title = f"fan at 0 %, {now:.0f} °C"
@@ -266,22 +256,17 @@ def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
     return _share(set_to, getattr(device, f"default_application_{clock}")), stands
 
 
-def _held_by_applications(device: Device) -> dict[str, float]:
-    """The clocks that stand at application clocks below their default, and the share that this costs."""
-    clocks = {name: _application_clock(device, clock) for name, clock, *_ in _CLOCKS}
-    return {name: 1 - share for name, (share, stands) in clocks.items() if stands and share and share < AT_HIGHEST}
-
-
 def clock_setting(device: Device, facts: Facts) -> Said | None:
     """A setting lowers a working card's clock: application clocks, with or without NVML's reason, or another one."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
-    held = _held_by_applications(device)
-    told = named and slower and low_clock(device, facts) is None
-    if work(device) != "busy" or not (held or told):
+    set_to = {name: _application_clock(device, clock) for name, clock, *_ in _CLOCKS}
+    # The clocks that stand at application clocks below their default, and the share that this costs.
+    held = {name: 1 - share for name, (share, stands) in set_to.items() if stands and share and share < AT_HIGHEST}
+    if work(device) != "busy" or not (held or (named and slower and low_clock(device, facts) is None)):
         return None
     of_memory = held.get("memory clock", 0.0)
-    as_it_came = (_application_clock(device, "sm_clock_hz")[0] or 0.0) >= AT_HIGHEST
+    as_it_came = (set_to["clock"][0] or 0.0) >= AT_HIGHEST
     costly = max(of_memory, 0.0 if as_it_came else cost(device)) >= COSTLY
     parts = (
         ", ".join(named) or SETTINGS["applications_clocks_setting"],
@@ -289,9 +274,9 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
         _busy(device),
         _cost(device) if slower else "",
     )
-    title, fix = "clock limited by a setting", RESET_APPLICATIONS if held else None
-    lost = max(of_memory, cost(device))
-    return _said(device, "warn" if costly else "info", title, *parts, fix=fix, cost=lost)
+    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks" if held else None
+    verdict: Verdict = "warn" if costly else "info"
+    return _said(device, verdict, "clock limited by a setting", *parts, fix=fix, cost=max(of_memory, cost(device)))
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
@@ -374,7 +359,8 @@ def link_width(device: Device, facts: Facts) -> Said | None:
     """Fewer PCIe lanes than card and slot support."""
     width = device.pcie.width if device.pcie is not None else None
     lost = width is not None and links.is_width_lost(width, device.name)
-    return _end(device, facts, "width", "x", is_lost=lost, fix=_RESEAT)
+    fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
+    return _end(device, facts, "width", "x", is_lost=lost, fix=fix)
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
@@ -411,12 +397,8 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     does = work(device)
     if does == "busy" or is_dead(device) or is_not_read(device):
         return None
-    why = {
-        "idle": "the GPU is idle",
-        "light load": f"the GPU is only {_busy(device)}",
-        "unknown": "NVML reports no utilisation",
-    }[does]
-    link = device.pcie or Link()
+    known = {"idle": "the GPU is idle", "light load": f"the GPU is only {_busy(device)}"}
+    why, link = known.get(does, "NVML reports no utilisation"), device.pcie or Link()
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": _figures(link)}

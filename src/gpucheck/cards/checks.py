@@ -12,19 +12,8 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.cards import at_rest, at_work
-from gpucheck.cards.card import (
-    Said,
-    is_dead,
-    is_divided,
-    name_of,
-    not_shown,
-    pointer,
-    silent,
-    sisters,
-    slow_start,
-    unlisted,
-    usual,
-)
+from gpucheck.cards import card as cards
+from gpucheck.cards.card import Said, is_dead, is_divided, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.naming import few
 from gpucheck.report.facts import Device, Fabric, Facts
@@ -47,15 +36,17 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     if ecc is None or ecc.enabled is None:
         return None
     evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
+    later = ecc.enabled and ecc.enabled_after_reset is False
     others = usual([card.ecc.enabled for card in sisters(device, facts) if card.ecc is not None])
     # Never advise to turn ECC off.
     fix = f"sudo nvidia-smi{'' if ecc.enabled else ' -i {card}'} --ecc-config=1, then reset the GPU"
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         message = f"most other GPUs of the same name have it {_on_off(others)}"
         return Said("warn", f"ECC is {_on_off(ecc.enabled)}", message, fix, {**evidence, "others": others})
-    if ecc.enabled or ecc.enabled_by_default is False:
+    if (ecc.enabled and not later) or ecc.enabled_by_default is False:
         return None
-    return Said("info", "ECC is off", "memory errors are neither corrected nor counted", fix, evidence)
+    title = "ECC will be off after a reset" if later else "ECC is off"
+    return Said("info", title, "memory errors are neither corrected nor counted", fix, evidence)
 
 
 def power_limit(device: Device, facts: Facts) -> Said | None:
@@ -77,30 +68,21 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
     return Said(verdict, f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 
 
-_DEFAULT_MODE = "sudo nvidia-smi -i {card} --compute-mode=0"
-
-
 def compute_mode(device: Device, facts: Facts) -> Said | None:
     """A card on which no program may compute: a failure where every other is set so too; or one that another has
-    alone."""
-    if (device.compute_mode or "").startswith("exclusive"):
-        return _held_alone(device)
-    if device.compute_mode != "prohibited":
-        return None
-    left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
-    message = f"no program may use the GPU{'' if left else ', and there is no other'}"
-    verdict: Verdict = "info" if left else "fail"
-    return Said(verdict, "compute mode prohibited", message, _DEFAULT_MODE, {"compute_mode": device.compute_mode})
-
-
-def _held_alone(device: Device) -> Said | None:
-    """A card in exclusive mode that a process has; the server of MPS has it for others."""
+    alone. The server of MPS has it for others."""
+    mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
+    if mode == "prohibited":
+        left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
+        message = f"no program may use the GPU{'' if left else ', and there is no other'}"
+        return Said("info" if left else "fail", "compute mode prohibited", message, fix, {"compute_mode": mode})
     holders = [process for process in device.processes or () if "compute" in process.kind]
-    if not holders or any((process.name or "").startswith("nvidia-cuda-mps") for process in holders):
+    is_shared = any((process.name or "").startswith("nvidia-cuda-mps") for process in holders)
+    if not mode.startswith("exclusive") or not holders or is_shared:
         return None
     names = few([f"{process.name or 'not visible here'} (PID {process.pid})" for process in holders], ", ")
-    evidence = {"compute_mode": device.compute_mode, "pids": [process.pid for process in holders]}
-    fix = f"wait for PID {holders[0].pid} to end, or {_DEFAULT_MODE}"
+    evidence = {"compute_mode": mode, "pids": [process.pid for process in holders]}
+    fix = f"wait for PID {holders[0].pid} to end, or {fix}"
     return Said("warn", "in exclusive use", f"{names} has it in exclusive mode", fix, evidence)
 
 
@@ -293,11 +275,8 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 def errors(device: Device, facts: Facts) -> Said | None:
     """Link errors since the last reset."""
-    counted = {
-        str(link.link): found
-        for link in device.nvlinks or ()
-        if (found := {name: count for name, count in link.errors.items() if count})
-    }
+    errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
+    counted = {link: found for link, found in errors.items() if found}
     if not counted:
         return None
     total: Counter[str] = Counter()
@@ -371,8 +350,8 @@ def gravity(finding: Finding) -> int:
 
 def of_machine(facts: Facts) -> list[Finding]:
     """The findings about the whole machine: missing GPUs, a slow driver, other GPUs' and NVSwitches' errors."""
-    found = (not_shown(facts), unlisted(facts), silent(facts), slow_start(facts), at_rest.nvlink(facts))
-    of_log = (*at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
+    found = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
+    of_log = (at_rest.nvlink(facts), *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
     return [finding for finding in (*found, *of_log) if finding is not None]
 
 
@@ -390,12 +369,8 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
-    fix = said.fix.format(card=smi_name(device)) if said.fix else None
+    # Of what `nvidia-smi -i` takes, the PCI address is the same in a container, and the shortest.
+    address = device.pci_address or device.uuid or str(device.nvml_index)
+    fix = said.fix.format(card=address) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""
     return Finding(check, said.verdict, said.title, message, evidence, fix)
-
-
-def smi_name(device: Device) -> str:
-    """Return what `nvidia-smi -i` takes for this card: its PCI address, which is the same in a container, is the
-    shortest."""
-    return device.pci_address or device.uuid or str(device.nvml_index)
