@@ -23,9 +23,7 @@ class Evidence:
     """Everything that was read: the machine's facts, what lies below its driver's libraries, and what torch said.
 
     `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
-    `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
-    for those on its list alone. The rest follows from these, and is derived as the evidence is made: a condition only
-    reads.
+    `variables` are the names of all variables that are set; `facts.environment` has the values of those on its list.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -34,8 +32,8 @@ class Evidence:
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
 
-    # The machine outside its accelerators; NVIDIA's driver with the events of the kernel's log; the torch that is
-    # diagnosed, read without importing it, and its own report. All of each is None where it is unknown.
+    # Derived as the evidence is made: the machine outside its accelerators; NVIDIA's driver with the kernel log's
+    # events; the torch that is diagnosed, read without importing it, and its own report. Unknown fields are None.
     host: Host = field(init=False)
     driver: Driver = field(init=False)
     build: TorchBuild = field(init=False)
@@ -162,25 +160,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A fault that is known: what it is, how it shows, and what to do about it.
+    """A known fault: the diagnosis in one sentence (`title`), what happened, what to type or do, and how sure it is.
 
-    `title` is the diagnosis in one sentence, `meaning` what happened, `fix` what to type or do, `certainty` how sure
-    the signs make it.
+    **Doctor.** `judge` says whether it holds here; missing evidence is unknown, and says nothing. None for what only a
+    text shows. `rung` is the stage that it breaks; None for what stands on its own. `settle` is what would make sure of
+    it, where that takes more than what is read. `cuinit` and `nvml` are answers of cuInit and nvmlInit that it causes.
 
-    **What doctor reads.** `judge` reads the evidence and says whether it holds; it never raises for evidence that is
-    missing, which is unknown and says nothing. None for what only a text shows. `rung` is the stage that it breaks;
-    None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
-    `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
-
-    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
-    with `\\b` in it is read by words. `common` ones are printed by programs of every kind ("Killed"): they count where
-    the rest of the paste speaks of GPUs, torch or training, or where it holds `beside`. `weak` ones say little: a hint
-    where nothing else is found. `wraps` are of a message that holds another's, which is named where it is known.
-    `names` are error names, whole or not there. Rows that differ by a number alone share their patterns: `number` is
-    what the group of that name must hold. A `symptom` says that something failed and not what, and yields to every text
-    that says more. `follows` are ids, or their beginnings, of what brings this about and comes first. `unless` makes it
-    somebody else's, wherever it stands. `logged` ones count on a line that training reports as information too.
-    `conditions` are those that doctor looks at for it.
+    **Explain.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` in it
+    is read by words. Programs of every kind print `common` ones ("Killed"): they count where the rest of the paste
+    speaks of GPUs, torch or training, or holds `beside`. `weak` ones are a hint where nothing else is found. `wraps`
+    belong to a message that contains another one, which is named where it is known. `names` are whole error names. Rows
+    that differ by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom`
+    says that something failed and not what, and yields to every text that says more. `follows` are ids, or their
+    beginnings, of causes, which come first. Where `unless` is found, the row does not count. `logged` ones count on a
+    line that training reports as information too. `conditions` are those that doctor looks at for it.
     """
 
     id: str
@@ -221,25 +214,17 @@ def on(
 ) -> tuple[Condition, ...]:
     """The rows as conditions of one rung, but for those that name another.
 
-    Rows without a judge exclude each other: `by` says which of them holds, and how.
+    Rows without a judge exclude each other: `by` says which of them holds, and how. On the rung of cuInit a row that
+    names answers of it is asked only where it gave one of them.
     """
 
-    def judge(id: str, evidence: Evidence) -> Seen | None:
-        held = by(evidence)
-        return held[1] if held is not None and held[0] == id else None
+    def judge(row: Condition, evidence: Evidence) -> Seen | None:
+        if rung == "cuinit" and row.cuinit and evidence.driver.cuinit_code not in row.cuinit:
+            return None
+        held = (row.id, row.judge(evidence)) if row.judge is not None else by(evidence)
+        return held[1] if held is not None and held[0] == row.id else None
 
-    return tuple(replace(row, rung=row.rung or rung, judge=row.judge or partial(judge, row.id)) for row in rows)
-
-
-# -- what cuInit answered, as several rungs show it --------------------------------------------------------------------
-
-
-def by_answer(row: Condition) -> Condition:
-    """The row, asked only where cuInit gave one of its answers; one that has none is always asked."""
-    codes, judge = row.cuinit, row.judge
-    if not codes or judge is None:
-        return row
-    return replace(row, judge=lambda evidence: judge(evidence) if evidence.driver.cuinit_code in codes else None)
+    return tuple(replace(row, rung=row.rung or rung, judge=partial(judge, row)) for row in rows)
 
 
 def answered(

@@ -12,7 +12,7 @@ from typing import Any
 from gpucheck.cards import at_rest
 from gpucheck.cards.checks import IN_PROGRESS, WAIT, fabric_state
 from gpucheck.doctor import conditions_nodes, fixes
-from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, answered, by_answer, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, answered, on
 from gpucheck.doctor.conditions_kernel import KERNEL, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.choose import MASK, read_mask
@@ -378,7 +378,7 @@ def _other_cuinit(evidence: Evidence) -> Seen | None:
     return None if by_mask or code in (None, 0, *EXPLAINED_CUINIT) else answered(evidence)
 
 
-_CUINIT = on(
+CUINIT = on(
     "cuinit",
     Condition(
         id="driver.hung",
@@ -544,7 +544,5 @@ _CUINIT = on(
     ),
 )
 
-# Each of these answers is judged by the rows that name it.
-CUINIT = tuple(map(by_answer, _CUINIT))
 # What the rows of this rung and of the one below it are about; any other answer is told as it is.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}
