@@ -166,8 +166,8 @@ class Condition:
     text shows. `rung` is the stage that it breaks; None for what stands on its own. `settle` is what would make sure of
     it, where that takes more than what is read. `cuinit` and `nvml` are answers of cuInit and nvmlInit that it causes.
 
-    **Explain.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` in it
-    is read by words. Programs of every kind print `common` ones ("Killed"): they count where the rest of the paste
+    **Explain.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` is
+    read by words. Programs of every kind print `common` ones ("Killed"): they count where the rest of the paste
     speaks of GPUs, torch or training, or holds `beside`. `weak` ones are a hint where nothing else is found. `wraps`
     belong to a message that contains another one, which is named where it is known. `names` are whole error names. Rows
     that differ by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom`

@@ -72,9 +72,9 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         return None
     used = {name: card.memory_used_bytes or 0 for name, card in taken.items()}
     message = told_once([(name, f"{units.capacity(used[name])} by {_holders(card)}") for name, card in taken.items()])
-    if all(_is_for_a_screen(card) for card in taken.values()):
-        return Seen(message, used, verdict="info", title="the desktop uses GPU memory")
-    return Seen(message, used)
+    if not all(map(_is_for_a_screen, taken.values())):
+        return Seen(message, used)
+    return Seen(message, used, verdict="info", title="the desktop uses GPU memory")
 
 
 def _holders(card: Device) -> str:
@@ -415,9 +415,8 @@ def _under_load(name: str) -> Condition:
 
 
 def _failed(evidence: Evidence) -> Seen | None:
-    if evidence.load is None or evidence.load.outcome != "failed":
-        return None
-    return Seen(evidence.load.reason or "", {"error": evidence.load.reason})
+    load = evidence.load
+    return Seen(load.reason or "", {"error": load.reason}) if load is not None and load.outcome == "failed" else None
 
 
 def _not_run(evidence: Evidence) -> Seen | None:

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, on
 from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
+from gpucheck.report.finding import Verdict
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
@@ -47,10 +48,10 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
     if not evidence.in_container:
         said = f"the module is loaded, but {CONTROL} does not exist"
         return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
+    details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
     said, title = f"the host's kernel runs NVIDIA's module, but {', '.join(nodes) or 'nothing'} of it is in /dev", None
     if value in KEPT_OUT:
         said, title = f"{VISIBLE}={value}, and no GPU's device node is in /dev", f"{VISIBLE} hides every GPU here"
-    details = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
     return "container.no_gpu", Seen(said, details, fixes.start_with_gpus(evidence.host), title=title)
 
 
@@ -58,20 +59,15 @@ def _denied(evidence: Evidence) -> Seen | None:
     """Rights by owner and mode; of the cards' own nodes only if none may be opened, since one is enough."""
     if evidence.cuda_works:
         return None
-    cards = [node for node in _card_nodes(evidence) if not (node.readable and node.writable)]
-    some = len(cards) < len(_card_nodes(evidence))
-    shared = [node for node in evidence.stack.nodes if node.path in (CONTROL, MEMORY, WSL_NODE)]
-    refused = [node for node in shared if not (node.readable and node.writable)] + ([] if some else cards)
-    if not refused:
+    of_cards = [node.path for node in _card_nodes(evidence)]
+    denied = [node.path for node in evidence.stack.nodes if not (node.readable and node.writable)]
+    shared = [path for path in denied if path in (CONTROL, MEMORY, WSL_NODE)]
+    paths = [*shared, *(of_cards if set(of_cards) <= set(denied) else ())]
+    if not paths:
         return None
-    paths = [node.path for node in refused]
-    return Seen(
-        f"this user has no permission to read and write {', '.join(paths)}",
-        {"denied": paths},
-        fix=f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
-        if evidence.in_container
-        else None,
-    )
+    fix = f"ls -ln {paths[0]}; start the container as root, or with --group-add and the number of the node's group"
+    said = f"this user has no permission to read and write {', '.join(paths)}"
+    return Seen(said, {"denied": paths}, fix if evidence.in_container else None)
 
 
 def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
@@ -83,15 +79,15 @@ def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
 def _refused(evidence: Evidence) -> Seen | None:
     """Rights look right and opening is refused all the same: a device control group, or a security module."""
     refused = _opened_with(evidence, *REFUSALS)
+    if not refused:
+        return None
     names = ", ".join(f"{path} ({errno.errorcode[code]})" for path, code in refused.items())
+    said = f"the permissions of the nodes allow it, but opening {names} is refused"
+    details = {"refused": list(refused), "nvml_code": evidence.driver.nvml_code}
+    if not evidence.in_container:
+        return Seen(said, details, fixes.ASK_THE_SCHEDULER)
     proven = 999 in (evidence.driver.nvml_code, evidence.driver.cuinit_code)
-    seen = Seen(
-        f"the permissions of the nodes allow it, but opening {names} is refused",
-        {"refused": list(refused), "nvml_code": evidence.driver.nvml_code},
-        fix=None if evidence.in_container else fixes.ASK_THE_SCHEDULER,
-        certainty="proof" if proven and evidence.in_container else None,
-    )
-    return seen if refused else None
+    return Seen(said, details, certainty="proof" if proven else None)
 
 
 def _stale(evidence: Evidence) -> Seen | None:
@@ -252,20 +248,15 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
         return "library.broken", _broken(evidence)
     if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
-    library = _on_disk(evidence)
+    stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
+    known = filter(None, [*evidence.stack.unlinked, evidence.loadable.get(LIBCUDA), *stray])
+    library = next((library for library in known if library.is_usable), None)
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
     # Without a driver, or its nodes, nothing else is to be expected.
     if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
     return "library.cuda_missing", _missing(evidence)
-
-
-def _on_disk(evidence: Evidence) -> Library | None:
-    """A usable libcuda that is there and was not loaded."""
-    stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
-    known = [*evidence.stack.unlinked, evidence.loadable.get(LIBCUDA), *stray]
-    return next((library for library in known if library is not None and library.is_usable), None)
 
 
 def _broken(evidence: Evidence) -> Seen:
@@ -291,20 +282,13 @@ def _not_searched(evidence: Evidence, library: Library) -> Seen:
 
 
 def _missing(evidence: Evidence) -> Seen:
-    module = evidence.driver.kernel_module_version
+    details = {"kernel_module_version": evidence.driver.kernel_module_version}
     if evidence.in_container:
-        return Seen(
-            "the device nodes are in this container, but the driver's libraries are not",
-            {"kernel_module_version": module},
-            fix=f"{fixes.start_with_gpus(evidence.host)}: passing only /dev/nvidia* does not provide the libraries",
-        )
-    branch = (module or "").partition(".")[0]
-    package = f"libnvidia-compute-{branch}" if branch else "libnvidia-compute-*"
-    return Seen(
-        f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it",
-        {"kernel_module_version": module},
-        fix=f"sudo apt install {package} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)",
-    )
+        fix = f"{fixes.start_with_gpus(evidence.host)}: passing only /dev/nvidia* does not provide the libraries"
+        return Seen("the device nodes are in this container, but the driver's libraries are not", details, fix)
+    branch = (evidence.driver.kernel_module_version or "*").partition(".")[0]
+    fix = f"sudo apt install libnvidia-compute-{branch} (Ubuntu; libcuda1 on Debian, nvidia-driver-cuda on Fedora)"
+    return Seen(f"the loader finds no {LIBCUDA}, and the usual package folders do not contain it", details, fix)
 
 
 def _stub(evidence: Evidence) -> Seen | None:
@@ -318,19 +302,15 @@ def _compat(evidence: Evidence) -> Seen | None:
 
     804 comes of any libcuda that is newer than the module: elsewhere it is that of an update, or one that is left over.
     """
-    path, module, code = (
-        evidence.driver.libcuda_path,
-        evidence.driver.kernel_module_version,
-        evidence.driver.cuinit_code,
-    )
+    driver, path = evidence.driver, evidence.driver.libcuda_path
     by_folder = path is not None and is_compat(path)
-    newer = code == 804 and not (by_folder or other_version(evidence) or evidence.driver.nvml_code == VERSION_MISMATCH)
-    if code not in (803, 804) or not (by_folder or newer):
+    explained = other_version(evidence) or driver.nvml_code == VERSION_MISMATCH
+    if driver.cuinit_code not in (803, 804) or not (by_folder or (driver.cuinit_code == 804 and not explained)):
         return None
     given = from_variable(evidence, path)
     through = f", through LD_LIBRARY_PATH ({given})" if given is not None else ""
-    said = f"{path} is loaded with the kernel module {module or 'of unknown version'}{through}"
-    title = "forward compatibility is not supported on this GPU" if code == 804 else None
+    said = f"{path} is loaded with the kernel module {driver.kernel_module_version or 'of unknown version'}{through}"
+    title = "forward compatibility is not supported on this GPU" if driver.cuinit_code == 804 else None
     return replace(answered(evidence, said), title=title)
 
 
@@ -365,15 +345,12 @@ def _other_version(evidence: Evidence) -> Seen | None:
         return None
     if versions is None and not (code == 803 and given is not None):
         return None
-    said = [f"libcuda is {versions[0]} and the kernel module {versions[1]}"] if versions is not None else []
-    said += [f"LD_LIBRARY_PATH brought libcuda from {given}"] if given is not None else []
-    return answered(
-        evidence,
-        "; ".join(said),
-        fix=fixes.out_of_library_path([given]) if given is not None else None,
-        certainty="proof" if versions is not None and code == 803 else None,
-        LD_LIBRARY_PATH=given,
-    )
+    said = f"libcuda is {versions[0]} and the kernel module {versions[1]}" if versions is not None else ""
+    brought = f"LD_LIBRARY_PATH brought libcuda from {given}" if given is not None else ""
+    fix = fixes.out_of_library_path([given]) if given is not None else None
+    certainty: Certainty | None = "proof" if versions is not None and code == 803 else None
+    said = "; ".join(filter(None, (said, brought)))
+    return answered(evidence, said, fix=fix, certainty=certainty, LD_LIBRARY_PATH=given)
 
 
 def _mismatch(evidence: Evidence) -> Seen | None:
@@ -398,18 +375,11 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     elif loaded and module and are_mixed_packages(loaded, module):
         fix = ONE_VERSION
     who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
-    return Seen(
-        f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ",
-        {
-            "nvml_code": driver.nvml_code,
-            "cuinit_code": driver.cuinit_code,
-            "library_version": library,
-            "kernel_module_version": module,
-        },
-        fix=fix,
-        # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
-        verdict="warn" if evidence.cuda_works else None,
-    )
+    said = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
+    details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
+    # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
+    verdict: Verdict | None = "warn" if evidence.cuda_works else None
+    return Seen(said, {**details, "library_version": library}, fix, verdict=verdict)
 
 
 def _no_nvml(evidence: Evidence) -> Seen | None:

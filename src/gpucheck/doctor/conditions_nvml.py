@@ -44,11 +44,10 @@ def _broken_off(evidence: Evidence) -> Seen | None:
     if not crashed and "did not answer within" not in error:
         return None
     # The card at which NVML did not answer in its time, or ended its process.
-    card = next((card for card in evidence.cards if (card.state or "").startswith("not answering")), None)
-    said = error if card is None else f"{error}, at {_name(card)}"
+    at = [f", at {_name(card)}" for card in evidence.cards if (card.state or "").startswith("not answering")]
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     title, fix = ("NVML crashes its process", _REINSTALL) if crashed else (None, None)
-    return Seen(said, {"nvml_code": code}, fix, verdict=verdict, title=title)
+    return Seen("".join([error, *at[:1]]), {"nvml_code": code}, fix, verdict=verdict, title=title)
 
 
 def _name(card: Device) -> str:
@@ -74,10 +73,10 @@ def _in_state(state: str, code: int) -> Judge:
 def recovery(evidence: Evidence) -> Seen | None:
     """CUDA does not start and the driver itself says what to do to a GPU."""
     masked = any((card.state or "").startswith("hidden") for card in evidence.cards)
-    if evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
-        return None
     seen = Seen.of(evidence.findings.get("devices.recovery_action", ()))
-    return seen and replace(seen, title=None, verdict=None)
+    if seen is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
+        return None
+    return replace(seen, title=None, verdict=None)
 
 
 def _lists_none(evidence: Evidence) -> Seen | None:
@@ -90,10 +89,6 @@ def _lists_none(evidence: Evidence) -> Seen | None:
         return None
     addresses = [gpu.address for gpu in evidence.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
-
-
-def _blocked(evidence: Evidence) -> Seen | None:
-    return _said(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None
 
 
 def _other(evidence: Evidence) -> Seen | None:
@@ -193,7 +188,7 @@ NVML = on(
         meaning="Windows' driver is too old for this WSL, a Linux driver is installed too, or it is in TCC mode.",
         settle="nvidia-smi in Windows shows the driver version and the mode",
         fix="update NVIDIA's driver in Windows, then wsl --shutdown; in TCC mode: nvidia-smi -dm 0 there",
-        judge=_blocked,
+        judge=lambda evidence: _said(evidence) if evidence.driver.nvml_code == BLOCKED and evidence.host.wsl else None,
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
     ),
@@ -234,10 +229,8 @@ def _no_answer(evidence: Evidence) -> Seen | None:
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
         return None
-    said = ("cuInit returned; then " if driver.cuinit_code == 0 else "") + (driver.cuinit_error or "")
-    details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
-    if probe.not_awaited is not None:
-        details["torch_not_awaited"] = probe.not_awaited
+    said = f"{'cuInit returned; then ' if driver.cuinit_code == 0 else ''}{driver.cuinit_error}"
+    details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error, "torch_not_awaited": probe.not_awaited}
     title, fix = ("CUDA's driver crashes its process", _REINSTALL) if crashed else (None, None)
     return Seen(said, details, fix, title=title)
 
@@ -256,24 +249,25 @@ def _no_memory_node(evidence: Evidence) -> Seen | None:
 
 
 def _unknown_error(evidence: Evidence) -> Seen | None:
-    if _no_memory_node(evidence) is not None:
-        return None
-    return answered(evidence, "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else "")
+    said = "the device nodes exist" if evidence.stack.node("/dev/nvidia-uvm") else ""
+    return answered(evidence, said) if _no_memory_node(evidence) is None else None
 
 
 def _not_initialised(evidence: Evidence) -> Seen:
     """3; with the open module, heterogeneous memory management does not start on some kernels."""
-    title = "the kernel module's memory management (HMM) does not start"
-    fix = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot"
     lines, disabled = evidence.logged(NO_ROOM_FOR_PAGES), (evidence.stack.parameters or {}).get("uvm_disable_hmm")
-    seen = answered(evidence)
-    if lines:
-        said = f"the kernel logs: {lines[-1]}"
-        seen = replace(answered(evidence, said, fix=fix, certainty="proof", log=lines), title=title)
-    elif evidence.driver.kernel_module_open and disabled in (None, "N"):
-        said = f"the kernel module is the open module, and its uvm_disable_hmm is {'off' if disabled else 'unknown'}"
-        seen = replace(answered(evidence, said, fix=fix, certainty="strong", uvm_disable_hmm=disabled), title=title)
-    return seen
+    said = f"the kernel module is the open module, and its uvm_disable_hmm is {'off' if disabled else 'unknown'}"
+    if not lines and not (evidence.driver.kernel_module_open and disabled in (None, "N")):
+        return answered(evidence)
+    seen = answered(
+        evidence,
+        f"the kernel logs: {lines[-1]}" if lines else said,
+        fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
+        certainty="proof" if lines else "strong",
+        uvm_disable_hmm=disabled,
+        log=lines,
+    )
+    return replace(seen, title="the kernel module's memory management (HMM) does not start")
 
 
 def _no_device(evidence: Evidence) -> Seen | None:
@@ -323,8 +317,8 @@ def _unavailable(evidence: Evidence) -> Seen:
     """46: the mode in which a GPU lets one process in, or none, and who is in; else a licence or a partition."""
     said, fix, details = _held([card for card in evidence.cards if _is_held(card)])
     if not said:
-        said = "NVML shows no GPU in exclusive use"
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
+        return answered(evidence, "NVML shows no GPU in exclusive use", fix=fix, **details)
     proven = "prohibited" in details["compute_modes"]
     certainty: Certainty | None = "proof" if proven else "strong" if details["pids"] else None
     return answered(evidence, said, fix=fix, certainty=certainty, **details)
