@@ -92,20 +92,18 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
     """Return what differs between the methods of two rows, and between what a call of them does."""
-    pairs = [(name, *(getattr(row.method, name) for row in (old, new))) for name in METHOD_FIELDS]
-    works = (" and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items()) for row in (old, new))
-    pairs.append(("work per call", *works))
-    pairs.append(("timed", *("launches" if "launch-bound" in row.flags else "work" for row in (old, new))))
-    return tuple(f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b)
+    sides: list[dict[str, object]] = [
+        {name: getattr(row.method, name) for name in METHOD_FIELDS}
+        | {"work per call": " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())}
+        | {"timed": "launches" if "launch-bound" in row.flags else "work"}
+        for row in (old, new)
+    ]
+    return _unequal(*sides)
 
 
 def not_comparable(differences: Sequence[str]) -> str:
     """Name the differences beside which the times of two rows say nothing of each other; empty where there is none."""
     return ", ".join(text for text in differences if not text.startswith(COMPARABLE))
-
-
-def _word(value: object) -> str:
-    return "unknown" if value is None else str(value)
 
 
 def is_certain(difference: str) -> bool:
@@ -114,8 +112,10 @@ def is_certain(difference: str) -> bool:
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
-    pairs = ((name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new]))
-    return tuple(f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b)
+    """The entries that differ, in words; None is unknown."""
+    names = (name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
+    texts = ([name, *("unknown" if side.get(name) is None else side[name] for side in (old, new))] for name in names)
+    return tuple(f"{name} {a} → {b}" for name, a, b in texts)
 
 
 def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -139,19 +139,18 @@ def _machine(report: Report) -> dict[str, object]:
     if facts.host is not None:
         size = facts.host.memory_total_bytes
         seen["system"], seen["memory"] = facts.host.system, None if size is None else units.capacity(size)
-    return {name: value for name, value in seen.items() if value is not None}
+    return seen
 
 
 def _software(report: Report) -> dict[str, object]:
     facts = report.facts
-    versions = {
+    return {
         "gpucheck": report.gpucheck,
         "torch": facts.torch and facts.torch.version,
         "driver": facts.driver and facts.driver.version,
         "Python": facts.python and facts.python.version,
         "kernel": facts.host and facts.host.release,
     }
-    return {name: version for name, version in versions.items() if version is not None}
 
 
 # What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
@@ -216,11 +215,8 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 def _untold(old: Measurement, new: Measurement) -> str | None:
     """Why the two cannot be told apart, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
-    if other := not_comparable(differences(old, new)):
-        return other
-    if min(counts) < FEWEST_RUNS:
-        return f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
-    return None
+    few = f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
+    return not_comparable(differences(old, new)) or (few if min(counts) < FEWEST_RUNS else None)
 
 
 def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
@@ -229,9 +225,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
-    both = old.rate is not None and new.rate is not None
     why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
-    amount = next(iter(new.work.values()), None) if both and old.work else None
+    works = [next(iter(row.work.values()), None) if row.rate is not None else None for row in (old, new)]
+    old_work, new_work = works if all(works) else (None, None)
     return ComparedRow(
         name=new.name,
         case=new.case,
@@ -241,9 +237,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
         new_runs=len(after),
         old_s=stats.median(before),
         new_s=stats.median(after),
-        old_rate=next(iter(old.work.values())) / stats.median(before) if amount else None,
-        new_rate=amount / stats.median(after) if amount else None,
-        rate_unit=new.rate.unit if amount and new.rate else None,
+        old_rate=old_work / stats.median(before) if old_work else None,
+        new_rate=new_work / stats.median(after) if new_work else None,
+        rate_unit=new.rate.unit if new_work and new.rate else None,
         ratio=ratio,
         ci_low=interval[0] if interval else None,
         ci_high=interval[1] if interval else None,
@@ -369,12 +365,10 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 def _nothing(comparison: Comparison) -> Finding:
     """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
-    sides = (
-        ("old", comparison.old_command, comparison.old_measurements),
-        ("new", comparison.new_command, comparison.new_measurements),
-    )
-    commands = ", ".join(f"{side}: gpucheck {command}" for side, command, _ in sides if command)
-    without = [side for side, _, count in sides if not count]
+    of_sides = {"old": comparison.old_command, "new": comparison.new_command}
+    commands = ", ".join(f"{side}: gpucheck {command}" for side, command in of_sides.items() if command)
+    counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
+    without = [side for side, count in counts.items() if not count]
     title = f"nothing to compare: no measurements in {' and '.join(without)}" if without else "no row in common"
     fix = "compare documents of the same `gpucheck bench …` with the same cases"
     return Finding("compare.changes", "inconclusive", title, commands, {"rows": {}}, fix)
@@ -409,9 +403,8 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     """
     slower = [row for row in comparison.rows if gate(row, most) == "fail"]
     unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
-    evidence = {"limit": 1 + most, "slower": [row_label(row) for row in slower]}
-    evidence["undecided"] = [row_label(row) for row in unclear]
-    limit = units.percent(most)
+    names = {"slower": [row_label(row) for row in slower], "undecided": [row_label(row) for row in unclear]}
+    evidence, limit = {"limit": 1 + most, **names}, units.percent(most)
     if slower:
         text = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", text, evidence)

@@ -21,15 +21,7 @@ from gpucheck.cards.card import (
     is_driver_loaded,
     is_nvidia_here,
 )
-from gpucheck.cards.checks import (
-    FABRIC_NOT_READY,
-    IN_PROGRESS,
-    WAIT,
-    fabric_state,
-    findings,
-    is_usable,
-    of_machine,
-)
+from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable, of_machine
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
@@ -61,7 +53,12 @@ def driver_findings(facts: Facts) -> list[Finding]:
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # of the same cause
-    own = [finding for finding in (nvml, libcuda, _masked(facts), _torch_for_the_cpu(facts)) if finding is not None]
+    own = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
+    torch = facts.torch or TorchBuild()
+    if cards(facts) and torch.version is not None and torch.built_for == "cpu":
+        evidence, message = {"built_for": "cpu", "version": torch.version}, f"torch {torch.version} is a CPU build"
+        title, fix = "torch cannot use the GPU", "gpucheck doctor"
+        own.append(Finding("devices.torch_build", "info", title, message, evidence, fix))
     # An NVML that does not answer has its own finding.
     failed = facts.driver is None or facts.driver.nvml_error is not None
     return [*own, *(row for row in of_machine(facts) if not (failed and row.id == "devices.unread"))]
@@ -75,24 +72,21 @@ def _nothing(facts: Facts) -> Finding:
         reasons.append(f"CUDA_VISIBLE_DEVICES={mask} hides every GPU")
     if host.container and visible in KEPT_OUT:
         reasons.append(f"NVIDIA_VISIBLE_DEVICES={visible} hides GPUs from this container")
-    if host.system == "Linux":
-        reasons.append(_where_linux_looks(host))
+    if host.wsl:
+        has_node = WSL_NODE in host.nvidia_device_nodes
+        missing = "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
+        reasons.append(missing if has_node else f"WSL has no GPU device ({WSL_NODE})")
+    elif host.system == "Linux":
+        held = len(host.nvidia_pci_addresses)
+        reasons.append(f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus")
     if driver.nvml_error:
         reasons.append("no NVIDIA driver" if driver.nvml_code == NO_LIBRARY else driver.nvml_error)
-    is_cpu = torch.built_for == "cpu" and host.system != "Darwin"
-    of_torch = f"torch {torch.version} {'is a CPU build' if is_cpu else 'sees no other accelerator'}"
-    of_torch = of_torch if torch.version is not None else "without torch, other accelerators are not visible"
+    of_torch = "without torch, other accelerators are not visible"
+    if torch.version is not None:
+        is_cpu = torch.built_for == "cpu" and host.system != "Darwin"
+        of_torch = f"torch {torch.version} {'is a CPU build' if is_cpu else 'sees no other accelerator'}"
     reasons.append(facts.unknown.get("/torch_runtime", of_torch))
     return Finding("devices.none", "info", "no GPU found", ", ".join(reasons))
-
-
-def _where_linux_looks(host: Host) -> str:
-    if not host.wsl:
-        held = len(host.nvidia_pci_addresses)
-        return f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus"
-    if WSL_NODE in host.nvidia_device_nodes:
-        return "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
-    return f"WSL has no GPU device ({WSL_NODE})"
 
 
 def _nvml(facts: Facts) -> Finding | None:
@@ -122,8 +116,7 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """Return how bad it is that NVML does not start: `fail` where a GPU is meant for this system and CUDA has none
-    either.
+    """Return the verdict where NVML does not start: `fail` if a GPU is meant for this system and CUDA has none either.
 
     Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
     (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
@@ -151,10 +144,8 @@ def _causes(
 
 def _no_library(host: Host) -> tuple[str, str]:
     if host.container:
-        return (
-            "the driver's libraries are missing from this container",
-            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        )
+        fix = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return "the driver's libraries are missing from this container", fix
     return "NVIDIA's driver is not installed, or not on the loader's path", "install NVIDIA's driver"
 
 
@@ -168,20 +159,20 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
         meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
         fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
-    answer = driver.cuinit_error
+    message = driver.cuinit_error
     if driver.cuinit_code:
-        answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
+        message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
         # Where NVML is missing too, its finding says it.
         meaning, fix = (None, None) if driver.nvml_code == NO_LIBRARY else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
         fix = HUNG
-    message = answer if meaning is None else f"{answer}: {meaning}"
+    message = message if meaning is None else f"{message}: {meaning}"
     return Finding("devices.libcuda", _without_cuda(facts), "CUDA does not start", message, evidence, fix)
 
 
 def _without_cuda(facts: Facts) -> Verdict:
-    """Return how bad it is that CUDA does not start: `fail` where NVML has cards that a program should be able to use.
+    """Return the verdict where CUDA does not start: `fail` if NVML has cards that a program should be able to use.
 
     A libcuda that is not here or hidden tells nothing of the cards.
     """
@@ -228,15 +219,6 @@ def _masked(facts: Facts) -> Finding | None:
         return None
     message = f"{MASK}={mask}{f': {named}' if named else ''}"
     return Finding("devices.hidden", "info", "every GPU is hidden from torch", message, seen, f"unset {MASK}")
-
-
-def _torch_for_the_cpu(facts: Facts) -> Finding | None:
-    torch = facts.torch or TorchBuild()
-    if not cards(facts) or torch.version is None or torch.built_for != "cpu":
-        return None
-    evidence = {"built_for": torch.built_for, "version": torch.version}
-    message, title = f"torch {torch.version} is a CPU build", "torch cannot use the GPU"
-    return Finding("devices.torch_build", "info", title, message, evidence, "gpucheck doctor")
 
 
 def command(
@@ -352,17 +334,18 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
         return result, [*judge(facts), *said, *whose]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
-        diagnosed = [_unsure(finding) for finding in diagnosed if finding.id not in ("doctor.unknown", "doctor.no_gpu")]
+        # What versions and permissions suggest, a torch that runs would refute, and it may be about to.
+        diagnosed = [
+            finding
+            if finding.verdict != "fail" or finding.evidence.get("certainty") == "proof"
+            else replace(finding, verdict="inconclusive")
+            for finding in diagnosed
+            if finding.id not in ("doctor.unknown", "doctor.no_gpu")
+        ]
         if result.first is None or all(finding.verdict != "fail" for finding in diagnosed):
             why = f"it was given {STATUS_LIMIT_S:g} s"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=_WAITS))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
-
-
-def _unsure(finding: Finding) -> Finding:
-    """Return what versions and permissions suggest: a torch that runs would refute it, and may be about to."""
-    proven = finding.evidence.get("certainty") == "proof"
-    return finding if finding.verdict != "fail" or proven else replace(finding, verdict="inconclusive")
 
 
 def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:

@@ -84,21 +84,18 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
         by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
         return requested in ("auto", "all") or by_number or choose.is_named(card, requested)
 
-    cards = [
-        (place, card)
-        for place, card in enumerate(facts.devices)
-        if card.nvml_index is not None and card.memory_total_bytes is not None and is_meant(card)
-    ]
-    for place, card in cards:
+    found = False
+    for place, card in enumerate(facts.devices):
         free, total = card.memory_free_bytes, card.memory_total_bytes
-        info = None if free is None or total is None else (free, total)
-        overview = judge_overview(card.name or "GPU", card, info, MemoryFigures())
-        name = card.id or f"NVML {card.nvml_index}"
+        if card.nvml_index is None or total is None or not is_meant(card):
+            continue
+        found, name = True, card.id or f"NVML {card.nvml_index}"
+        overview = judge_overview(card.name or "GPU", card, None if free is None else (free, total), MemoryFigures())
         emit(Judged(replace(overview, device=name)))
         judge_holders(card, place, facts, emit, name)
-    if cards:
+    if found:
         emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, why.what, fix=why.fix or None)))
-    return bool(cards)
+    return found
 
 
 # -- an accelerator ---------------------------------------------------------------------------------------------------
@@ -131,32 +128,31 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     """
     free, total = info if info else (None, before.memory_total_bytes if before else None)
     used = total - free if total is not None and free is not None else None
-    used_before = before.memory_used_bytes if before else None
-    outside = None
-    if used is not None and used_before is not None and figures.memory_reserved_bytes is not None:
-        rise = used - used_before - figures.memory_reserved_bytes
-        outside = rise if rise >= 0 else None
+    used_before, reserved, outside = before.memory_used_bytes if before else None, figures.memory_reserved_bytes, None
+    if used is not None and used_before is not None and reserved is not None and used >= used_before + reserved:
+        outside = used - used_before - reserved
     evidence: dict[str, int | None] = {
         "total_bytes": total,
         "free_bytes": free,
         "used_bytes": used,
         "used_before_bytes": used_before,
         "memory_allocated_bytes": figures.memory_allocated_bytes,
-        "memory_reserved_bytes": figures.memory_reserved_bytes,
+        "memory_reserved_bytes": reserved,
         "outside_allocator_bytes": outside,
     }
+    title = "device memory"
     if total is None:
-        return Finding("memory.device", "skip", "device memory", "the driver does not report it", evidence)
+        return Finding("memory.device", "skip", title, "the driver does not report it", evidence)
     if free is not None and not 0 <= free <= total:
         evidence |= {"used_bytes": None, "outside_allocator_bytes": None}
         why = f"the driver's figures contradict each other: {free} of {total} bytes free"
-        return Finding("memory.device", "inconclusive", "device memory", why, evidence, "gpucheck doctor")
+        return Finding("memory.device", "inconclusive", title, why, evidence, "gpucheck doctor")
     message = f"{capacity(total)} ({name})"
     if used is not None and free is not None:
         message = f"{capacity(used)} used, {capacity(free)} free of {message}"
     if outside is not None:
         message += f"; this process holds {capacity(outside)} outside torch's allocator"
-    return Finding("memory.device", "info", "device memory", message, evidence)
+    return Finding("memory.device", "info", title, message, evidence)
 
 
 def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
@@ -176,15 +172,13 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
         return Finding("memory.processes", "skip", title, reason)
     others = [process for process in processes if process.pid != own_pid]
     evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
-    if not others:
-        return Finding("memory.processes", "info", title, "none", evidence)
     names = []
     for process in sorted(others, key=lambda process: process.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
         names.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
     names += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
-    return Finding("memory.processes", "info", title, ", ".join(names), evidence)
+    return Finding("memory.processes", "info", title, ", ".join(names) or "none", evidence)
 
 
 def judge_allocator(allocator: Allocator, kind: str) -> Finding:
