@@ -222,11 +222,7 @@ def _masked(facts: Facts) -> Finding | None:
 
 
 def command(
-    options: DevicesOptions,
-    emit: Emit,
-    *,
-    sleep: Callable[[float], object] = time.sleep,
-    ahead: Ahead | None = None,
+    options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep, ahead: Ahead | None = None
 ) -> None:
     """Read the machine and judge it, once or until interrupted. `ahead` has children that were started already.
 

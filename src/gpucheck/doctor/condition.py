@@ -228,12 +228,7 @@ def on(
 
 
 def answered(
-    evidence: Evidence,
-    more: str = "",
-    *,
-    fix: str | None = None,
-    certainty: Certainty | None = None,
-    **seen: Any,
+    evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
 ) -> Seen:
     """Return what cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver

@@ -463,8 +463,7 @@ LOAD: tuple[Condition, ...] = (
         judge=_failed,
     ),
     *map(
-        _under_load,
-        ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation"),
+        _under_load, ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation")
     ),
     Condition(
         id="load.not_run",

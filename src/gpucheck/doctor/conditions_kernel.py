@@ -233,10 +233,7 @@ KERNEL = on(
         fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
         judge=_no_power,
         nvml=(8,),
-        patterns=(
-            r"does not have the necessary power cables connected",
-            r"Insufficient External Power|NVML_ERROR_INSUFFICIENT_POWER",
-        ),
+        patterns=(NO_POWER, r"NVML_ERROR_INSUFFICIENT_POWER"),
     ),
     Condition(
         id="gpu.no_address_space",
@@ -255,10 +252,7 @@ KERNEL = on(
         meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
         fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),
-        patterns=(
-            r"installed in this system is not supported by the",
-            r"supported through the NVIDIA .* Legacy drivers",
-        ),
+        patterns=(UNSUPPORTED,),
     ),
     Condition(
         id="driver.open_module_needed",
@@ -276,7 +270,7 @@ KERNEL = on(
         settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
-        patterns=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
+        patterns=(NOT_STARTED,),
     ),
     by=absent,
 )
@@ -415,11 +409,6 @@ def _count(evidence: Evidence) -> Seen | None:
     )
 
 
-def _not_listed(evidence: Evidence) -> Seen | None:
-    """Where the driver lists none at all, another condition says so."""
-    return found("devices.unlisted")(evidence) if _listed(evidence) else None
-
-
 MASKS: tuple[Condition, ...] = (
     *on(
         "devices",
@@ -465,7 +454,8 @@ MASKS: tuple[Condition, ...] = (
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The missing GPU has another kernel driver, is not supported by this driver, or failed to start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
-        judge=_not_listed,
+        # Where the driver lists none at all, another condition says so.
+        judge=lambda evidence: found("devices.unlisted")(evidence) if _listed(evidence) else None,
     ),
 )
 

@@ -481,10 +481,7 @@ CUINIT = on(
         "video,render $USER and log in again (a container: --group-add video --group-add render)",
         judge=answered,
         cuinit=(800, 801),
-        patterns=(
-            r"Error 80[01]: operation not (permitted|supported)",
-            r"CUDA_ERROR_NOT_(PERMITTED|SUPPORTED)",
-        ),
+        patterns=(r"Error 80[01]: operation not (permitted|supported)", r"CUDA_ERROR_NOT_(PERMITTED|SUPPORTED)"),
     ),
     Condition(
         id="driver.fabric",

@@ -238,10 +238,7 @@ TORCH = on(
         "not prove it: CUDA reports it without any driver too, as in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
-        patterns=(
-            r"driver on your system is too old",
-            r"CUDA driver version is insufficient for CUDA runtime version",
-        ),
+        patterns=(r"driver on your system is too old", r"CUDA driver version is insufficient for CUDA runtime version"),
     ),
     Condition(
         id="torch.sees_none",
@@ -382,9 +379,9 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
     if probe.unmet and not names and not parts:
-        said = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
+        required = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
         return Seen(
-            f"torch {torch_version(evidence)} requires {', '.join(said)}",
+            f"torch {torch_version(evidence)} requires {', '.join(required)}",
             {"unmet": dict(probe.unmet)},
             fixes.packages_again(evidence, probe.unmet),
             "strong",
@@ -397,7 +394,11 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     needed = parts or [name for name in names if name.startswith(NEEDED)]
     # What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first.
     again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
-    fix = fixes.packages_again(evidence, again) if again else fixes.cudnn_first(probe.executable)
+    # OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
+    code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
+    fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
+    if again:
+        fix = fixes.packages_again(evidence, again)
     if not gone and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
         fix = fixes.out_of_library_path(probe.foreign_folders)
     details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}

@@ -31,7 +31,9 @@ def here(fix: str, host: Host) -> str:
     Windows' shells; as it is elsewhere, and where it already tells of such a place."""
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":
-        return IN_WINDOWS if of_the_kernel else _in_its_shells(fix)
+        # PowerShell has other words for variables.
+        fix = re.sub(r"^unset ([\w ]+)$", lambda match: f"Remove-Item Env:{', Env:'.join(match[1].split())}", fix)
+        return IN_WINDOWS if of_the_kernel else re.sub(r"^export (\w+)=(\S+)$", r'$env:\1 = "\2"', fix)
     if not of_the_kernel or re.search(r"container|host|Windows", fix):
         return fix
     if host.wsl:
@@ -41,12 +43,6 @@ def here(fix: str, host: Host) -> str:
     steps = fix.split("; ")
     place = next(place for place, step in enumerate(steps) if _OF_THE_KERNEL.search(step))
     return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
-
-
-def _in_its_shells(fix: str) -> str:
-    """Variables as PowerShell sets them."""
-    fix = re.sub(r"^unset ([\w ]+)$", lambda match: f"Remove-Item Env:{', Env:'.join(match[1].split())}", fix)
-    return re.sub(r"^export (\w+)=(\S+)$", r'$env:\1 = "\2"', fix)
 
 
 # -- the card that is meant, and no other ------------------------------------------------------------------------------
@@ -116,15 +112,6 @@ def pythonpath_of(probe: TorchProbe) -> str | None:
 
 def out_of_pythonpath(*entries: str) -> str:
     return f"remove {', '.join(entries)} from PYTHONPATH (unset PYTHONPATH)"
-
-
-def cudnn_first(python: str | None = None) -> str:
-    """The line that lets every program find the parts of the cuDNN that is installed beside torch.
-
-    OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
-    """
-    code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
-    return f"export LD_LIBRARY_PATH=$({interpreter(python)} -c '{code}'):$LD_LIBRARY_PATH"
 
 
 INDEX = "https://download.pytorch.org/whl"

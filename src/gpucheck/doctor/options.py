@@ -21,8 +21,7 @@ class DoctorOptions:
     require: str | None = options.require()
     time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.")
     bundle: str | None = option(
-        "Also write a bug report (.zip). It contains only listed fields; review it before you share it.",
-        metavar="FILE",
+        "Also write a bug report (.zip). It contains only listed fields; review it before you share it.", metavar="FILE"
     )
     only: tuple[str, ...] = options.only("conditions", named="ID")
     skip: tuple[str, ...] = options.skip("conditions", named="ID")

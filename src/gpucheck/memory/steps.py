@@ -23,12 +23,7 @@ TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * 
 # More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
 TEMPORARY_SIZE = 32 * MIB
 
-FIGURES = (
-    "memory_allocated_bytes",
-    "max_memory_allocated_bytes",
-    "memory_reserved_bytes",
-    "max_memory_reserved_bytes",
-)
+FIGURES = ("memory_allocated_bytes", "max_memory_allocated_bytes", "memory_reserved_bytes", "max_memory_reserved_bytes")
 # The four figures at one moment, in this order.
 Level = tuple[int, int, int, int]
 # What each step of the sequence does and what it shows.
