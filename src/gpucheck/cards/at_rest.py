@@ -48,7 +48,7 @@ REPLACE = "drain the node and replace the GPU"
 
 
 def verdict_of(error: XidError) -> Verdict:
-    """By NVIDIA's catalogue; a remark once the GPU was reset."""
+    """The verdict by NVIDIA's catalogue; a remark once the GPU was reset."""
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
 
 
@@ -93,7 +93,7 @@ def _also(kind: str, errors: Sequence[XidError]) -> str:
 
 def _fix(worst: XidError, asked: str | None) -> str | None:
     """The command: the driver's own wish, else NVIDIA's action for the worst."""
-    # What fell off the bus comes back by a power cycle at most.
+    # A GPU that fell off the bus needs a power cycle at least.
     if asked is not None and worst.number != 79:
         return ACTIONS.get(asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
     if verdict_of(worst) == "info":
@@ -111,8 +111,8 @@ def beside(device: Device, facts: Facts) -> Said | None:
 
 def logged(device: Device, facts: Facts) -> Said | None:
     """The card's Xid errors, where nothing else is said of it that they are the cause of."""
-    told = is_dead(device) or device.recovery_action not in (None, "none")
-    return None if told else story(address_of(device, facts), facts.xids or ())
+    explained = is_dead(device) or device.recovery_action not in (None, "none")
+    return None if explained else story(address_of(device, facts), facts.xids or ())
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
@@ -175,7 +175,7 @@ def nvlink(facts: Facts) -> Finding | None:
 
 
 def log_unread(facts: Facts) -> Finding | None:
-    """That nobody knows of Xid errors, with the reason."""
+    """The reason why Xid errors are unknown."""
     why = facts.unknown.get("/driver/xids")
     if facts.xids is not None or why in (None, NO_GPU):
         return None
@@ -188,17 +188,16 @@ def log_unread(facts: Facts) -> Finding | None:
 MOST_RETIRED_PAGES = 63
 # DCGM's diagnostics fail from so many rows on that were replaced after uncorrected errors; its health check warns.
 DCGM_ROWS = 512
-# What a verdict on a card depends on, here and in the doctor; and its processes.
+# Fields on which a verdict depends, here and in the doctor, besides the processes.
 HEALTH = (
     *("uuid", "memory_total_bytes", "memory_used_bytes", "clock_reasons", "ecc", "sram_ecc", "remapped_rows"),
     *("retired_pages", "recovery_action", "mig", "fabric", "nvlinks", "persistence_mode", "compute_mode"),
 )
-# Who uses the card and how much of it is withheld in containers, by NVML of every card that is divided into instances:
-# that tells of what one may ask, not of the card.
+# NVML withholds these in containers that have an instance of a divided card: a matter of permission, not of health.
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
-# What a GPU that cannot be used answers, by its state: title, message and what to do.
+# Title, message and fix of a GPU that cannot be used, by its state.
 _INTERRUPTS = "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine"
 DEAD = {
     "lost": ("lost", "off the PCI bus or not answering", FIX["lost"]),
@@ -208,7 +207,7 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
-# What any working card tells of itself, as far as it is supported there.
+# Figures that any working card reports, as far as it supports them.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
@@ -229,7 +228,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
 
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
-    """That the card cannot be used, with what names it at the rack, and its cause in the kernel's log."""
+    """The verdict on a card that cannot be used, with its name at the rack and its cause in the kernel's log."""
     cause = beside(device, facts)
     if cause is not None:
         fix = cause.fix or fix
@@ -250,7 +249,7 @@ def is_not_read(device: Device) -> bool:
 
 
 def _silent(device: Device, facts: Facts) -> str | None:
-    """Why nothing at all is read of a card that has its name still; None where something is, or nothing has to be."""
+    """Return why no figure of a card with a name is read; None where one is, or none has to be."""
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
     own = pointer(device, facts)
@@ -370,11 +369,11 @@ def unread(device: Device, facts: Facts) -> Said | None:
     """Return what could not be read although this device has it. Unknown is not healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
-        return None  # told already
+        return None  # reported already
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
     own = pointer(device, facts)
-    # What NVML left out because it stopped at one card is told of that card.
+    # Fields that NVML left out because it stopped at one card are reported for that card.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     if (whole := facts.unknown.get(own.rstrip("/"))) is not None:
@@ -391,7 +390,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
         return None
     reasons: dict[str, dict[str, None]] = {}
     for name, reason in missing.items():
-        # Of many links one word.
+        # One word for many links.
         reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
     message = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
     fix = "run gpucheck devices again; if it persists, sudo dmesg | grep Xid"

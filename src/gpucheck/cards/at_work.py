@@ -23,8 +23,8 @@ Work = Literal["busy", "light load", "idle", "unknown"]
 UNDER_LOAD = "under load"
 # Below this it is a display or a monitor that asks.
 AT_REST_PERCENT = 5.0
-# Where NVML tells no utilisation: at rest a T4 or an L4 that is kept awake takes up to 0.42 of its limit, and others
-# less.
+# The share of the power limit that means work where NVML reports no utilisation: at rest a T4 or an L4 that is kept
+# awake takes up to 0.42.
 AT_WORK_POWER_SHARE = 0.5
 
 # nvml.h, nvmlClocksEventReasons: what lowers the clock to protect the card, and why. The last comes with the others.
@@ -36,7 +36,7 @@ PROTECTS = {
 }
 # The hardware's own, to protect the card or its power supply: it cuts the clock to half or less.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# What has no place on a card at rest. `hw_slowdown` alone flashes as clocks change.
+# Reasons that a card at rest never has. `hw_slowdown` alone flashes as clocks change.
 AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 SETTINGS = {
     "applications_clocks_setting": "application clocks",
@@ -177,7 +177,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
         return None
     verdict: Verdict = "warn" if set(PROTECTING) & set(shares) else "info"
     held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
-    # Where NVML names no reason now, nothing else says why the clock is low.
+    # The clock is low for no other reason that NVML names now.
     lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
     parts = (f"{held} of the last {units.duration(grown.span_s)}", _cost(device))
     fix = FIX["heat"] if "thermal" in shares else None
@@ -237,7 +237,7 @@ def hot(device: Device, facts: Facts) -> Said | None:
 def power_limited(device: Device, facts: Facts) -> Said | None:
     """The power limit lowers a working card's clock: normal at full load, a fault where it draws little."""
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
-    # Where NVML gives no reasons, the power itself shows it.
+    # The power itself shows it where NVML gives no reasons.
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
     if work(device) != "busy" or not (POWER_CAP in reasons(device) or inferred):
         return None

@@ -37,7 +37,7 @@ Value = TypeVar("Value", bound=Hashable)
 # States in which a card cannot be used, as `machine.nvml_fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
-# How NVML's child says that a call did not return, or crashed.
+# Words of NVML's child for a call that did not return, or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
@@ -72,7 +72,7 @@ def is_divided(card: Device) -> bool:
 
 
 def pointer(card: Device, facts: Facts) -> str:
-    """Where the card stands in the document, as the keys of `facts.unknown` begin: `/devices/3/`."""
+    """The card's place in the document, as the keys of `facts.unknown` begin: `/devices/3/`."""
     return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
 
 
@@ -84,8 +84,8 @@ def is_dead(card: Device) -> bool:
 def is_nameless(card: Device) -> bool:
     """Return whether NVML counts the card and refuses even to say who it is, for a cause of the card's own."""
     state = card.state or ""
-    told = (card.uuid, card.name, card.pci_address)
-    return told == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
+    names = (card.uuid, card.name, card.pci_address)
+    return names == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
 
 
 def addresses_not_listed(facts: Facts) -> list[str]:
@@ -139,7 +139,7 @@ def is_driver_loaded(facts: Facts) -> bool:
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
     broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
-    # It started, and then does not count its devices or does not return.
+    # NVML started, and then does not count its devices or does not return.
     return driver.nvml_code in OF_A_LOADED_DRIVER or (driver.nvml_code == 0 and bool(error)) or broke_off
 
 
@@ -216,7 +216,7 @@ def slow_start(facts: Facts) -> Finding | None:
     )
 
 
-# What to do about a GPU that does not start, by the log's reason; the first that matches.
+# Fixes of a GPU that does not start, by the log's reason; the first that matches.
 _START_FIXES = (
     (kernel_driver.NO_POWER, POWER_CABLES),
     (kernel_driver.UNSUPPORTED, "install a driver that supports the GPU; nvidia.com/drivers lists it"),

@@ -102,8 +102,8 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# What cards of one name have in common: how it is called, how it is written, and what to do about the odd one; another
-# VBIOS is a remark.
+# Fields that cards of one name have in common: the field, its name, its text, and the fix of the odd one; another VBIOS
+# is a remark.
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
@@ -157,8 +157,8 @@ def is_usable(card: Device, facts: Facts) -> bool:
 
 # -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
 
-# What a link corrects by itself as it goes: worth a remark. The other counters tell of data that had to be sent again,
-# of a link that was set up anew, or of packets that were lost.
+# Errors that a link corrects itself: worth a remark. The other counters are data that had to be sent again, a link that
+# was set up again, or lost packets.
 CORRECTED = ("crc_flit", "crc_data")
 # Parts that sit on a board of NVIDIA's, where links lead to switches or to every neighbour. Others are joined by
 # bridges, in pairs mostly, and need not be.
@@ -220,7 +220,7 @@ def _lacking(device: Device, facts: Facts, most: int) -> Said | None:
     """Links that the card does not have, or whose state NVML does not report, where most of its sisters' are up."""
     own, up = f"{pointer(device, facts)}nvlinks", active(device)
     why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
-    if up >= most or is_dead(device) or (why is not None and applies(why)):  # an error is told as unread
+    if up >= most or is_dead(device) or (why is not None and applies(why)):  # an error is reported as unread
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
     return Said("warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most})
@@ -231,9 +231,9 @@ def fabric(device: Device, facts: Facts) -> Said | None:
     words = None if device.fabric is None else _fabric_words(device.fabric)
     if device.fabric is None or words is None:
         return None
-    told = [card.fabric for card in facts.devices if card.fabric is not None]
-    alone = len(told) == 1 and device.fabric.state != "completed"
-    # There cuInit's answer says it.
+    fabrics = [card.fabric for card in facts.devices if card.fabric is not None]
+    alone = len(fabrics) == 1 and device.fabric.state != "completed"
+    # cuInit's own finding reports it.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
     return Said("info" if alone or waits else "warn", *words, evidence)
@@ -247,7 +247,7 @@ IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
 def fabric_state(facts: Facts) -> str | None:
     """The state of a fabric that is not ready, and on how many GPUs: NVML's evidence for CUDA's 802."""
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
-    # What goes on may be the last step of the others as well.
+    # Registration in progress may be the last step of the others as well.
     waiting = [state for state in states if state != "completed"]
     if not waiting:
         return None
@@ -293,7 +293,7 @@ def errors(device: Device, facts: Facts) -> Said | None:
 
 # The judge of one check: None where the device does not tell, or where there is nothing to say.
 Look = Callable[[Device, Facts], Said | None]
-# What is worse stands first: a card that cannot be used, one whose results may be wrong, one that is slow, a remark.
+# The worst first: a card that cannot be used, one whose results may be wrong, one that is slow, a remark.
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
@@ -329,14 +329,14 @@ CHECKS: tuple[tuple[str, Look], ...] = (
 
 
 _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
-# What the doctor asks beside the table: a GPU that the driver lost, and what its own load shows.
+# Findings outside the table: of GPUs that the driver does not list, and of the log.
 _ORDER |= {"devices.unlisted": 0, at_rest.SXIDS: 0, at_rest.NVLINK: 0}
 # A warning that is no fault of a GPU: how it is used, and how its environment is set.
 _OF_USE = ("devices.foreign_memory", "devices.order")
 
 
 def gravity(finding: Finding) -> int:
-    """Where a finding stands beside others of its verdict: the driver's first, then a dead card, down the table.
+    """The place of a finding among others of its verdict: the driver's first, then a dead card, down the table.
 
     Warnings that are no fault of a GPU come last.
     """
@@ -369,7 +369,7 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
-    # Of what `nvidia-smi -i` takes, the PCI address is the same in a container, and the shortest.
+    # `nvidia-smi -i` takes any of them; the PCI address is the same in a container, and the shortest.
     address = device.pci_address or device.uuid or str(device.nvml_index)
     fix = said.fix.format(card=address) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""

@@ -25,7 +25,7 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
-# How the differences begin beside which times can be compared: what is timed is the same.
+# Beginnings of the differences beside which times can be compared: the same work is timed.
 COMPARABLE = ("launch ", "numa ")
 # A setting that no figure depends on.
 IDLE_SETTINGS = ("persistence mode", "compute mode")
@@ -50,7 +50,7 @@ def case_name(case: Mapping[str, Any]) -> str:
     )
 
 
-# What a copy's label says of its clock: the whole call needs no word.
+# Words for a copy's clock: the whole call needs none.
 _CLOCKS = {"as_called": "", "link": "the link alone"}
 
 
@@ -126,7 +126,7 @@ def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _machine(report: Report) -> dict[str, object]:
     """Return what the devices measured are and how they are set, and the host's processor, on which launches run."""
     facts, parts = report.facts, [part.device for part in report.parts if part.device is not None]
-    # What was planned: a device that failed has no rows.
+    # The devices that were planned: one that failed has no rows.
     planned = sorted(set(parts or [row.device.id for row in report.measurements]))
     seen: dict[str, object] = {"devices": ", ".join(planned) or None}
     for device in dict.fromkeys(row.device for row in report.measurements):
@@ -153,13 +153,13 @@ def _software(report: Report) -> dict[str, object]:
     }
 
 
-# What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
+# Times within ±5 % for certain are the same: clocks and neighbours move them by as much from day to day.
 SAME_WITHIN = 0.05
-# Where processes differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half the
-# time (benchmarks/compare_power.py --simulate 2.5%).
+# With processes that differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half
+# the time (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
-# What makes a whole process slow and is not the code's doing: a slowdown seen beside it does not fail a gate.
+# Disturbances that slow a whole process, whatever its code: a slowdown beside one does not fail a gate.
 SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 
@@ -213,7 +213,7 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
-    """Why the two cannot be told apart, or None."""
+    """Return why no change can be found between the two, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
     few = f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
     return not_comparable(differences(old, new)) or (few if min(counts) < FEWEST_RUNS else None)
@@ -271,8 +271,9 @@ def speed_text(time_ratio: float) -> str:
 
 # The chance that a document in which nothing changed calls a change anywhere.
 ALPHA = 0.01
-# Of the runs of a side, left out at either end: one of seven; with fewer there is none to spare. A burst of other work
-# makes a whole process slow, and one such among seven widens the plain t until it finds nothing (docs/measuring.md).
+# The share of a side's runs left out at either end: one of seven; with fewer there is none to spare. A burst of other
+# work makes a whole process slow, and one such among seven widens the plain t until it finds nothing
+# (docs/measuring.md).
 TRIMMED = 0.15
 
 
@@ -364,7 +365,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 
 def _nothing(comparison: Comparison) -> Finding:
-    """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
+    """The reason why nothing is compared: no measurements on a side, or none of the same on both."""
     of_sides = {"old": comparison.old_command, "new": comparison.new_command}
     commands = ", ".join(f"{side}: gpucheck {command}" for side, command in of_sides.items() if command)
     counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
@@ -379,7 +380,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
         if labels:
             # A row that the baseline has and the new document has not escapes the gate.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
-            # Where nothing is in common, that is the answer: all names are in the evidence.
+            # Nothing in common is an answer by itself: all names are in the evidence.
             text = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
             title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
             yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
@@ -433,6 +434,6 @@ def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass
     beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
     if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
         return "fail"
-    # Where only the old side was disturbed it looks too slow, which hides a slowdown of the new side.
+    # An old side that alone was disturbed looks too slow, which hides a slowdown of the new side.
     hides = row.old_disturbed and not row.disturbed
     return "inconclusive" if row.ci_high is None or row.ci_high > 1 + most or hides else "pass"

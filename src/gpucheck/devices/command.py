@@ -91,7 +91,7 @@ def _nothing(facts: Facts) -> Finding:
 
 def _nvml(facts: Facts) -> Finding | None:
     driver, host = facts.driver or Driver(), facts.host or Host()
-    # Where one device stopped NVML, that device's finding says so.
+    # The finding of a device at which NVML stopped says so.
     stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
     if driver.nvml_error is None or stopped:
         return None
@@ -132,8 +132,8 @@ def _dead(facts: Facts) -> Verdict:
 def _causes(
     *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
 ) -> tuple[str | None, str | None]:
-    """What the doctor knows of such an answer: its cause and the fix, or its causes, and who tells them apart."""
-    # Here and not above: where the driver answers, nobody needs them.
+    """The cause of such an answer and its fix; of several causes all, and the command that tells them apart."""
+    # Imported here: a driver that answers needs none.
     from gpucheck.doctor.ladder import causes
 
     # No card in MIG mode: that it is empty is then no cause.
@@ -163,7 +163,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code:
         message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
-        # Where NVML is missing too, its finding says it.
+        # The finding about a missing NVML says it.
         meaning, fix = (None, None) if driver.nvml_code == NO_LIBRARY else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
         fix = HUNG
@@ -198,7 +198,7 @@ def _is_masked(facts: Facts) -> bool:
 
 
 def _named_in_vain(facts: Facts) -> str | None:
-    """What the first entry of the mask that names no GPU shows, in words; None where each names one."""
+    """The effect of the first entry of the mask that names no GPU, in words; None where each names one."""
     mask, cards = facts.environment.get(MASK), [card for card in facts.devices if card.nvml_index is not None]
     listed = sorted(cards, key=lambda card: card.nvml_index or 0)
     if mask is None or not listed or any(map(is_divided, listed)):
@@ -280,9 +280,9 @@ STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has just answered does so again in milliseconds.
 AGAIN_S = 2.0
-# What `devices` says of the whole driver: where the doctor names the broken stage, that is the same fault.
+# Findings of `devices` about the whole driver: the same fault where the doctor names the broken stage.
 OF_THE_DRIVER = ("devices.nvml", "devices.libcuda", "devices.hidden", "devices.torch_build")
-# Where these keep the environment of a program that they installed or run for itself.
+# Folders in which these keep the environment of a program that they installed or run.
 _TOOL_FOLDER = re.compile(r"[/\\](?:(pipx)[/\\]venvs|(uv)[/\\](?:tools|archive-v\d|builds-v\d|environments-v\d))[/\\]")
 _WAITS = "gpucheck doctor"
 
@@ -330,7 +330,7 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
         return result, [*judge(facts), *said, *whose]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
-        # What versions and permissions suggest, a torch that runs would refute, and it may be about to.
+        # A torch that is about to run would refute what versions and permissions suggest.
         diagnosed = [
             finding
             if finding.verdict != "fail" or finding.evidence.get("certainty") == "proof"

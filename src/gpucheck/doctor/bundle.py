@@ -28,8 +28,8 @@ _MODULE = r"(nvidia|nouveau|nova|amdgpu|i915|xe|gdrdrv|vfio)[\w-]*"
 _LIBRARY = r"lib[\w.+-]+"
 _STATE = r"[a-z][a-z0-9 _-]{0,40}"
 
-# The parts of the evidence of which numbers, yes and no are told, and the texts in them that are told where they look
-# like this. A part is named by its path; lists are passed through.
+# Parts of the evidence, by path: their numbers and switches are listed, and the texts that match these patterns. Lists
+# are passed through.
 LISTED: dict[str, dict[str, str]] = {
     "host": {"system": _WORD, "release": _WORD, "architecture": _WORD, "container": _WORD, "nvidia_pci_addresses": _PCI,
              "nvidia_device_nodes": _NODE},
@@ -74,7 +74,7 @@ LISTED: dict[str, dict[str, str]] = {
     "ladder/rungs": {"rung": _STATE, "state": _STATE},
     "variables": {"*": rf"{_NUMBERS}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER"},
 }  # fmt: skip
-# Numbers that are a person's or a process's and say nothing of a GPU.
+# Numbers of people and processes, which say nothing about a GPU.
 _NOT_TOLD = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
 # Names of variables that concern a GPU, a driver, a loader or Python; the names of others are nobody's business.
 _CONCERNS = re.compile(
@@ -151,7 +151,7 @@ def _text(value: Any, pattern: str) -> Any:
 
 
 def packed(report: Report, evidence: Evidence | None) -> bytes:
-    """The archive (.zip). What tells who packed it (owner, machine, folder) is not in it."""
+    """The archive (.zip), without its packer's name, machine and folder."""
     when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:

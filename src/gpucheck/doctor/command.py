@@ -33,8 +33,8 @@ from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
-# A driver that hangs is told within ten seconds: it is known after five, and torch, which starts the same driver, may
-# be about to answer for another reason.
+# A driver that hangs is reported within ten seconds: it is known after five, and torch, which starts the same driver,
+# may be about to answer for another reason.
 TORCH_GRACE_S = 2.0
 # The oldest Python that the probe's program runs in.
 OLDEST = (3, 8)
@@ -111,7 +111,7 @@ def read(
                 facts = machine.read()
             driver = facts.driver
             if driver is not None and driver.cuinit_code is None and driver.is_hung:
-                # What torch waits for does not come. One that hangs at a device may let torch use another.
+                # torch waits in vain. A driver that hangs at a device may let torch use another.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
             # After the libraries were asked: a program of root's makes the nodes by asking.
@@ -181,7 +181,7 @@ UNTOLD = "NVML does not report on it, so nothing would be visible"
 
 
 def why_not(card: Device) -> str:
-    """Why a card is not loaded, from a reading without any process of ours on it; empty where it can be."""
+    """Return why a card is not loaded, by a reading without a process of gpucheck on it; empty where it can be."""
     if card.parent_uuid is not None or is_divided(card):
         return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
@@ -234,7 +234,7 @@ def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> Card
 SETTLE_S = 0.3
 # Twenty readings.
 LOAD_S = 1.0
-# Over this lie importing torch (which was just done), a context for each card and the load itself.
+# Importing torch (which was just done), a context for each card and the load itself take less.
 LOAD_TIMEOUT_S = 60.0
 
 
@@ -246,7 +246,7 @@ def can_load(evidence: Evidence) -> bool:
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
-    # As of the second reading: at the first torch was at work in a child of ours.
+    # The second reading: during the first, torch was at work in gpucheck's child.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
     left_out |= dict.fromkeys(ran - set(cards), UNTOLD)

@@ -46,7 +46,7 @@ class Evidence:
     # The version in the name of the libcuda that was loaded; the files that the loader takes, by the library's name.
     libcuda_version: str | None = field(init=False)
     loadable: Mapping[str, Library] = field(init=False)
-    # What the checks of `gpucheck devices` find, by their IDs.
+    # Findings of the checks of `gpucheck devices`, by their IDs.
     findings: Mapping[str, Sequence[Finding]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,16 +122,16 @@ Rung = Literal[
     "run",  # that runs
 ]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
-# How much what is seen says: it can be nothing else; it is nearly always so; it is worth a look.
+# The weight of the signs: nothing else is possible; it is nearly always so; it is worth a look.
 Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """That a condition holds here: the sentence that says how it shows, and the evidence.
+    """The signs of a condition that holds here, in one sentence and as evidence.
 
-    What is None is the condition's own; a judge that knows more says it in its place.
+    Fields that are None are the condition's own; a judge that knows more replaces them.
     """
 
     message: str
@@ -212,7 +212,7 @@ def found(id: str) -> Judge:
 def on(
     rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
-    """The rows as conditions of one rung, but for those that name another.
+    """The rows as conditions of one rung, except those that name another.
 
     Rows without a judge exclude each other: `by` says which of them holds, and how. On the rung of cuInit a row that
     names answers of it is asked only where it gave one of them.

@@ -31,7 +31,7 @@ _HEAT_OR_POWER = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['h
 
 
 def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
-    """A check of `gpucheck devices`, unless a rung is broken by just this: it is then told there."""
+    """A check of `gpucheck devices`, unless its fault breaks a rung, whose condition then reports it."""
 
     def judge(evidence: Evidence) -> Seen | None:
         return None if _is_the_diagnosis(id, evidence) else found(id)(evidence)
@@ -39,7 +39,7 @@ def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
     return Condition(id, judge=judge, verdict=verdict, **row)
 
 
-# States of a GPU that are told where the ladder breaks.
+# States of a GPU that a condition of the ladder reports.
 _ON_A_RUNG = ("lost", "reset required", "no power", "not answering")
 
 
@@ -59,7 +59,7 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
 
 def _foreign_memory(evidence: Evidence) -> Seen | None:
     """Memory in use by others. In a container their PIDs are the host's, so the amount decides and not the list."""
-    # What nobody is seen to hold has its own row.
+    # Memory that no process is seen to hold has its own row.
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     taken = {
         name_of(card): card
@@ -347,12 +347,12 @@ PEERS: tuple[Condition, ...] = (
 LEAST_READINGS = 2
 # In this share of a second's readings it is no flash but how the card runs.
 SUSTAINED = 0.5
-# What is read under load, and why a verdict could not be given without it.
+# Figures that are read under load; a verdict needs each of them.
 READ = (
     *("sm_clock_hz", "clock_reasons", "temperature_celsius", "pcie/generation", "pcie/width"),
     *("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz"),
 )
-# What a load does not change of a card, as far as its checks need it.
+# Facts that a load does not change, as far as the checks need them.
 _FIXED = (
     *("kind", "id", "name", "uuid", "nvml_index", "pci_address", "integrated", "compute_capability"),
     *("application_sm_clock_hz", "default_application_sm_clock_hz", "gpu_max_celsius", "slowdown_celsius"),
@@ -382,7 +382,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
             temperature_celsius=telemetry["temperature_celsius"],
             clock_reasons=ClockReasons(0, tuple(reasons)) if is_read else None,
             pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
-            # It is read many times in a row: what lasts does so however short a load is.
+            # Many readings in a row: a reason that lasts does so however short the load is.
             changes=Changes(
                 max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
                 {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
@@ -422,7 +422,7 @@ def _failed(evidence: Evidence) -> Seen | None:
 def _not_run(evidence: Evidence) -> Seen | None:
     load = evidence.load
     if load is None:
-        # Where torch works the load runs; where NVML lists no card there is nothing to look at.
+        # The load runs wherever torch works; without a card of NVML's there is nothing to watch.
         if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
             return None
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
@@ -430,7 +430,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
         return None
     reasons = dict(load.left_out)
     known = {*reasons, *(loaded.device for loaded in load.cards)}
-    # What torch did not run on: hidden from it, lost, or divided.
+    # GPUs that torch did not run on: hidden from it, lost, or divided.
     for card in evidence.cards:
         if card.nvml_index is not None and card.id not in known:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"

@@ -28,7 +28,7 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
     """Return which condition keeps NVIDIA's module from driving any card here, and how it shows; None where the module
     is loaded, or nobody knows.
 
-    One answer, so that one fault is never told twice.
+    One answer, so that no fault is reported twice.
     """
     driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
     loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
@@ -112,7 +112,7 @@ def _fallen(evidence: Evidence) -> Seen | None:
 
 
 def _no_power(evidence: Evidence) -> Seen | None:
-    """By the log, or by NVML: of its start, or of a card."""
+    """A GPU without power: by NVML's start, by the state of a card, or by the log."""
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
         return Seen(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
@@ -350,7 +350,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     done = _done_by(reading, evidence, divided=bool(instances))
     if done is None:
         return None
-    # By its own form it should show some.
+    # The mask itself names GPUs that exist.
     doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
     # Slurm's word for a job that was given none: what is there then belongs to others.
     fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
@@ -373,7 +373,7 @@ def _done_by(reading: Reading, evidence: Evidence, *, divided: bool) -> tuple[st
         message = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.shows_fewer", message
     asked = sum(entry.asks for entry in reading.entries)
-    # What it names and CUDA does not show all the same is no matter of the mask.
+    # GPUs that it names and CUDA does not show have another cause.
     left_out = count > 0 and len(reading.shown) > shown
     divided = divided or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
     fewer = asked > shown and not left_out and not divided
@@ -454,7 +454,7 @@ MASKS: tuple[Condition, ...] = (
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The missing GPU has another kernel driver, is not supported by this driver, or failed to start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
-        # Where the driver lists none at all, another condition says so.
+        # Another condition reports a driver that lists none at all.
         judge=lambda evidence: found("devices.unlisted")(evidence) if _listed(evidence) else None,
     ),
 )

@@ -63,7 +63,7 @@ def _in_state(state: str, code: int) -> Judge:
         if evidence.driver.nvml_code == code:
             return _said(evidence)
         dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == state]
-        # Where CUDA works with the others, the card's own check says it.
+        # The card's own check reports it where CUDA works with the others.
         seen = None if evidence.cuda_works else Seen.of(dead)
         return seen and replace(seen, title=None)
 
@@ -215,7 +215,7 @@ NVML = on(
     ),
 )
 
-# What the rows of this rung and of the one below it are about; any other answer is told as it is.
+# Answers that the rows of this rung and of the one below explain; any other is reported as it is.
 EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
@@ -535,5 +535,5 @@ CUINIT = on(
     ),
 )
 
-# What the rows of this rung and of the one below it are about; any other answer is told as it is.
+# Answers that the rows of this rung and of the one below explain; any other is reported as it is.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}

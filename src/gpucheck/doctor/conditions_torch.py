@@ -156,7 +156,7 @@ def _sees_none(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
     if probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
         return None
-    # What tells the reason has a condition of its own.
+    # A known reason has its own condition.
     if _driver_too_old(evidence):
         return None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
@@ -252,7 +252,7 @@ TORCH = on(
 )
 
 
-# What a local version may say of what a wheel is built for: `2.13.0+cu130`.
+# Local versions that name the target of a build: `2.13.0+cu130`.
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
@@ -314,7 +314,7 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     versions = evidence.probe.versions or {}
     vision = (versions.get("torchvision") or (None,))[0]
     torch = torch_version(evidence) or (versions.get("torch") or (None,))[0]
-    # Of a vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) each is of whatever commit it took.
+    # A vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) are of any commit.
     if vision is None or torch is None or "a0+" in torch:
         return None
     ours, theirs = fixes.version_of(torch), fixes.version_of(vision)
@@ -392,7 +392,7 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
         return None
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    # What was recorded is put back; a foreign cuDNN without its parts gives way; else torch's own is put first.
+    # Recorded files are put back; a foreign cuDNN without its parts gives way; else torch's own comes first.
     again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
     # OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
     code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""

@@ -12,7 +12,7 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Host
 
-# What acts on the kernel or on a card: in a container it is the host's to do, under WSL and on Windows there is none.
+# Commands that act on the kernel or on a card: a container leaves them to its host; WSL and Windows have none.
 _OF_THE_KERNEL = re.compile(
     r"\b(dmesg|modprobe|rmmod|reboot|mokutil|dkms|systemctl|nvidia-modprobe|update-initramfs)\b"
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
@@ -121,7 +121,7 @@ OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
 JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
 # The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
-# Where an environment is made for who may not install into the system's Python.
+# The environment that is made where nothing may be installed into the system's Python.
 ENVIRONMENT = "~/torch-env"
 
 Release = tuple[int, int]
@@ -156,7 +156,7 @@ RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 0): ("cu118", "cu117"),
 }
 NEWEST = max(RELEASES)
-# By the beginning of the build: the architectures that all wheels of torch 1.8 to 1.13 have, by PyTorch's RELEASE.md.
+# Architectures that all wheels of torch 1.8 to 1.13 have, by the beginning of the build (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
 # The builds of releases before those in `RELEASES`, and the oldest and newest Python of releases from one on:
 # PyTorch's "previous versions" and RELEASE.md.
@@ -329,7 +329,7 @@ def index_of(version: str | None) -> str | None:
 
 
 def interpreter(path: str | None) -> str:
-    """It as a shell takes it. Windows' shells know no single quotes; where a space asks for any, PowerShell wants &."""
+    """Return the path as a shell takes it. Windows' shells know no single quotes; PowerShell wants & before any."""
     if path is None or "\\" not in path:
         return shlex.quote(path or "python")
     return f'& "{path}"' if " " in path else path

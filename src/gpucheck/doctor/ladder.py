@@ -20,7 +20,7 @@ from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding, RungState
 
-# The rungs whose conditions speak of each device for itself, and leave out one that was seen to work.
+# Rungs whose conditions judge each device alone, and leave out one that was seen to work.
 BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
 
@@ -97,7 +97,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
-    # What mends the first mends this too: a fix of its own would send its reader astray.
+    # The fix of the first mends this too: another one would lead the reader astray.
     fix = None if because else condition.fix or None
     verdict: Verdict = "info" if because else condition.verdict
     return Finding(condition.id, verdict, condition.title, seen.message, evidence, fix)
@@ -137,7 +137,7 @@ _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
 def _shown(evidence: Evidence) -> dict[Rung, str | None]:
-    """What shows that a rung holds; None where nothing does."""
+    """The sign that a rung holds; None where there is none."""
     driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
     on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
@@ -177,7 +177,7 @@ def _shown(evidence: Evidence) -> dict[Rung, str | None]:
 
 
 def _answered(evidence: Evidence) -> dict[Rung, str | None]:
-    """What a rung answered that was not seen to hold; None where it was not asked."""
+    """The answer of a rung that was not seen to hold; None where it was not asked."""
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error

@@ -26,7 +26,7 @@ TEMPORARY_SIZE = 32 * MIB
 FIGURES = ("memory_allocated_bytes", "max_memory_allocated_bytes", "memory_reserved_bytes", "max_memory_reserved_bytes")
 # The four figures at one moment, in this order.
 Level = tuple[int, int, int, int]
-# What each step of the sequence does and what it shows.
+# The steps of the sequence: the action, and the lesson.
 STEPS: dict[StepName, tuple[str, str]] = {
     "start": ("empty the cache, reset the peaks", "peaks start from the current use"),
     "allocate": (
@@ -75,7 +75,7 @@ def bounds(held: int, taken: int) -> dict[StepName, Level]:
     }
 
 
-# What is exact with any allocator: what was freed is gone.
+# Figures that are exact with any allocator: freed memory is gone.
 _EXACT_ANYWHERE = {
     ("start", "memory_allocated_bytes"),
     ("start", "memory_reserved_bytes"),
@@ -111,7 +111,7 @@ def judge(
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
     """The steps with each figure beside its expected value, and the finding over all of them."""
     held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
-    # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
+    # Segments that stay reserved in an empty cache have room that a request may use: no exact figure then.
     exact = allocator.is_default and taken == 0
     wanted = expected(held, taken) if exact else bounds(held, taken)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
