@@ -21,7 +21,7 @@ from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS,
 from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Facts, Host, XidError
+from gpucheck.report.facts import Device, Driver, Facts, Host, XidError
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
@@ -132,7 +132,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
 def switches(facts: Facts) -> list[Finding]:
     """SXid errors of NVSwitches, a finding for each of them; no more than a remark where a lost GPU is the cause."""
     lost = next((error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past), None)
-    errors = facts.driver.sxids or () if facts.driver is not None else ()
+    errors = (facts.driver or Driver()).sxids or ()
     found = []
     for address in dict.fromkeys(error.pci_address for error in errors):
         rated = [(_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address]
@@ -163,7 +163,7 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 def nvlink(facts: Facts) -> Finding | None:
     """Other lines of the log about NVLink: a failure where links are not found, unless NVML shows all of them up."""
-    lines = (facts.driver.nvlink_failures or ()) if facts.driver is not None else ()
+    lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
     grave = [line for line in lines if _LINKS_NOT_FOUND in line]
@@ -229,18 +229,15 @@ def answers(device: Device, facts: Facts) -> Said | None:
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
     """The verdict on a card that cannot be used, with its name at the rack and its cause in the kernel's log."""
-    cause = beside(device, facts)
-    if cause is not None:
-        fix = cause.fix or fix
+    message = f"{message}{_identity(device, facts)}"
+    missing = addresses_not_listed(facts) if device.pci_address is None else []
+    evidence: dict[str, object] = {"state": device.state, "pci_addresses_not_listed": missing}
+    if (cause := beside(device, facts)) is not None:
+        message, fix = f"{message}; {cause.title}: {cause.message}", cause.fix or fix
+        evidence |= cause.evidence
     elif facts.xids is None and title in ("lost", "not answering"):
         fix = f"{LOOK}; then {fix}"
-    because = f"; {cause.title}: {cause.message}" if cause is not None else ""
-    evidence = {
-        "state": device.state,
-        "pci_addresses_not_listed": addresses_not_listed(facts) if device.pci_address is None else [],
-        **(cause.evidence if cause is not None else {}),
-    }
-    return Said("fail", title, f"{message}{_identity(device, facts)}{because}", fix, evidence)
+    return Said("fail", title, message, fix, evidence)
 
 
 def is_not_read(device: Device) -> bool:
@@ -262,12 +259,10 @@ def _silent(device: Device, facts: Facts) -> str | None:
 
 def _identity(device: Device, facts: Facts) -> str:
     """Return what names the card at the rack, as last known."""
-    if device.pci_address is None and device.serial is None:
-        probable = address_of(device, facts)
-        name = f"probably {probable}" if probable is not None else device.uuid
-    else:
-        serial = f"serial {device.serial}" if device.serial is not None else None
-        name = ", ".join(filter(None, (device.pci_address, serial)))
+    serial = f"serial {device.serial}" if device.serial is not None else None
+    name = ", ".join(filter(None, (device.pci_address, serial))) or device.uuid
+    if not device.pci_address and not serial and (probable := address_of(device, facts)) is not None:
+        name = f"probably {probable}"
     return f" ({name})" if name is not None else ""
 
 
@@ -280,10 +275,10 @@ def recovery_action(device: Device, facts: Facts) -> Said | None:
     if action == "none":
         return Said("pass", "no recovery action needed", evidence=evidence)
     title, fix = ACTIONS.get(action, (f"recovery {action}", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))
-    cause = beside(device, facts)
-    because = f"; {cause.title}: {cause.message}" if cause is not None else ""
-    evidence |= cause.evidence if cause is not None else {}
-    return Said("fail", title, f"NVML's recovery action is {action}{because}", fix, evidence)
+    message = f"NVML's recovery action is {action}"
+    if (cause := beside(device, facts)) is not None:
+        message, evidence = f"{message}; {cause.title}: {cause.message}", {**evidence, **cause.evidence}
+    return Said("fail", title, message, fix, evidence)
 
 
 Row = tuple[object, Verdict, str, str, str | None]
@@ -376,8 +371,8 @@ def unread(device: Device, facts: Facts) -> Said | None:
     # Fields that NVML left out because it stopped at one card are reported for that card.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
-    if (whole := facts.unknown.get(own.rstrip("/"))) is not None:
-        unknown["every field"] = whole
+    if own.rstrip("/") in facts.unknown:
+        unknown["every field"] = facts.unknown[own.rstrip("/")]
     missing = {
         name: reason
         for name, reason in unknown.items()

@@ -267,12 +267,11 @@ def choose(
     installed torch's and its CUDA. Another release is named, so that nobody is surprised by it.
     """
     wanted = list(capabilities)
-    installed = release_of(version)
-    if installed is not None:
-        # One that is newer than the table has at least what the newest here has.
-        tag = tag_for(wanted, driver, architecture, installed if installed in RELEASES else NEWEST, keep=keep)
-        if tag is not None and (installed in RELEASES or installed > NEWEST):
-            return pinned(version), tag
+    # A release that is newer than the table has at least the builds of the newest here.
+    installed = min(release_of(version) or (0, 0), NEWEST)
+    tag = tag_for(wanted, driver, architecture, installed, keep=keep) if installed in RELEASES else None
+    if tag is not None:
+        return pinned(version), tag
     for release in sorted(RELEASES, reverse=True):
         tag = tag_for(wanted, driver, architecture, release)
         if tag is not None:
