@@ -10,8 +10,8 @@ from gpucheck import units, xid
 from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Judge, Seen, found, on
-from gpucheck.machine.choose import MASK, Reading, read_mask
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Judge, Seen, found, on
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import FALLEN, NO_GSP, NO_POWER, NO_ROOM, NOT_STARTED, OPEN_NEEDED, UNSUPPORTED
@@ -347,37 +347,33 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     # CUDA's order without a mask is not known: for counting any order serves. A hidden instance has no index at all.
     instances = [device for device in evidence.facts.devices if device.parent_uuid is not None]
     reading = read_mask(value, [device.uuid for device in (*_listed(evidence), *instances)])
-    done = _done_by(reading, evidence, divided=bool(instances))
-    if done is None:
-        return None
-    # The mask itself names GPUs that exist.
-    doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
-    # Slurm's word for a job that was given none: what is there then belongs to others.
-    fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
-    message = f"{MASK}={reading.value!r} {done[1]}: {'; '.join(entry.told for entry in reading.entries)}"
-    seen = {MASK: reading.value, "shown": len(_shown(evidence)), "by_cuda_rules": len(reading.shown)}
-    return done[0], Seen(message, seen, fix, "hint" if doubtful else None)
-
-
-def _done_by(reading: Reading, evidence: Evidence, *, divided: bool) -> tuple[str, str] | None:
-    """Return the condition, and in words what the mask does; None where it does as it says."""
     shown, count = len(_shown(evidence)), len(_listed(evidence))
+    details = {MASK: reading.value, "shown": shown, "by_cuda_rules": len(reading.shown)}
+
+    def seen(effect: str, certainty: Certainty | None = None) -> Seen:
+        message = f"{MASK}={reading.value!r} {effect}: {'; '.join(entry.told for entry in reading.entries)}"
+        # Slurm's word for a job that was given none: what is there then belongs to others.
+        fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
+        return Seen(message, details, fix, certainty)
+
     if not shown and evidence.driver.cuinit_code == REFUSED:
-        return "mask.hides_all", f"is refused: cuInit returns {REFUSED}"
+        # A mask that itself names GPUs that exist may be refused for another reason.
+        return "mask.hides_all", seen(f"is refused: cuInit returns {REFUSED}", "hint" if reading.shown else None)
     if not shown:
         # Without NVML's list only what hides whatever is there counts, and a UUID may be of what is there.
         if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
             return None
-        return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
+        return "mask.hides_all", seen(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
     if any(entry.is_odd for entry in reading.entries):
-        message = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
-        return "mask.shows_fewer", message
+        effect = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
+        return "mask.shows_fewer", seen(effect)
     asked = sum(entry.asks for entry in reading.entries)
     # GPUs that it names and CUDA does not show have another cause.
     left_out = count > 0 and len(reading.shown) > shown
-    divided = divided or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
-    fewer = asked > shown and not left_out and not divided
-    return ("mask.shows_fewer", f"asks for {asked} GPUs and shows {shown}") if fewer else None
+    divided = instances or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
+    if asked <= shown or left_out or divided:
+        return None
+    return "mask.shows_fewer", seen(f"asks for {asked} GPUs and shows {shown}")
 
 
 def _order(evidence: Evidence) -> Seen | None:
