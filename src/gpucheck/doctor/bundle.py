@@ -42,26 +42,16 @@ LISTED: dict[str, dict[str, str]] = {
     "devices": {"kind": _STATE, "id": r"[a-z]+(:\d+)?", "name": r"[\w .()/@+-]{1,80}", "pci_address": _PCI,
                 "state": _STATE, "compute_capability": _NUMBERS, "vbios_version": _VERSION, "memory_source": _STATE,
                 "gsp_firmware_version": _VERSION, "iommu": _STATE, "recovery_action": _STATE, "compute_mode": _STATE},
+    **{f"devices/{name}": {} for name in ("pcie", "ecc", "sram_ecc", "remapped_rows", "remap_banks", "retired_pages",
+                                          "mig", "nvlinks", "nvlinks/errors", "violations_s")},
     "devices/clock_reasons": {"names": _STATE},
-    "devices/pcie": {},
-    "devices/ecc": {},
-    "devices/sram_ecc": {},
-    "devices/remapped_rows": {},
-    "devices/remap_banks": {},
-    "devices/retired_pages": {},
-    "devices/mig": {},
     "devices/fabric": {"state": _STATE, "problems": _STATE},
-    "devices/nvlinks": {},
-    "devices/nvlinks/errors": {},
-    "devices/violations_s": {},
     "devices/changes": {"lasting_clock_reasons": _STATE},
     "stack": {"modules": _MODULE, "built_for": _WORD, "running": _WORD},
     "stack/parameters": {"*": _NUMBERS},
     "stack/devices": {"address": _PCI, "device": r"[0-9a-fA-Fx:]+", "class_code": r"[0-9a-fA-Fx]+", "driver": _MODULE},
     "stack/nodes": {"path": _NODE},
-    "stack/libraries": {"name": _LIBRARY, "version": _VERSION},
-    "stack/path_libraries": {"name": _LIBRARY, "version": _VERSION},
-    "stack/stray_libraries": {"name": _LIBRARY, "version": _VERSION},
+    **{f"stack/{name}libraries": {"name": _LIBRARY, "version": _VERSION} for name in ("", "path_", "stray_")},
     "probe": {"stage": _STATE, "python": _VERSION, "version": _VERSION, "cuda": _VERSION, "hip": _VERSION,
               "xpu": _VERSION, "other": _STATE, "architectures": _WORD, "runtime": _VERSION, "cudnn_missing": _LIBRARY,
               "libcuda": _VERSION},
@@ -105,16 +95,13 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
         parts["variables"] = {
             name: _DEVICE_UUID.sub("0", values[name]) if name in values else None
             for name in sorted(evidence.variables | set(values))
+            if _CONCERNS.fullmatch(name)
         }
     details: dict[str, Any] = {"gpucheck": report.gpucheck, "started": report.started}
     details |= {name: _listed(value, name) for name, value in parts.items()}
     if evidence is not None:
-        details["processes"] = Counter(
-            device.id or "hidden" for device in evidence.facts.devices for _ in device.processes or ()
-        )
-        details["variables"] = {
-            name: value for name, value in details["variables"].items() if _CONCERNS.fullmatch(name)
-        }
+        processes = [device.id or "hidden" for device in evidence.facts.devices for _ in device.processes or ()]
+        details["processes"] = Counter(processes)
     return {
         "README.txt": _README.format(version=report.gpucheck, started=report.started),
         "diagnosis.json": json.dumps(details, indent=2, ensure_ascii=True, allow_nan=False) + "\n",
