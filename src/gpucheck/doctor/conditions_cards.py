@@ -23,11 +23,6 @@ from gpucheck.report.results.short import LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
-_UNLOCK = (
-    "nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
-    "`--reset-memory-clocks` for the memory clock"
-)
-_HEAT_OR_POWER = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}"
 
 
 def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
@@ -192,7 +187,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.throttled",
         title="a GPU throttles to protect itself",
         meaning="Heat, power or the driver lowers the clock: a failure if the hardware did in both of two readings.",
-        fix=_HEAT_OR_POWER,
+        fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
     _check(
         id="devices.violations",
@@ -211,7 +206,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.low_clock",
         title="a busy GPU's clock is far too low for no reported reason",
         meaning="It is a fifth below its like or its default, with no reason by NVML, which cannot read a lock.",
-        fix=_UNLOCK,
+        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
+        "`--reset-memory-clocks` for the memory clock",
     ),
     _check(
         id="devices.power_limited",
