@@ -8,6 +8,7 @@ clock reason counts if both have it, and counters tell what happened in between.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Literal
 
 from gpucheck import links, units
@@ -339,7 +340,7 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
 # --- the PCIe link ----------------------------------------------------------------------------------------------------
 
 
-def _end(device: Device, facts: Facts, end: str, words: str, *, is_lost: bool, fix: str) -> Said | None:
+def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
     """Fewer lanes, or a slower generation, than card and slot support, while the card works."""
     link = device.pcie or Link()
     now, most = getattr(link, end), getattr(link, f"max_{end}")
@@ -350,25 +351,21 @@ def _end(device: Device, facts: Facts, end: str, words: str, *, is_lost: bool, f
     alike = [row.pcie for row in facts.devices if row.name == device.name is not None and row.pcie is not None]
     best = max((getattr(other, end) or 0 for other in alike), default=0)
     beside = f"a GPU of the same name has {words}{best}" if best > now else ""
-    lost, message = is_lost or bool(beside), "; ".join(filter(None, (beside, _busy(device))))
+    lost, message = bool(beside) or is_lost(now), "; ".join(filter(None, (beside, _busy(device))))
     title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"
     return Said("warn" if lost else "info", title, message, fix if lost else None, {"pcie": _figures(link)})
 
 
 def link_width(device: Device, facts: Facts) -> Said | None:
     """Fewer PCIe lanes than card and slot support."""
-    width = device.pcie.width if device.pcie is not None else None
-    lost = width is not None and links.is_width_lost(width, device.name)
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
-    return _end(device, facts, "width", "x", is_lost=lost, fix=fix)
+    return _end(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
     """A slower PCIe generation than card and slot support."""
-    generation = device.pcie.generation if device.pcie is not None else None
-    lost = generation is not None and links.is_speed_lost(generation, device.pci_address)
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
-    return _end(device, facts, "generation", "gen ", is_lost=lost, fix=fix)
+    return _end(device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address))
 
 
 def _figures(link: Link) -> dict[str, int | None]:
