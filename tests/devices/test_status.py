@@ -208,7 +208,7 @@ TWO_FAULTS = Evidence(
 def diagnosed(evidence: Evidence) -> Report:
     """What `doctor --skip load` makes of it."""
     collector = Collector()
-    result, found = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
+    result, found = doctor.diagnosed(evidence, select((), ("load.",)))
     collector(Started(evidence.facts))
     collector(Answered("doctor", result))
     for finding in found:

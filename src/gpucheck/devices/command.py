@@ -321,7 +321,7 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.ladder import select
 
-    result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
+    result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # Nothing to judge a torch by: what is wrong with it is said, and breaks nothing here.

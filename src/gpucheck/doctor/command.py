@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -53,7 +53,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
         emit(Progress("running 1 s of load on the GPUs"))
         evidence = replace(evidence, load=run_load(evidence, options.python))
     emit(Started(evidence.facts))
-    result, found = diagnosed(evidence, conditions, everything=len(conditions) == len(CONDITIONS))
+    result, found = diagnosed(evidence, conditions)
     emit(Answered("doctor", result))
     if options.require is not None:
         first = None if result.first is None else f"fix {result.first} first"
@@ -66,10 +66,8 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     return evidence
 
 
-def diagnosed(
-    evidence: Evidence, conditions: Sequence[Condition], *, everything: bool
-) -> tuple[DoctorResult, list[Finding]]:
-    """The diagnosis and its findings: the first broken rung before all else; `everything` as `healthy`'s."""
+def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[DoctorResult, list[Finding]]:
+    """The diagnosis and its findings: the first broken rung before all else."""
     diagnosis = ladder.diagnose(evidence, conditions)
     result = DoctorResult(
         first=diagnosis.first.condition.id if diagnosis.first else None,
@@ -81,7 +79,7 @@ def diagnosed(
         load=evidence.load,
     )
     found = ladder.findings(diagnosis)
-    return result, found if diagnosis.first else [*found, healthy(evidence, everything=everything)]
+    return result, found if diagnosis.first else [*found, healthy(evidence, {condition.id for condition in conditions})]
 
 
 def usable(probe: TorchProbe) -> Usable:
@@ -143,11 +141,8 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
     )
 
 
-def healthy(evidence: Evidence, *, everything: bool) -> Finding:
-    """Return what is said where no rung is broken: that torch works here, that there is no GPU, or that nobody knows.
-
-    `everything` is whether all conditions were asked.
-    """
+def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
+    """The finding where none of the conditions asked broke a rung: torch works, there is no GPU, or nobody knows."""
     probe = evidence.probe
     if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
@@ -162,15 +157,13 @@ def healthy(evidence: Evidence, *, everything: bool) -> Finding:
         if evidence.host.wsl:
             fix = "if Windows has one: install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown"
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
-    python = fixes.interpreter(probe.executable)
-    return Finding(
-        "doctor.unknown",
-        "inconclusive",
-        "no known cause found, and torch was not seen to use the GPU",
-        f"no {'known' if everything else 'selected'} condition matches, or evidence was unreadable",
-        # torch's own words, in full.
-        fix=f"""{python} -c 'import torch; print(torch.ones(1, device="cuda"))'""",
-    )
+    title = "no known cause found, and torch was not seen to use the GPU"
+    # A load needs a torch that works.
+    is_all = all(condition.id in asked or condition.id.startswith("load.") for condition in CONDITIONS)
+    message = f"no {'known' if is_all else 'selected'} condition matches, or evidence was unreadable"
+    # The command shows torch's own words in full.
+    fix = f"""{fixes.interpreter(probe.executable)} -c 'import torch; print(torch.ones(1, device="cuda"))'"""
+    return Finding("doctor.unknown", "inconclusive", title, message, fix=fix)
 
 
 # -- a short load on the GPUs ------------------------------------------------------------------------------------------
