@@ -60,7 +60,7 @@ SIZES = {
     "cli": (14, 1566),
     "compare": (2, 235),
     "devices": (3, 249),
-    "doctor": (12, 1576),
+    "doctor": (12, 1577),
     "explain": (13, 1022),
     "fleet": (8, 1132),
     "machine": (24, 3852),

@@ -280,8 +280,9 @@ KERNEL = on(
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
-    error = evidence.stack.log_error if evidence.stack.log is None and evidence.is_nvidia_here else None
-    return None if error is None else Seen(f"the kernel log cannot be read: {error}", {"error": error})
+    if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
+        return None
+    return Seen(f"the kernel log cannot be read: {evidence.stack.log_error}", {"error": evidence.stack.log_error})
 
 
 LOG: tuple[Condition, ...] = (
