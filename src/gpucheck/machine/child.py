@@ -36,11 +36,8 @@ OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
 # What a person or a scheduler sends a program to end it or to tell it something.
-_HANDED_ON = frozenset(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_HANDED_ON = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 # The children that this process has started, as long as somebody knows of them.
@@ -154,7 +151,7 @@ def run(
         stdout=out.text(),
         stderr=err.text(),
         timed_out=timed_out,
-        abandoned=not gone or out.alive or err.alive,
+        abandoned=not gone or out.thread.is_alive() or err.thread.is_alive(),
         elapsed_s=time.monotonic() - started,
     )
 
@@ -407,27 +404,19 @@ class _Reader:
 
     def __init__(self, pipe: IO[bytes] | None, limit: int, *, keep_tail: bool = False) -> None:
         assert pipe is not None
-        self._pipe, self._limit, self._keep_tail = pipe, limit, keep_tail
+        self.pipe, self._limit, self._keep_tail = pipe, limit, keep_tail
         self._data = bytearray()
         self.thread = threading.Thread(target=self._drain, daemon=True)
         self.thread.start()
 
     def _drain(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed under us once the child is abandoned
-            while chunk := os.read(self._pipe.fileno(), 65536):
+            while chunk := os.read(self.pipe.fileno(), 65536):
                 if self._keep_tail:
                     self._data += chunk
                     del self._data[: -self._limit]
                 elif len(self._data) < self._limit:
                     self._data += chunk[: self._limit - len(self._data)]
-
-    @property
-    def alive(self) -> bool:
-        return self.thread.is_alive()
-
-    def close(self) -> None:
-        """Close the pipe, unless somebody who outlived the child still holds its other end."""
-        _close(self._pipe, self.thread)
 
     def text(self) -> str:
         return bytes(self._data).decode("utf-8", "replace")
@@ -473,11 +462,9 @@ def end_all() -> list[tuple[int, str]]:
 
 def _state(pid: int) -> str:
     """The letter for the state of a process (Linux); a question mark where it is not told."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "?"
-    return stat.rpartition(")")[2].split()[0]
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    return "?"
 
 
 @contextlib.contextmanager
@@ -493,7 +480,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
         return
     handlers: dict[int, Any] = {}
     came: list[tuple[int, FrameType | None]] = []
-    late: list[threading.Timer] = []
+    timers: list[threading.Timer] = []
     holding = True
     alarm = () if second_ends or not hasattr(signal, "SIGALRM") else (signal.SIGALRM,)
 
@@ -503,9 +490,9 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
                 _end_at_once(number)
             came.append((number, frame))
             if patience_s is not None:
-                late.append(threading.Timer(patience_s, _end_at_once, (number,)))
-                late[-1].daemon = True
-                late[-1].start()
+                timers.append(threading.Timer(patience_s, _end_at_once, (number,)))
+                timers[-1].daemon = True
+                timers[-1].start()
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
 
@@ -518,7 +505,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
         yield
     finally:
         holding = False
-        for timer in late:
+        for timer in timers:
             timer.cancel()
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
@@ -557,25 +544,23 @@ def _wait(
     The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
     """
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
-        reader = next((reader for reader in readers if reader.alive), None)
-        if reader is None:
+        reader = next((reader for reader in readers if reader.thread.is_alive()), None)
+        if reader is not None:
+            reader.thread.join(min(left, POLL_S))
+        else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(left if cut is None else min(left, POLL_S))
-                return True
-            continue
-        reader.thread.join(min(left, POLL_S))
         if process.poll() is not None:
             return True
     return process.poll() is not None
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    if os.name == "posix":
-        # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(OSError):
+        if os.name == "posix":
+            # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
             os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        with contextlib.suppress(OSError):
+        else:
             process.kill()
 
 
@@ -592,7 +577,8 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
         return False
     for reader in readers:
         reader.thread.join(KILL_WAIT_S)
-        reader.close()
+        # Somebody who outlived the child may still hold its other end.
+        _close(reader.pipe, reader.thread)
     return True
 
 

@@ -17,8 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gpucheck import errors, messages
 from gpucheck.errors import GpucheckError
@@ -77,7 +76,7 @@ class Ending:
         """
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
-        last = last or (lines[-1] if lines else "")
+        last = last or next(reversed(lines), "")
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
     @property
@@ -114,8 +113,7 @@ class Lost(Exception):
 # -- a child that is run to its end ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """All lines of a child that was run to its end, and how it ended."""
 
     lines: tuple[Line, ...]
@@ -146,13 +144,11 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
     """Return how a child ended that was run."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
-        how: How = "late" if reason is None else "cut"
-        return Ending(how, None, limit_s, reason or "", result.stderr)
-    status = result.returncode
-    return Ending(how_of(status), status, limit_s, "", result.stderr)
+        return Ending("cut" if reason else "late", None, limit_s, reason or "", result.stderr)
+    return Ending(_how(result.returncode), result.returncode, limit_s, "", result.stderr)
 
 
-def how_of(status: int | None) -> How:
+def _how(status: int | None) -> How:
     """Return what the status of a child says that ended by itself; None is that of one that never came to its end."""
     if status is None:
         return "closed"
@@ -171,6 +167,11 @@ def line_of(text: str) -> Line | None:
 
 
 # -- a child that stays alive ------------------------------------------------------------------------------------------
+
+
+def _ending(ended: ChildEnded) -> Ending:
+    status = None if ended.was_ended else ended.returncode
+    return Ending(_how(status), status, None, "", ended.stderr)
 
 
 class Talk:
@@ -197,7 +198,7 @@ class Talk:
         try:
             self._child.send(json.dumps(request))
         except ChildEnded as ended:
-            raise Lost(self._ending(ended)) from ended
+            raise Lost(_ending(ended)) from ended
 
     def receive(self, timeout_s: float) -> Line | None:
         """The next line, or None where none came within `timeout_s` from now. Raises the child's own errors too."""
@@ -206,7 +207,7 @@ class Talk:
             try:
                 text = self._child.receive(until - time.monotonic())
             except ChildEnded as ended:
-                raise Lost(self._ending(ended)) from ended
+                raise Lost(_ending(ended)) from ended
             if text is None:
                 return None
             line = line_of(text)
@@ -256,11 +257,6 @@ class Talk:
         *_, last = self.answer(limit_s)
         return last
 
-    def _ending(self, ended: ChildEnded) -> Ending:
-        how: How = "closed" if ended.was_ended else how_of(ended.returncode)
-        status = None if how == "closed" else ended.returncode
-        return Ending(how, status, None, "", ended.stderr)
-
     def stop(self) -> None:
         """End the child now; it holds nothing that needs an orderly end."""
         self._child.kill()
@@ -268,9 +264,7 @@ class Talk:
     def __enter__(self) -> Talk:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

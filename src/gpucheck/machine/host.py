@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
+from gpucheck.machine.kernel_driver import ROOT, link_name, names_in, pci_devices, text_of
 from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
@@ -30,8 +31,7 @@ FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
 MACHINE_NAMESPACE = "pid:[4026531836]"
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(NamedTuple):
     """Memory of the machine and of the container that this process is in, in bytes.
 
     `usable` is what can still be taken: the lesser of what the machine and the container have left.
@@ -103,9 +103,9 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         else:
             continue
         # Inside a container the path may be the host's, of which only the mount itself is visible.
-        relative = Path(path.lstrip("/"))
-        folders = [mount / part for part in (relative, *relative.parents)]
-        groups += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
+        own = mount / path.lstrip("/")
+        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
+        groups += [(folder, names, used) for folder in folders]
     return groups
 
 
@@ -132,11 +132,7 @@ def read(root: Path = ROOT) -> Host:
 
 
 def python() -> Python:
-    return Python(
-        version=platform.python_version(),
-        implementation=platform.python_implementation(),
-        executable=sys.executable,
-    )
+    return Python(platform.python_version(), platform.python_implementation(), sys.executable)
 
 
 def container(root: Path = ROOT) -> str | None:
@@ -147,16 +143,13 @@ def container(root: Path = ROOT) -> str | None:
         return "podman"
     if root == ROOT and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", text_of(root / "proc/self/cgroup"))
-    return match.group(1) if match else None
+    match = re.search(r"docker|kubepods|containerd|libpod|lxc", text_of(root / "proc/self/cgroup"))
+    return match[0] if match else None
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     """NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
-    try:
-        names = sorted(os.listdir(root / "dev"))
-    except OSError:
-        return ()
+    names = names_in(root / "dev") or ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
@@ -169,7 +162,7 @@ def kernel_driver(root: Path = ROOT) -> Driver:
     # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return Driver(
-        kernel_module_version=match.group(1) if match else None,
+        kernel_module_version=match[1] if match else None,
         kernel_module_open="Open Kernel Module" in text,
         kernel_module_loaded=True,
     )
@@ -186,10 +179,9 @@ def cpu(root: Path = ROOT) -> Device:
     run on (affinity), not what the machine has."""
     now = memory(root)
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    try:
-        load: float | None = psutil.getloadavg()[0]
-    except (AttributeError, OSError):
-        load = None
+    load: float | None = None
+    with suppress(AttributeError, OSError):
+        load = psutil.getloadavg()[0]
     return Device(
         kind="cpu",
         id="cpu",
@@ -237,14 +229,10 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
 def process_name(pid: int) -> str | None:
     """The name of a process that this system can see; None for any other."""
     try:
-        return _named(psutil.Process(pid).name())
+        # Whoever runs a process may name it as they like: what moves a terminal's cursor is written out.
+        return visible(psutil.Process(pid).name(), keep="") or None
     except (psutil.Error, OverflowError, ValueError):
         return None
-
-
-def _named(name: str) -> str | None:
-    """Whoever runs a process may name it as they like: what moves a terminal's cursor is written out."""
-    return visible(name, keep="") or None
 
 
 def detailed(process: Process) -> Process:
@@ -266,16 +254,8 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    if sys.platform == "linux" and not _sees_the_machine(root) and "nvidia" not in text_of(root / f"proc/{pid}/maps"):
-        return None
-    return process_name(pid)
-
-
-def _sees_the_machine(root: Path) -> bool:
-    try:
-        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
-    except OSError:
-        return False
+    sees_the_machine = sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
+    return process_name(pid) if sees_the_machine or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
 
 # Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
@@ -291,7 +271,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
-        name = _named(text_of(folder / "comm").strip())
+        name = visible(text_of(folder / "comm").strip(), keep="") or None
         if name in _WATCHERS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
@@ -331,8 +311,7 @@ AT_WORK_PERCENT = 50.0
 RESERVED_SHARE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorTime:
+class ProcessorTime(NamedTuple):
     """Seconds of processor time so far: of the whole machine, and of this process with its children."""
 
     at_s: float
@@ -343,25 +322,18 @@ class ProcessorTime:
 def processor_time(child_pid: int | None = None) -> ProcessorTime:
     """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    waiting = machine.idle + getattr(machine, "iowait", 0.0)
-    ended = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
-    child_s = 0.0
-    # A child may have ended meanwhile.
-    with suppress(psutil.Error):
-        if child_pid is not None:
-            times = psutil.Process(child_pid).cpu_times()
-            child_s = times.user + times.system
     # The kernel counts a guest's time in user and nice as well.
-    guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
-    return ProcessorTime(
-        time.monotonic(),
-        sum(machine) - waiting - guests,
-        own.user + own.system + ended + child_s,
-    )
+    others = ("idle", "iowait", "guest", "guest_nice")
+    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in others)
+    own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    if child_pid is not None:
+        with suppress(psutil.Error):  # it may have ended meanwhile
+            times = psutil.Process(child_pid).cpu_times()
+            own_s += times.user + times.system
+    return ProcessorTime(time.monotonic(), machine_s, own_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(NamedTuple):
     """The cores that other processes used in `span_s` seconds, on average; `cores` is None if that was too short to
     tell."""
 
@@ -395,6 +367,5 @@ def held_bytes(device: Device) -> int | None:
     # Memory that host and device share is used by all that runs on the machine.
     if used is None or device.kind == "cpu" or device.integrated:
         return None
-    counted_apart = device.memory_reserved_bytes is not None
-    idle = IDLE_BYTES + (0 if counted_apart else RESERVED_SHARE * (device.memory_total_bytes or 0))
-    return used if used > idle else None
+    share = RESERVED_SHARE if device.memory_reserved_bytes is None else 0
+    return used if used > IDLE_BYTES + share * (device.memory_total_bytes or 0) else None

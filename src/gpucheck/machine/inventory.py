@@ -13,10 +13,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
@@ -32,26 +33,11 @@ Counted = TypeVar("Counted", int, float)
 Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
 VARIABLES = (
-    MASK,
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_HIP_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "PYTORCH_ENABLE_MPS_FALLBACK",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
+    *(MASK, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY"),
+    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("PYTORCH_ENABLE_MPS_FALLBACK", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
@@ -68,17 +54,16 @@ UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(NamedTuple):
     """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
     python: Python
     torch: TorchBuild
-    kernel: Driver = field(default_factory=Driver)
-    numa_nodes: Mapping[str, int] = field(default_factory=dict)
-    iommus: Mapping[str, str] = field(default_factory=dict)
+    kernel: Driver = Driver()
+    numa_nodes: Mapping[str, int] = MappingProxyType({})
+    iommus: Mapping[str, str] = MappingProxyType({})
 
 
 def join(
@@ -93,21 +78,20 @@ def join(
 
     Pure: everything outside is in the arguments.
     """
-    nvml_read, cuda_read = nvml or DriverReading(), cuda or DriverReading()
+    nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
     named = _named_in_vain(nvml_read, cuda_read, environment)
     rows = [_completed(row, cuda_read, around, environment, named) for row in _paired(nvml_read, cuda_read)]
     unknown: dict[str, str] = {}
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
-    if torch_read is not None and torch_read.error:
+    if torch_read.error:
         unknown["/torch_runtime"] = torch_read.error
-    others = torch_read.devices if torch_read is not None else ()
     return Facts(
         host=around.host,
         python=around.python,
         torch=around.torch,
         driver=_driver(nvml_read, cuda_read, around.kernel) if nvml is not None or cuda is not None else None,
-        devices=(*(row.device for row in rows), *others, around.cpu),
+        devices=(*(row.device for row in rows), *torch_read.devices, around.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
     )
@@ -126,16 +110,13 @@ def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
     return whole and by_nvml.pci_address is not None and by_nvml.pci_address == by_cuda.pci_address
 
 
-def _is_nameless(device: Device) -> bool:
-    return (device.uuid, device.pci_address) == (None, None)
-
-
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     """CUDA's devices in its order, each with what NVML reports; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
     # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
-    nameless = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE) and _is_nameless(row.device)]
+    silent = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE)]
+    nameless = [row for row in silent if row.device.uuid is None and row.device.pci_address is None]
     alone = [device for device in cuda.devices if not any(_is_same(row.device, device.device) for row in left)]
     for seen in cuda.devices:
         match = next((row for row in left if _is_same(row.device, seen.device)), None)
@@ -296,7 +277,7 @@ class Inventory:
         self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
-        self._torch_told: TorchDevices | None = None
+        self._torch_devices: TorchDevices | None = None
         self._earlier = Earlier()
         self._around: Around | None = None
         self._log: Log = (None, NO_GPU)
@@ -306,9 +287,9 @@ class Inventory:
         self._around = around
         seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
         nvidia = seen or bool(around.host.nvidia_pci_addresses)
-        if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
-            self._torch_told = installed_torch.devices()
-        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        if self._torch_devices is None and not nvidia and installed_torch.could_see_another(around.torch):
+            self._torch_devices = installed_torch.devices()
+        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_devices)
         self._log = log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)
         return _with_xids(_with_holders(facts, self._root), *self._log)
 
@@ -331,8 +312,8 @@ class Inventory:
             nvml_read = Earlier(facts.devices).added_to(door.reading())
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
-        around = replace(around, torch=facts.torch or TorchBuild())
-        joined = join(named, self._cuda, around, facts.environment, self._torch_told)
+        around = around._replace(torch=facts.torch or TorchBuild())
+        joined = join(named, self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
@@ -343,20 +324,14 @@ class Inventory:
             asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
             return asleep if sleepers else None, *self._read_here()
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
-        cuda = None
-        if self._cuda is None:
-            cuda = CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER))
-        try:
-            if cuda is not None:
+        with CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER)) as cuda:
+            if self._cuda is None:
                 cuda.ask()
             around, log = self._read_here()
             named = _with_names(self._nvml.reading(), self._name, self._details)
             nvml_read = self._earlier.added_to(named)
-            if cuda is not None:
+            if self._cuda is None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
-        finally:
-            if cuda is not None:
-                cuda.close()
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
@@ -388,9 +363,7 @@ class Inventory:
 
 
 def _with_names(
-    nvml: DriverReading,
-    name: Callable[[int], str | None],
-    details: Callable[[Process], Process] = lambda process: process,
+    nvml: DriverReading, name: Callable[[int], str | None], details: Callable[[Process], Process]
 ) -> DriverReading:
     def named(process: Process) -> Process:
         known = replace(process, name=name(process.pid))
