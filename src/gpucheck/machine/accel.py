@@ -55,12 +55,7 @@ _ANSWERS = itertools.cycle(range(2, 2**20))
 
 def feature(path: str) -> Any:
     """The torch API at the dotted `path`, or None where this torch has none."""
-    value: Any = torch
-    for name in path.split(".")[1:]:
-        value = getattr(value, name, None)
-        if value is None:
-            return None
-    return value
+    return functools.reduce(lambda value, name: getattr(value, name, None), path.split(".")[1:], torch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +255,7 @@ class Accel:
         """Return whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             return True
-        broken = feature("torch.AcceleratorError")
-        if broken is not None and isinstance(error, broken):
+        if _is_of_device(error):
             return getattr(error, "error_code", None) == CUDA_OUT_OF_MEMORY
         text = str(error)
         return isinstance(error, RuntimeError) and (
@@ -283,8 +277,7 @@ class Accel:
 
         The device must still work: what breaks it is no want of a kernel, whatever the library calls it.
         """
-        device_error = feature("torch.AcceleratorError")
-        if not isinstance(error, RuntimeError) or (device_error is not None and isinstance(error, device_error)):
+        if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
         said = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
         return _first_line(error) if said and self.why_broken() is None else None
@@ -428,7 +421,29 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         fix = "see `gpucheck doctor`, or try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
-    return _described(chosen, module, properties, name, uuid, transient)
+
+    def figure(attribute: str) -> Any:  # each is missing somewhere
+        return getattr(properties, attribute, None)
+
+    clock_khz, memory_khz = figure("clock_rate"), figure("memory_clock_rate")
+    has_capability = chosen.type == "cuda" and figure("major") is not None
+    if not uuid and figure("uuid") is not None:
+        uuid = f"GPU-{str(figure('uuid')).removeprefix('GPU-')}"
+    return Accel(
+        device=chosen,
+        module=module,
+        name=figure("name") or name or str(chosen),
+        uuid=uuid,
+        compute_capability=(figure("major"), figure("minor")) if has_capability else None,
+        multiprocessors=figure("multi_processor_count"),
+        memory_total_bytes=figure("total_memory"),
+        l2_cache_bytes=figure("L2_cache_size"),
+        max_clock_hz=clock_khz * 1e3 if clock_khz else None,
+        memory_bus_width_bits=figure("memory_bus_width") or None,
+        max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
+        integrated=bool(figure("is_integrated")),
+        transient=transient,
+    )
 
 
 def _wrong_answer(device: torch.device) -> str | None:
@@ -439,37 +454,10 @@ def _wrong_answer(device: torch.device) -> str | None:
     return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"
 
 
+def _is_of_device(error: BaseException) -> bool:
+    kind = feature("torch.AcceleratorError")
+    return kind is not None and isinstance(error, kind)
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _described(
-    device: torch.device,
-    module: ModuleType,
-    properties: Any,
-    name: str | None,
-    known_uuid: str | None = None,
-    transient: str = "",
-) -> Accel:
-    """An Accel with what torch's device properties tell; each attribute is missing somewhere, so each is asked for."""
-
-    def figure(attribute: str) -> Any:
-        return getattr(properties, attribute, None)
-
-    uuid, clock_khz, memory_khz = figure("uuid"), figure("clock_rate"), figure("memory_clock_rate")
-    major, minor = figure("major"), figure("minor")
-    return Accel(
-        device=device,
-        module=module,
-        name=figure("name") or name or str(device),
-        uuid=known_uuid or (None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"),
-        compute_capability=None if major is None or device.type != "cuda" else (major, minor),
-        multiprocessors=figure("multi_processor_count"),
-        memory_total_bytes=figure("total_memory"),
-        l2_cache_bytes=figure("L2_cache_size"),
-        max_clock_hz=clock_khz * 1e3 if clock_khz else None,
-        memory_bus_width_bits=figure("memory_bus_width") or None,
-        max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
-        integrated=bool(figure("is_integrated")),
-        transient=transient,
-    )

@@ -89,11 +89,9 @@ class ChildEnded(Exception):
     `was_ended` is whether it had only closed its output and was ended here: the signal is then ours.
     """
 
-    def __init__(self, returncode: int | None, stderr: str, *, was_ended: bool = False) -> None:
-        super().__init__(returncode, stderr)
-        self.returncode = returncode
-        self.stderr = stderr
-        self.was_ended = was_ended
+    def __init__(self, returncode: int | None, stderr: str, was_ended: bool) -> None:
+        super().__init__(returncode, stderr, was_ended)
+        self.returncode, self.stderr, self.was_ended = returncode, stderr, was_ended
 
 
 # The folder that this package lies in.
@@ -211,7 +209,7 @@ class LineChild:
             self._process.wait(KILL_WAIT_S)
         was_ended = self._process.poll() is None
         gone = self.kill()
-        return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
+        return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended)
 
     def stderr(self) -> str:
         """Return what the child has said on stderr, its end."""
@@ -309,19 +307,16 @@ class Program:
                 self._process.wait(min(timeout_s, POLL_S))
             return
         came = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
-        if came is None or came.si_signo == signal.SIGCHLD:
-            return
         # The kernel itself speaks for a terminal, and then to the whole group.
-        if not (self._has_terminal and came.si_code > 0):
+        if came and came.si_signo != signal.SIGCHLD and not (self._has_terminal and came.si_code > 0):
             self._process.send_signal(came.si_signo)
 
     def _unmask(self) -> None:
         """Take no signals any more; those that came for the program and reached it too late are dropped."""
-        if os.name != "posix" or not self._masked:
+        if not self._masked:
             return
-        if hasattr(signal, "sigtimedwait"):
-            while signal.sigtimedwait(self._masked, 0) is not None:
-                pass
+        while hasattr(signal, "sigtimedwait") and signal.sigtimedwait(self._masked, 0) is not None:
+            pass
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._masked)
         self._masked = set()
 

@@ -10,6 +10,7 @@ user's printed them, or the child's death cut them off.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -63,10 +64,9 @@ class Ending:
         """The name of the signal that ended it, `signal 40` for one without a name; None where none did."""
         if self.status is None or self.status >= 0:
             return None
-        try:
+        with contextlib.suppress(ValueError):
             return signal.Signals(-self.status).name
-        except ValueError:
-            return f"signal {-self.status}"
+        return f"signal {-self.status}"
 
     @property
     def last_words(self) -> str:
@@ -97,9 +97,8 @@ _BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
 
 
 def _names_error(line: str) -> bool:
-    if _BESIDE_AN_ERROR.search(line):
-        return False
-    return messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None
+    is_beside = _BESIDE_AN_ERROR.search(line) is not None
+    return not is_beside and (messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None)
 
 
 class Lost(Exception):
@@ -159,11 +158,11 @@ def _how(status: int | None) -> How:
 
 def line_of(text: str) -> Line | None:
     """The object that a line holds; None where the line is not part of the talk."""
-    try:
+    with contextlib.suppress(ValueError):
         line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) else None
+        if isinstance(line, dict):
+            return line
+    return None
 
 
 # -- a child that stays alive ------------------------------------------------------------------------------------------
@@ -203,7 +202,8 @@ class Talk:
     def receive(self, timeout_s: float) -> Line | None:
         """The next line, or None where none came within `timeout_s` from now. Raises the child's own errors too."""
         until = time.monotonic() + timeout_s
-        while True:
+        line = None
+        while line is None:
             try:
                 text = self._child.receive(until - time.monotonic())
             except ChildEnded as ended:
@@ -211,11 +211,9 @@ class Talk:
             if text is None:
                 return None
             line = line_of(text)
-            if line is None:
-                continue
-            if "raised" in line:
-                raise rebuilt(line["raised"])
-            return line
+        if "raised" in line:
+            raise rebuilt(line["raised"])
+        return line
 
     def answer(
         self,

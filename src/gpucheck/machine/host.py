@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -62,10 +62,10 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     """
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
-        used = _number(folder / used_name)
+        used = _digits(text_of(folder / used_name))
         figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
         inactive = _digits(figures.get("total_inactive_file") or figures.get("inactive_file", "")) or 0
-        for limit in (_number(folder / name) for name in names):
+        for limit in (_digits(text_of(folder / name)) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
                 limits.append((limit, limit - max(0, (used or 0) - inactive)))
@@ -82,17 +82,13 @@ def memory_kills(root: Path = ROOT) -> int | None:
     before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not count.
     """
     counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
-    for path in (*counts, root / "proc/vmstat"):
-        for line in text_of(path).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and (count := _digits(value)) is not None:
-                return count
-    return None
+    texts = map(text_of, (*counts, root / "proc/vmstat"))
+    found = (re.search(r"^oom_kill (\d+)\s*$", text, re.MULTILINE | re.ASCII) for text in texts)
+    return next((int(match[1]) for match in found if match), None)
 
 
-def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
+def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
-    groups: list[tuple[Path, tuple[str, ...], str]] = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -105,8 +101,7 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         # Inside a container the path may be the host's, of which only the mount itself is visible.
         own = mount / path.lstrip("/")
         folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
-        groups += [(folder, names, used) for folder in folders]
-    return groups
+        yield from ((folder, names, used) for folder in folders)
 
 
 def read(root: Path = ROOT) -> Host:
@@ -170,15 +165,16 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
     """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
-    nodes = {address: _number(root / "sys/bus/pci/devices" / address / "numa_node") for address in addresses}
+    bus = root / "sys/bus/pci/devices"
+    nodes = {address: _digits(text_of(bus / address / "numa_node")) for address in addresses}
     return {address: node for address, node in nodes.items() if node is not None}
 
 
-def cpu(root: Path = ROOT) -> Device:
+def cpu() -> Device:
     """The CPU as a device, by its marketing name, else its architecture. `cores_allowed` counts what this process may
     run on (affinity), not what the machine has."""
-    now = memory(root)
-    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    now = memory()
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     load: float | None = None
     with suppress(AttributeError, OSError):
         load = psutil.getloadavg()[0]
@@ -220,10 +216,10 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     return sum(size for (level, _), size in caches.items() if level == last) or None
 
 
-def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """The CPU's features by the kernel's names; empty where the system does not list them."""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return frozenset(match.group(1).split()) if match else frozenset()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
 
 
 def process_name(pid: int) -> str | None:
@@ -288,10 +284,6 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
         for node in opened & holders.keys():
             holders[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
     return {node: tuple(sorted(rows, key=lambda process: process.pid)) for node, rows in holders.items()}, hidden
-
-
-def _number(path: Path) -> int | None:
-    return _digits(text_of(path))
 
 
 def _digits(text: str) -> int | None:

@@ -90,9 +90,9 @@ class TorchDevices(NamedTuple):
     error: str | None = None
 
 
-def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
+def could_see_another(build: TorchBuild) -> bool:
     """Return whether this build of torch serves an accelerator that is not NVIDIA's."""
-    return build.built_for in ("rocm", "xpu") or (platform == "darwin" and build.version is not None)
+    return build.built_for in ("rocm", "xpu") or (sys.platform == "darwin" and build.version is not None)
 
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:

@@ -496,21 +496,18 @@ def changes(before: Device, now: Device) -> Changes | None:
     """By how much the counters of one card grew; None where one of its readings has no time."""
     if before.read_at_s is None or now.read_at_s is None or now.read_at_s <= before.read_at_s:
         return None
-    span_s = now.read_at_s - before.read_at_s
     started, ended = before.violations_s or {}, now.violations_s or {}
     link, later = before.pcie or Link(), now.pcie or Link()
     ecc, ecc_now = before.ecc or Ecc(), now.ecc or Ecc()
-    reasons = before.clock_reasons.names if before.clock_reasons is not None else ()
+    reasons, lasting = (card.clock_reasons.names if card.clock_reasons is not None else () for card in (before, now))
     return Changes(
-        span_s=span_s,
+        span_s=now.read_at_s - before.read_at_s,
         violations_s={name: _grown(began, ended.get(name)) for name, began in started.items()},
         pcie_replays=_grown(link.replays, later.replays),
         nvlink_errors=_new_errors(before, now),
         ecc_corrected=_grown(ecc.volatile_corrected, ecc_now.volatile_corrected),
         ecc_uncorrected=_grown(ecc.volatile_uncorrected, ecc_now.volatile_uncorrected),
-        lasting_clock_reasons=tuple(
-            name for name in (now.clock_reasons.names if now.clock_reasons is not None else ()) if name in reasons
-        ),
+        lasting_clock_reasons=tuple(name for name in lasting if name in reasons),
         utilization_before_percent=before.utilization_percent,
     )
 
@@ -525,6 +522,6 @@ def _new_errors(before: Device, now: Device) -> dict[str, int]:
     counted: Counter[str] = Counter()
     earlier = {link.link: link.errors for link in before.nvlinks or ()}
     for link in now.nvlinks or ():
-        for name, count in link.errors.items():
-            counted[name] += max(count - earlier.get(link.link, {}).get(name, count), 0)
-    return {name: count for name, count in counted.items() if count}
+        known = earlier.get(link.link, {})
+        counted.update({name: max(count - known.get(name, count), 0) for name, count in link.errors.items()})
+    return dict(+counted)

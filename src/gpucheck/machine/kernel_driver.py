@@ -5,6 +5,7 @@ Everything is read under `root`, so that a test can bring its own.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -70,12 +71,12 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
 
 def log_from_journal() -> tuple[str, ...] | None:
     """The journal's copy; None where there is no journal, or nothing of it for this user."""
-    try:
+    with contextlib.suppress(OSError):
         journal = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
-    except OSError:
-        return None
-    # A user outside the journal's group is shown an empty one.
-    return relevant(journal.stdout.splitlines()) if journal.returncode == 0 and journal.stdout.strip() else None
+        # A user outside the journal's group is shown an empty one.
+        if journal.returncode == 0 and journal.stdout.strip():
+            return relevant(journal.stdout.splitlines())
+    return None
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:

@@ -224,11 +224,6 @@ def capability(value: tuple[int, int]) -> str:
     return f"{major}.{minor}"
 
 
-def pci_address(info: Any) -> str:
-    """The address as sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals."""
-    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
-
-
 def clock_reasons(bits: int) -> dict[str, object]:
     """The bitmask, and its known bits by name."""
     return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
@@ -298,7 +293,8 @@ BANKS = ("max", "high", "partial", "low", "none")
 IDENTITY: tuple[Field, ...] = (
     _row("name", "Name"),
     _row("uuid", "UUID"),
-    _row("pci_address", "PciInfo", convert=pci_address),
+    # As sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals.
+    _row("pci_address", "PciInfo", convert=lambda info: f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"),
 )
 VIOLATIONS = _row("violations_s", "FieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 DETAILS: tuple[Field, ...] = (

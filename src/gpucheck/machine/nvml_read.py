@@ -36,14 +36,13 @@ def start(pynvml: Any) -> dict[str, Any]:
     try:
         call(pynvml, "nvmlInit")
     except Refused as refused:
-        code, error = refused.code or 999, refused.reason
-    started: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
-    if code == fields.LIBRARY_NOT_FOUND:
-        started["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
-    elif code:
+        code = refused.code or 999
         # NVML's own words are what people search for.
-        started["error"] = str(pynvml.NVMLError(code)).rstrip(".")
-    return started
+        error = str(pynvml.NVMLError(code)).rstrip(".")
+    start_s = time.perf_counter() - begun
+    if code == fields.LIBRARY_NOT_FOUND:
+        error = f"NVML cannot be loaded ({_why_not_loaded()})"
+    return {"start_s": start_s, "code": code, "error": error}
 
 
 def _why_not_loaded() -> str:

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -171,8 +172,7 @@ class Stack:
     `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
     are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
 
-    `fabric_manager` is whether it runs here. `address_limit_bytes` is the most address space that a process of this
-    user may take (ulimit -v), None for no limit; `shm_bytes` is the size of /dev/shm.
+    `fabric_manager` is whether it runs here, `shm_bytes` the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -192,7 +192,6 @@ class Stack:
     fabric_manager: bool | None = None
     jetson: str | None = None
     wsl_driver: bool = False
-    address_limit_bytes: int | None = None
     shm_bytes: int | None = None
 
     @property
@@ -243,7 +242,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         fabric_manager=_has_fabric_manager(root) if devices else None,
         jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
-        address_limit_bytes=_address_limit(),
         shm_bytes=_size_of(root / "dev/shm"),
     )
 
@@ -309,21 +307,11 @@ def _has_fabric_manager(root: Path) -> bool | None:
     return any(first_line(folder / "comm") == "nv-fabricmanage" for folder in folders) if folders else None
 
 
-def _address_limit() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def _size_of(path: Path) -> int | None:
     try:
-        status = os.statvfs(path)
-    except (OSError, AttributeError):
+        return shutil.disk_usage(path).total
+    except OSError:
         return None
-    return status.f_frsize * status.f_blocks
 
 
 # -- torch, in a child of the interpreter that is diagnosed: one that hangs is the patient -----------------------------

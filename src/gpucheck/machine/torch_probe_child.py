@@ -24,16 +24,8 @@ CLAIMED = 1  # where the answer goes
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton", "pynvml", "nvidia-ml-py")
 CUDA_LIBRARIES = (
-    "libcudart",
-    "libcublas",
-    "libcudnn",
-    "libnvrtc",
-    "libnvJitLink",
-    "libcusparse",
-    "libcusolver",
-    "libcufft",
-    "libcurand",
-    "libnccl",
+    *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
+    *("libcufft", "libcurand", "libnccl"),
 )
 # What libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API Overview". The
 # engines are left out: NVIDIA's smaller packages do without some.
@@ -59,8 +51,7 @@ def shadowing() -> list[str]:
     hiding = []
     for name in sorted(os.listdir(".")):
         stem, suffix = os.path.splitext(name)
-        is_package = os.path.isfile(os.path.join(name, "__init__.py"))
-        if stem in known and (suffix == ".py" or is_package):
+        if stem in known and (suffix == ".py" or os.path.isfile(os.path.join(name, "__init__.py"))):
             hiding.append(name)
     return hiding
 
@@ -84,14 +75,6 @@ def torch_places() -> tuple[list[str], list[str]]:
             folders.setdefault(os.path.realpath(place), os.path.join(place, "torch"))
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return list(folders.values()), [part for part in given if os.path.realpath(part) in folders]
-
-
-def is_managed() -> bool:
-    """Return whether this is a system's own interpreter that pip is kept from: PEP 668."""
-    import sysconfig
-
-    marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
-    return sys.prefix == sys.base_prefix and os.path.exists(marker)
 
 
 def distributions() -> dict[str, list[str]]:
@@ -119,28 +102,22 @@ def conda_torch() -> str | None:
     return os.path.basename(records[-1]).split("-")[1]
 
 
-def tools() -> tuple[bool, bool | None]:
-    """Return whether there is a compiler, and whether the loader's cache has libcuda: as triton looks for them."""
-    from shutil import which
-
-    compiler, cache = bool(os.environ.get("CC") or which("gcc") or which("clang")), loader_cache()
-    return compiler, None if cache is None else b"libcuda.so.1" in cache
-
-
-def loader_cache() -> bytes | None:
+def content(path: str) -> bytes | None:
+    """What a file of the system's holds; None where it cannot be read."""
     try:
-        with open("/etc/ld.so.cache", "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
         return None
 
 
+def loader_cache() -> bytes | None:
+    return content("/etc/ld.so.cache")
+
+
 def mapped_files() -> list[str]:
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            return sorted({line.split(None, 5)[-1].strip() for line in file if "/" in line})
-    except OSError:
-        return []
+    lines = (content("/proc/self/maps") or b"").decode("utf-8", "replace").splitlines()
+    return sorted({line.split(None, 5)[-1].strip() for line in lines if "/" in line})
 
 
 def stem(path: str) -> str:
@@ -309,11 +286,7 @@ def active_elsewhere(torch: str | None) -> str | None:
     environment = active()
     if environment is None or os.path.realpath(environment[1]) == os.path.realpath(sys.prefix):
         return None
-    try:
-        with open(os.path.join(environment[1], "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            settings = file.read()
-    except OSError:
-        settings = ""
+    settings = (content(os.path.join(environment[1], "pyvenv.cfg")) or b"").decode("utf-8", "replace")
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
         return None  # it reads packages of the Python below it, too
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
@@ -356,10 +329,15 @@ def run(torch: Any, device: str) -> str | None:
 
 def main() -> None:
     """Look for torch, import it, ask it, and run a kernel on each of its devices."""
+    import sysconfig
     from importlib import util
+    from shutil import which
 
+    # What a system's own interpreter has that pip is kept from: PEP 668.
+    marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     stray = shadowing() if FOLDER else []
-    compiler, cached = tools()
+    # As triton looks for them.
+    compiler, cache = os.environ.get("CC") or which("gcc") or which("clang"), loader_cache()
     folders, given = torch_places()
     asked = requirements()
     say(
@@ -370,13 +348,13 @@ def main() -> None:
         active_elsewhere=active_elsewhere(torch_folder()),
         shadowed_by=stray,
         versions=distributions(),
-        externally_managed=is_managed(),
+        externally_managed=sys.prefix == sys.base_prefix and os.path.exists(marker),
         has_pip=util.find_spec("pip") is not None,
         torch_folders=folders,
         pythonpath_torch=given,
         conda_torch=conda_torch(),
-        has_compiler=compiler,
-        cache_has_libcuda=cached,
+        has_compiler=bool(compiler),
+        cache_has_libcuda=None if cache is None else b"libcuda.so.1" in cache,
         missing_files=missing_files(),
         unmet=unmet(asked),
     )
@@ -387,8 +365,7 @@ def main() -> None:
         if name.partition(".")[0] in hidden:
             del sys.modules[name]
     found = torch_folder()
-    say(path=found)
-    say(stage="import")
+    say(stage="import", path=found)
     import warnings
 
     caught: list[str] = []
