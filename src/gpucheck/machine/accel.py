@@ -279,8 +279,8 @@ class Accel:
         """
         if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
-        said = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
-        return _first_line(error) if said and self.why_broken() is None else None
+        has_none = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
+        return _first_line(error) if has_none and self.why_broken() is None else None
 
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
         """A second stream: what is returned makes it current for a while. None where the device has but one.

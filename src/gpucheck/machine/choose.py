@@ -215,9 +215,9 @@ class Usable:
 
 
 def judge_required(
-    require: str | None, min_devices: int | None, seen: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
+    require: str | None, min_devices: int | None, usable: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
 ) -> list[Finding]:
-    """The findings where torch can use what was `seen`; the facts tell why it cannot use more.
+    """The findings where torch can use `usable`; the facts tell why it cannot use more.
 
     `fix` is what to do where the kind is not there.
     """
@@ -225,16 +225,18 @@ def judge_required(
 
     def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
         verdict: Verdict = "pass" if met else "fail"
-        evidence = {"kind": seen.kind, "count": seen.count, "rocm": seen.is_rocm}
-        findings.append(Finding(id, verdict, title, f"torch can use {seen.text}{why}", evidence, None if met else fix))
+        evidence = {"kind": usable.kind, "count": usable.count, "rocm": usable.is_rocm}
+        findings.append(
+            Finding(id, verdict, title, f"torch can use {usable.text}{why}", evidence, None if met else fix)
+        )
 
-    kind_met = require is None or (require in seen.names and seen.count > 0)
+    kind_met = require is None or (require in usable.names and usable.count > 0)
     if require is not None:
-        why = "" if kind_met or seen.count or not is_present(facts) else f": {why_unusable(facts)}"
+        why = "" if kind_met or usable.count or not is_present(facts) else f": {why_unusable(facts)}"
         judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
         hidden = f"gpucheck devices; check whether {MASK} hides some"
-        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and seen.count >= min_devices, "", hidden)
+        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and usable.count >= min_devices, "", hidden)
     return findings
 
 

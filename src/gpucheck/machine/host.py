@@ -234,9 +234,9 @@ def process_name(pid: int) -> str | None:
 def detailed(process: Process) -> Process:
     """The process with its user, its command line and for how long it runs, where this system tells."""
     try:
-        seen = psutil.Process(process.pid)
-        with seen.oneshot():
-            user, words, started = seen.username(), seen.cmdline(), seen.create_time()
+        running = psutil.Process(process.pid)
+        with running.oneshot():
+            user, words, started = running.username(), running.cmdline(), running.create_time()
     except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
         return process
     # A screen shows one line, whatever the arguments hold.

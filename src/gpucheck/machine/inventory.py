@@ -118,17 +118,17 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     silent = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE)]
     nameless = [row for row in silent if row.device.uuid is None and row.device.pci_address is None]
     alone = [device for device in cuda.devices if not any(_is_same(row.device, device.device) for row in left)]
-    for seen in cuda.devices:
-        match = next((row for row in left if _is_same(row.device, seen.device)), None)
-        if alone == [seen] and len(nameless) == 1:
+    for by_cuda in cuda.devices:
+        match = next((row for row in left if _is_same(row.device, by_cuda.device)), None)
+        if alone == [by_cuda] and len(nameless) == 1:
             match = nameless[0]
         if match is None:
-            source = "libcuda" if seen.device.memory_total_bytes is not None else None
-            unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}
-            rows.append(DeviceReading(replace(seen.device, memory_source=source), unknown))
+            source = "libcuda" if by_cuda.device.memory_total_bytes is not None else None
+            unknown = {"*": nvml.error or "NVML does not list this device", **by_cuda.unknown}
+            rows.append(DeviceReading(replace(by_cuda.device, memory_source=source), unknown))
         else:
             left.remove(match)
-            rows.append(_merged(match, seen))
+            rows.append(_merged(match, by_cuda))
     cards = {row.device.uuid: row.device.nvml_index for row in nvml.devices if row.device.nvml_index is not None}
 
     def order(row: DeviceReading) -> tuple[int, bool]:
@@ -139,14 +139,14 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     return [*rows, *sorted(left, key=order)]
 
 
-def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
+def _merged(row: DeviceReading, by_cuda: DeviceReading) -> DeviceReading:
     """NVML's row with what libcuda adds; NVML's word counts where both speak."""
-    alone = {name: getattr(seen.device, name) for name in BY_CUDA}
-    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in BY_BOTH}
+    alone = {name: getattr(by_cuda.device, name) for name in BY_CUDA}
+    both = {name: getattr(row.device, name) or getattr(by_cuda.device, name) for name in BY_BOTH}
     device = replace(row.device, **alone, **both)
-    if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
-        device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
-    return DeviceReading(device, {**seen.unknown, **row.unknown})
+    if device.memory_total_bytes is None and by_cuda.device.memory_total_bytes is not None:
+        device = replace(device, memory_total_bytes=by_cuda.device.memory_total_bytes, memory_source="libcuda")
+    return DeviceReading(device, {**by_cuda.unknown, **row.unknown})
 
 
 def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mapping[str, str]) -> frozenset[str | None]:
@@ -285,8 +285,8 @@ class Inventory:
     def read(self) -> Facts:
         nvml_read, around, log = self._ask_doors()
         self._around = around
-        seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
-        nvidia = seen or bool(around.host.nvidia_pci_addresses)
+        listed = [*(nvml_read.devices if nvml_read else ()), *(self._cuda.devices if self._cuda else ())]
+        nvidia = bool(listed or around.host.nvidia_pci_addresses)
         if self._torch_devices is None and not nvidia and installed_torch.could_see_another(around.torch):
             self._torch_devices = installed_torch.devices()
         facts = join(nvml_read, self._cuda, around, os.environ, self._torch_devices)

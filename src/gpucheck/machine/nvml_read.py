@@ -444,8 +444,8 @@ def answer(
         if with_links and handle is not None:
             say({"at": place})
             read_links(pynvml, handle, row)
-            others = {one.device.get("pci_address"): its for one, its in rows if its is not None and one is not row}
-            read_peers(pynvml, handle, {address: its for address, its in others.items() if address}, row)
+            others = [(other.device.get("pci_address"), peer) for other, peer in rows if other is not row]
+            read_peers(pynvml, handle, {address: peer for address, peer in others if address and peer is not None}, row)
             say(row.line(place, lacks=()))
 
 

@@ -448,20 +448,20 @@ def said(lines: Sequence[Line]) -> Line:
 
 def read_torch(heard: Heard) -> TorchProbe:
     """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
-    found, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
-    if found.stage == "end":
-        return found
+    report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
+    if report.stage == "end":
+        return report
     if ending.how == "unstarted":
-        return replace(found, unstarted=ending.reason)
+        return replace(report, unstarted=ending.reason)
     if ending.how == "late":
-        return replace(found, timed_out=True)
+        return replace(report, timed_out=True)
     if ending.how == "cut":
-        return replace(found, not_awaited=ending.reason)
-    if ending.how == "killed" and found.error is None:
+        return replace(report, not_awaited=ending.reason)
+    if ending.how == "killed" and report.error is None:
         often = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
         why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
-        return replace(found, not_awaited=why)
-    return replace(found, error=found.error or how_it_ended(ending))
+        return replace(report, not_awaited=why)
+    return replace(report, error=report.error or how_it_ended(ending))
 
 
 def how_it_ended(ending: Ending) -> str:

@@ -300,7 +300,7 @@ def active_elsewhere(torch: str | None) -> str | None:
     return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else environment[0]
 
 
-def told(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -324,7 +324,7 @@ def run(torch: Any, device: str) -> str | None:
             return "a product came out wrong"
         return None
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer
-        return told(error)
+        return first_line(error)
 
 
 def main() -> None:
@@ -364,8 +364,8 @@ def main() -> None:
     for name in set(sys.modules) - AT_START:
         if name.partition(".")[0] in hidden:
             del sys.modules[name]
-    found = torch_folder()
-    say(stage="import", path=found)
+    imported = torch_folder()
+    say(stage="import", path=imported)
     import warnings
 
     caught: list[str] = []
@@ -375,7 +375,7 @@ def main() -> None:
         import torch
     except Exception:
         # Which libraries it met so far is what a failed import mostly comes of.
-        say(**loaded(found or "", bool(asked)))
+        say(**loaded(imported or "", bool(asked)))
         raise
     folder = os.path.dirname(getattr(torch, "__file__", None) or "")
     version = getattr(torch, "version", None)
@@ -407,7 +407,7 @@ def main() -> None:
             names[device] = torch.cuda.get_device_name(device)
             capabilities[device] = "{}.{}".format(*torch.cuda.get_device_capability(device))
         except Exception as error:  # noqa: BLE001 - as above
-            kernels.append({"device": device, "error": told(error)})
+            kernels.append({"device": device, "error": first_line(error)})
             continue
         say(names=names, capabilities=capabilities)
         kernels.append({"device": device, "error": run(torch, device)})
@@ -479,7 +479,7 @@ if __name__ == "__main__":
     except KeyboardInterrupt:  # a signal from outside is no word of torch's
         raise
     except BaseException as error:  # the last words of a patient, SystemExit too
-        say(error=told(error))
+        say(error=first_line(error))
         if sys.argv[1:]:
             # Freeing pinned memory on a device that is lost aborts the process: it ends without freeing anything.
             sys.stderr.flush()
