@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpucheck.errors import CannotLook
+from gpucheck.machine import host
 from gpucheck.machine.kernel_driver import ROOT, names_in, text_of
 
 # -- what there is ----------------------------------------------------------------------------------------------------
@@ -29,7 +30,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
     Empty where the system does not tell.
     """
-    cpus = _allowed_cpus()
+    cpus = frozenset(host.cores())
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
     memory = None if allowed is None else set(parse_list(allowed[1]))
     return tuple(node for node, own in nodes(root).items() if own & cpus and (memory is None or node in memory))
@@ -83,7 +84,7 @@ def bind(node: int, root: Path = ROOT) -> None:
     known = nodes(root)
     if node not in known:
         raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}")
-    cpus = known[node] & _allowed_cpus()
+    cpus = known[node].intersection(host.cores())
     if not cpus:
         why = "a container, a batch system or taskset keeps it elsewhere"
         raise CannotLook(f"this process may run on no CPU of NUMA node {node}", why)
@@ -115,7 +116,3 @@ def list_text(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
-
-
-def _allowed_cpus() -> set[int]:
-    return set(os.sched_getaffinity(0)) if sys.platform == "linux" else set()
