@@ -250,8 +250,12 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    sees_the_machine = sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
-    return process_name(pid) if sees_the_machine or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
+    is_one = _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps")
+    return process_name(pid) if is_one else None
+
+
+def _sees_the_machine(root: Path) -> bool:
+    return sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
 
 
 # Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
