@@ -250,8 +250,7 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    is_one = _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps")
-    return process_name(pid) if is_one else None
+    return process_name(pid) if _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
 
 def _sees_the_machine(root: Path) -> bool:
