@@ -53,7 +53,7 @@ LAYERS = {
 # The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    ".": (13, 1142),
+    ".": (13, 1141),
     "batch_size": (10, 1915),
     "bench": (31, 4474),
     "cards": (5, 851),
@@ -63,7 +63,7 @@ SIZES = {
     "doctor": (12, 1577),
     "explain": (13, 1022),
     "fleet": (8, 1132),
-    "machine": (24, 3852),
+    "machine": (24, 3739),
     "measure": (4, 567),
     "memory": (4, 214),
     "program": (33, 7371),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gpucheck import naming, units
 from gpucheck.errors import UsageError
@@ -20,8 +20,7 @@ SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01}
 SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(NamedTuple):
     """A threshold of a command: the finding that answers, what it judges, and the option that sets it."""
 
     id: str
@@ -39,69 +38,52 @@ class Threshold:
         return self.option.removeprefix("--").replace("-", "_")
 
 
+def _of_bench(id: str, kind: Kind, judges: str, help: str) -> Threshold:
+    """A lower limit of a benchmark's figures; the id names the benchmark and the option."""
+    benchmark, _, name = id.partition(".")
+    option, metavar = f"--{name.replace('_', '-')}", "PERCENT" if kind == "percent" else "N"
+    return Threshold(id, f"bench {benchmark}", kind, "at least", judges, option, metavar, help)
+
+
 _OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
 
 # Ids never change their meaning. The commands' own limits may be set too, by the id of the finding that they decide.
 THRESHOLDS: tuple[Threshold, ...] = (
-    Threshold(
+    _of_bench(
         "transfer.min_gbps",
-        "bench transfer",
         "GB/s",
-        "at least",
         "the largest pinned copy of each direction; on a CPU the largest copy",
-        "--min-gbps",
-        metavar="N",
-        help="Fail if the largest pinned copy of a direction is slower than N GB/s.",
+        "Fail if the largest pinned copy of a direction is slower than N GB/s.",
     ),
-    Threshold(
+    _of_bench(
         "bandwidth.min_gbps",
-        "bench bandwidth",
         "GB/s",
-        "at least",
         "every operation on the largest cold arrays",
-        "--min-gbps",
-        metavar="N",
-        help="Fail if an operation is slower than N GB/s.",
+        "Fail if an operation is slower than N GB/s.",
     ),
-    Threshold(
+    _of_bench(
         "bandwidth.min_percent_of_peak",
-        "bench bandwidth",
         "percent",
-        "at least",
         "every operation on the largest cold arrays, as a share of the GPU's peak memory rate",
-        "--min-percent-of-peak",
-        metavar="PERCENT",
-        help=_OF_PEAK,
+        _OF_PEAK,
     ),
-    Threshold(
+    _of_bench(
         "matmul.min_tflops",
-        "bench matmul",
         "TFLOP/s",
-        "at least",
         "the fastest product (`--dtype` selects the dtypes)",
-        "--min-tflops",
-        metavar="N",
-        help="Fail if the fastest product is slower than N TFLOP/s.",
+        "Fail if the fastest product is slower than N TFLOP/s.",
     ),
-    Threshold(
+    _of_bench(
         "matmul.min_percent_of_peak",
-        "bench matmul",
         "percent",
-        "at least",
         "the fastest product of each dtype that has a peak, as a share of that dense peak",
-        "--min-percent-of-peak",
-        metavar="PERCENT",
-        help=_OF_PEAK,
+        _OF_PEAK,
     ),
-    Threshold(
+    _of_bench(
         "collective.min_busbw",
-        "bench collective",
         "GB/s",
-        "at least",
         "the all-reduce of the largest array, from 1 GiB on; without one every collective that was measured",
-        "--min-busbw",
-        metavar="N",
-        help="Fail if all-reduce has less than N GB/s of bus bandwidth.",
+        "Fail if all-reduce has less than N GB/s of bus bandwidth.",
     ),
     Threshold(
         "compare.slower",
@@ -110,8 +92,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "at most",
         "how much slower a row is than in the baseline",
         "--fail-if-slower",
-        metavar="PERCENT",
-        help="Fail if a row is slower than the baseline by more than this.",
+        "PERCENT",
+        "Fail if a row is slower than the baseline by more than this.",
     ),
 )
 BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
@@ -136,8 +118,6 @@ BRIDGES: dict[str, tuple[float, str]] = {
     # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
     "estimate": (64.0, "an estimated peak"),
 }
-
-
 # A call whose thread lost its core waits for the turns of 31 others, 3 ms each with Linux's scheduler, however short
 # it is: copies of 77 µs took 25 to 50 ms with 12 processes on 2 cores.
 TURNS_S = 0.1
@@ -271,7 +251,12 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
 
     None where that table is not in it. Raises UsageError for broken TOML, an unknown key and a value of another type.
     """
-    table: Any = _loaded(text, name)
+    try:
+        table: Any = loaded(text)
+    except RecursionError as error:
+        raise UsageError(f"{name} is nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError, which names the line, and numbers that Python refuses to read
+        raise UsageError(f"{name} is not valid TOML", str(error), "correct it or give another --config") from error
     for key in filter(None, below.split(".")):
         table = table.get(key) if isinstance(table, Mapping) else None
     if table is None:
@@ -300,21 +285,17 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
     )
 
 
-def _loaded(text: str, name: str) -> dict[str, Any]:
-    # Read when it is asked for: most commands find no file.
+def loaded(text: str) -> dict[str, Any]:
+    """The data of a TOML text. Raises ValueError for broken TOML."""
+    # Read when it is asked for: most commands find no file and need no peak.
     import sys
 
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    try:
-        loaded: dict[str, Any] = tomllib.loads(text)
-    except RecursionError as error:
-        raise UsageError(f"{name} is nested too deeply") from error
-    except ValueError as error:  # TOMLDecodeError, which names the line, and numbers that Python refuses to read
-        raise UsageError(f"{name} is not valid TOML", str(error), "correct it or give another --config") from error
-    return loaded
+    table: dict[str, Any] = tomllib.loads(text)
+    return table
 
 
 def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:

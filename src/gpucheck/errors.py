@@ -38,11 +38,7 @@ EXITS: tuple[Exit, ...] = (
         "failed",
         "a check or the device failed, a threshold or requirement was missed, or the smallest batch does not fit",
     ),
-    Exit(
-        USAGE,
-        "usage",
-        "wrong usage, a missing input file, or a target that is missing, raises or rejects its input",
-    ),
+    Exit(USAGE, "usage", "wrong usage, a missing input file, or a target that is missing, raises or rejects its input"),
     Exit(
         COULD_NOT_LOOK,
         "could not look",
@@ -145,10 +141,7 @@ class Terminated(BaseException):
 
 
 # gpucheck's own dependencies by the names that are imported, with those of their distributions.
-DEPENDENCIES = {
-    **{name: name for name in ("typer", "rich", "psutil", "tomli")},
-    "pynvml": "nvidia-ml-py",
-}
+DEPENDENCIES = {"typer": "typer", "rich": "rich", "psutil": "psutil", "tomli": "tomli", "pynvml": "nvidia-ml-py"}
 
 
 def of_dependency(error: ImportError) -> CannotLook | None:

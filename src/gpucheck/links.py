@@ -9,30 +9,21 @@ from typing import Any, Literal
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
 HostMemory = Literal["pageable", "pinned"]
 
+_TO_DEVICE: tuple[Direction, ...] = ("host_to_device",)
+_TO_HOST: tuple[Direction, ...] = ("device_to_host",)
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "both": ("host_to_device", "device_to_host"),
-    "host_to_device": ("host_to_device",),
-    "h2d": ("host_to_device",),
-    "device_to_host": ("device_to_host",),
-    "d2h": ("device_to_host",),
+    "both": (*_TO_DEVICE, *_TO_HOST),
+    **dict.fromkeys(("host_to_device", "h2d"), _TO_DEVICE),
+    **dict.fromkeys(("device_to_host", "d2h"), _TO_HOST),
 }
 MEMORIES: dict[str, tuple[HostMemory, ...]] = {
     "both": ("pageable", "pinned"),
     "pageable": ("pageable",),
     "pinned": ("pinned",),
 }
-# In a sentence.
-WAYS: dict[str, str] = {
-    "host_to_device": "to the device",
-    "device_to_host": "to the host",
-    "host_to_host": "from host to host",
-}
-# In a table, and beside one.
-SHORT_WAYS: dict[str, str] = {
-    "host_to_device": "to device",
-    "device_to_host": "to host",
-    "host_to_host": "host to host",
-}
+# In a sentence; and in a table, or beside one.
+WAYS = {"host_to_device": "to the device", "device_to_host": "to the host", "host_to_host": "from host to host"}
+SHORT_WAYS = {"host_to_device": "to device", "device_to_host": "to host", "host_to_host": "host to host"}
 
 # What to do about copies between GPUs that hang or arrive corrupted, and what it costs: CUDA's programming guide (IOMMU
 # on Linux) and NCCL's (Troubleshooting, GPU Direct and PCI Access Control Services).

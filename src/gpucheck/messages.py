@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 CPU_ALLOCATOR = r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
 HOST_ALLOCATION = r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory"
@@ -73,8 +73,7 @@ NO_SEGMENT = r"failed to map segment"
 Whose = Literal["device", "setup", "memory", "library", "program"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """The meaning of an error text.
 
     `id` is that of the text in `gpucheck explain`, where it has one. One that `poisons` leaves the process unable to

@@ -9,8 +9,6 @@ from typing import TypeVar
 from gpucheck.errors import UsageError
 
 Row = TypeVar("Row")
-
-
 # As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
 SLIP = 0.7
 # What torch and others call a dtype; by spelling, `float` would be float64.
@@ -45,10 +43,10 @@ def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
     return did_you_mean(name, known) or f"give {between.join(known)}"
 
 
-def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
+def one_of(option: str, value: str, known: Sequence[str]) -> None:
     """Raises UsageError for a value that is not among the known ones."""
     if value not in known:
-        raise UsageError(f"{option} {value!r} is unknown", "", hint(value, known, between))
+        raise UsageError(f"{option} {value!r} is unknown", "", hint(value, known))
 
 
 def select(

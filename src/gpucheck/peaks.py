@@ -12,7 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from gpucheck import config
 
 TABLE = Path(__file__).with_name("peaks.toml")
 
@@ -80,32 +82,20 @@ class Part:
         return f"{self.source}, collected {self.date}"
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(NamedTuple):
     """No peak, and why."""
 
     reason: str
 
 
 def parts() -> tuple[Part, ...]:
+    """The parts of the table. A key of a row is a field of `Part`."""
     listed = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
         widths = tuple(width) if isinstance(width, list) else (width,)
-        part = Part(
-            name=row["name"],
-            kind="data sheet",
-            source=row["source"],
-            date=row["date"],
-            capability=_capability(row),
-            multiprocessors=row["multiprocessors"],
-            peaks=tuple(Peak(**peak) for peak in row["peaks"]),
-            bus_width_bits=widths[0],
-            memory_clock_hz=row.get("memory_clock_hz"),
-            memory_bytes_per_s=row["memory_bytes_per_s"],
-            bus_widths=widths,
-        )
-        listed.append(part)
+        made = {"capability": _capability(row), "peaks": tuple(Peak(**peak) for peak in row["peaks"])}
+        listed.append(Part(**{**row, **made, "kind": "data sheet", "bus_width_bits": widths[0], "bus_widths": widths}))
     return tuple(listed)
 
 
@@ -164,7 +154,9 @@ def lookup(
 def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     """Return what a part does to a clock and SM by its capability, as far as its name lets it be estimated; why no
     more."""
-    rates: dict[str, float] = {**row["per_clock_per_sm"], **_geforce(name, row)}
+    rates: dict[str, float] = dict(row["per_clock_per_sm"])
+    if name.startswith(GEFORCE):
+        rates |= row.get("geforce", {})
     if re.search(_table()["no_rates"], name):
         return {}, CUT
     if "cut" in row and re.search(row["cut"], name):
@@ -179,10 +171,6 @@ def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> floa
     return bus_width_bits / 8 * memory_clock_hz * TRANSFERS_PER_CLOCK
 
 
-def _geforce(name: str, row: Mapping[str, Any]) -> dict[str, float]:
-    return dict(row.get("geforce", {})) if name.startswith(GEFORCE) else {}
-
-
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:
     major, minor = row["capability"].split(".")
     return int(major), int(minor)
@@ -190,12 +178,4 @@ def _capability(row: Mapping[str, Any]) -> tuple[int, int]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    # Read when it is asked for: most commands need no peak.
-    import sys
-
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    loaded: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    return loaded
+    return config.loaded(TABLE.read_text(encoding="utf-8"))

@@ -22,8 +22,7 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z
 
 # Larger than any memory of one machine; a larger number is a slip of the keyboard.
 LARGEST_SIZE = EIB
-
-
+LARGEST_WHOLE = 2**31 - 1
 # A year: threading and select refuse timeouts far beyond it.
 LONGEST_H = 366 * 24
 
@@ -44,9 +43,6 @@ def refused(option: str, allowed: str, text: object, fix: str = "", why: str = "
 def _typed(size: int) -> str:
     """A size as one types it: `64MiB`."""
     return capacity(size).replace(" ", "")
-
-
-LARGEST_WHOLE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +159,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
     """`value` in the largest unit of `steps` (descending) that it fills."""
-    for scale, unit in steps:
-        if abs(value) >= scale * 0.9995:
-            return f"{significant(value / scale)} {unit}"
-    scale, unit = steps[-1]
+    scale, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     return f"{significant(value / scale)} {unit}"
 
 

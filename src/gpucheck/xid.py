@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from gpucheck.messages import FIX
 
@@ -93,8 +93,7 @@ _FOLLOWS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(NamedTuple):
     """One number: what it is, NVIDIA's immediate action in its own words, and whom it speaks of.
 
     `blame` is our reading of the description: a program's mistake, the device or its link, or either of them.
@@ -217,13 +216,8 @@ BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 # What takes the GPU, or its node, out of use until it is reset: NVIDIA's actions, and of the numbers for which its
 # catalogue names none those whose own description says so.
 DRAINING = (
-    "RESET_GPU",
-    "RESTART_BM",
-    "CHECK_MECHANICALS",
-    "WORKFLOW_XID_48",
-    "WORKFLOW_NVLINK_ERR",
-    "WORKFLOW_NVLINK5_ERR",
-    "XID_154",
+    *("RESET_GPU", "RESTART_BM", "CHECK_MECHANICALS", "XID_154"),
+    *("WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR"),
 )
 _DRAINING_NUMBERS = (167, 169, 171, 172, 173)
 

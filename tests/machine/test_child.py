@@ -141,7 +141,7 @@ def test_no_pipe_of_a_child_stays_open() -> None:
     """Python warns of each on stderr where warnings are errors."""
     program = """
 from gpucheck.machine import child
-from gpucheck.machine.child import ChildEnded, LineChild
+from gpucheck.machine.child import LineChild, Lost
 import sys
 child.run([sys.executable, "-c", "print(1)"], 30)
 child.run([sys.executable, "-c", "pass"], 30, stdin="x" * 10**6)
@@ -153,8 +153,8 @@ dying = LineChild([sys.executable, "-c", "pass"])
 for ask in (lambda: dying.receive(30), lambda: dying.send("x"), lambda: dying.receive(1)):
     try:
         ask()
-    except ChildEnded as ended:
-        print(ended.returncode)
+    except Lost as lost:
+        print(lost.ending.status)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],

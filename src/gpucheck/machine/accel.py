@@ -14,7 +14,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import device_lifetime, host, torch_private, watchdog
+from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -45,20 +47,15 @@ MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
 # What torch raises for a device that it cannot use: AssertionError where it was built without the backend
 # ("Torch not compiled with CUDA enabled"), its own class for what fails while CUDA is started.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-
-
+# A choice: another process that starts or ends on the device, and a driver that wakes up, have done so by then.
+_SETTLES_S = 0.5
 # What a kernel is asked for to prove that it works: whole numbers that float32 holds exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
     """The torch API at the dotted `path`, or None where this torch has none."""
-    value: Any = torch
-    for name in path.split(".")[1:]:
-        value = getattr(value, name, None)
-        if value is None:
-            return None
-    return value
+    return functools.reduce(lambda value, name: getattr(value, name, None), path.split(".")[1:], torch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +196,11 @@ class Accel:
         if self.kind == "mps":
             current, driver = self.module.current_allocated_memory(), self.module.driver_allocated_memory()
             return MemoryFigures(current, None, driver, None, source="torch.mps (keeps no peaks)")
-        keeper: Any = self.module
-        if not hasattr(keeper, "max_memory_reserved"):  # a backend that gpucheck does not know
+        names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+        if not hasattr(self.module, names[-1]):  # a backend that gpucheck does not know
             return MemoryFigures()
-        return MemoryFigures(
-            memory_allocated_bytes=int(keeper.memory_allocated(self.device)),
-            max_memory_allocated_bytes=int(keeper.max_memory_allocated(self.device)),
-            memory_reserved_bytes=int(keeper.memory_reserved(self.device)),
-            max_memory_reserved_bytes=int(keeper.max_memory_reserved(self.device)),
-            source=keeper.__name__,
-        )
+        figures = {f"{name}_bytes": int(getattr(self.module, name)(self.device)) for name in names}
+        return MemoryFigures(**figures, source=self.module.__name__)
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from here."""
@@ -235,8 +227,10 @@ class Accel:
         """Give the allocators' unused blocks back: the device's own, and pinned ones to the host."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:
             self.module.empty_cache()
-        if self.can_pin:
-            _empty_pinned_cache()
+        # torch keeps pinned blocks for as long as the process lives; before 2.12 only a private function lets them go.
+        empty = feature("torch.accelerator.empty_host_cache") or torch_private.find("torch._C._host_emptyCache")
+        if self.can_pin and empty is not None and torch.accelerator.is_available():
+            empty()
 
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
@@ -248,12 +242,7 @@ class Accel:
 
     def allocator(self) -> Allocator:
         """The allocator behind torch's tensors on this device."""
-        names = (
-            "PYTORCH_ALLOC_CONF",
-            "PYTORCH_CUDA_ALLOC_CONF",
-            "PYTORCH_HIP_ALLOC_CONF",
-            "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        )
+        names = [f"PYTORCH_{part}ALLOC_CONF" for part in ("", "CUDA_", "HIP_")] + ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
         settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
         get = getattr(self.module, "get_allocator_backend", None) or getattr(
             getattr(self.module, "memory", None), "get_allocator_backend", None
@@ -266,8 +255,7 @@ class Accel:
         """Return whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             return True
-        broken = feature("torch.AcceleratorError")
-        if broken is not None and isinstance(error, broken):
+        if _is_of_device(error):
             return getattr(error, "error_code", None) == CUDA_OUT_OF_MEMORY
         text = str(error)
         return isinstance(error, RuntimeError) and (
@@ -289,11 +277,10 @@ class Accel:
 
         The device must still work: what breaks it is no want of a kernel, whatever the library calls it.
         """
-        device_error = feature("torch.AcceleratorError")
-        if not isinstance(error, RuntimeError) or (device_error is not None and isinstance(error, device_error)):
+        if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
-        said = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
-        return _first_line(error) if said and self.why_broken() is None else None
+        has_none = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
+        return _first_line(error) if has_none and self.why_broken() is None else None
 
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
         """A second stream: what is returned makes it current for a while. None where the device has but one.
@@ -317,10 +304,8 @@ class Accel:
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
         """Make this torch's current device for a while."""
-        if self.is_cpu or not hasattr(self.module, "device"):
-            yield
-            return
-        with self.module.device(self.device):
+        has_others = not self.is_cpu and hasattr(self.module, "device")
+        with self.module.device(self.device) if has_others else contextlib.nullcontext():
             yield
 
     def make_current(self) -> None:
@@ -371,45 +356,28 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
     return None
 
 
-def _empty_pinned_cache() -> None:
-    """torch keeps pinned blocks for as long as the process lives; before 2.12 only a private function lets them go."""
-    empty = feature("torch.accelerator.empty_host_cache") or torch_private.find("torch._C._host_emptyCache")
-    if empty is not None and torch.accelerator.is_available():
-        empty()
-
-
 def resident() -> MemoryFigures:
     """This process's resident set and its peak, in bytes."""
     info = psutil.Process().memory_info()
-    peak = _status_bytes("VmHWM") or getattr(info, "peak_wset", None)
+    # Linux tells it in a file, Windows beside the resident set.
+    known = re.search(r"^VmHWM:\s*(\d+) kB", text_of(Path("/proc/self/status")), re.MULTILINE)
+    peak = int(known[1]) * 1024 if known else getattr(info, "peak_wset", None)
     return MemoryFigures(resident_bytes=info.rss, max_resident_bytes=peak, source="resident set of the process")
 
 
 def reset_resident_peak() -> bool:
     """Let the peak of the resident set start anew (Linux); False where it cannot."""
     try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
     return True
 
 
-def _status_bytes(field: str) -> int | None:
-    try:
-        with open("/proc/self/status", encoding="utf-8") as file:
-            lines = file.readlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)
-
-
 def default_accelerator() -> str | None:
     """The type of the accelerator that torch can use now (`cuda`, `mps`, …); None where it can use none."""
     # is_available() first: torch 2.6's current_accelerator() raises where there is none.
-    if not torch.accelerator.is_available():
-        return None
-    current = torch.accelerator.current_accelerator()
+    current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return None if current is None else current.type
 
 
@@ -434,10 +402,16 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         return Accel(device=torch.device("cpu"), module=torch.cpu, name=name or "CPU")
     if chosen.index is None:
         chosen = torch.device(chosen.type, 0)
+    transient = ""
     try:
         module = torch.get_device_module(chosen.type)
         # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
-        wrong, transient = _wrong_answer_or_again(chosen)
+        try:
+            wrong = _wrong_answer(chosen)
+        except UNUSABLE as error:
+            transient = _first_line(error)
+            time.sleep(_SETTLES_S)
+            wrong = _wrong_answer(chosen)
     except UNUSABLE as error:
         why = _first_line(error)
         who = f"{messages.FIX['memory held']} shows which processes use memory; then run again, or "
@@ -447,21 +421,29 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         fix = "see `gpucheck doctor`, or try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
-    return replace(_described(chosen, module, properties, name, uuid), transient=transient)
 
+    def figure(attribute: str) -> Any:  # each is missing somewhere
+        return getattr(properties, attribute, None)
 
-# A choice: another process that starts or ends on the device, and a driver that wakes up, have done so by then.
-_SETTLES_S = 0.5
-
-
-def _wrong_answer_or_again(device: torch.device) -> tuple[str | None, str]:
-    """`_wrong_answer` with a second try where torch raises; and what it raised first, empty where it did not."""
-    try:
-        return _wrong_answer(device), ""
-    except UNUSABLE as error:
-        first = _first_line(error)
-    time.sleep(_SETTLES_S)
-    return _wrong_answer(device), first
+    clock_khz, memory_khz = figure("clock_rate"), figure("memory_clock_rate")
+    has_capability = chosen.type == "cuda" and figure("major") is not None
+    if not uuid and figure("uuid") is not None:
+        uuid = f"GPU-{str(figure('uuid')).removeprefix('GPU-')}"
+    return Accel(
+        device=chosen,
+        module=module,
+        name=figure("name") or name or str(chosen),
+        uuid=uuid,
+        compute_capability=(figure("major"), figure("minor")) if has_capability else None,
+        multiprocessors=figure("multi_processor_count"),
+        memory_total_bytes=figure("total_memory"),
+        l2_cache_bytes=figure("L2_cache_size"),
+        max_clock_hz=clock_khz * 1e3 if clock_khz else None,
+        memory_bus_width_bits=figure("memory_bus_width") or None,
+        max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
+        integrated=bool(figure("is_integrated")),
+        transient=transient,
+    )
 
 
 def _wrong_answer(device: torch.device) -> str | None:
@@ -472,31 +454,10 @@ def _wrong_answer(device: torch.device) -> str | None:
     return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"
 
 
+def _is_of_device(error: BaseException) -> bool:
+    kind = feature("torch.AcceleratorError")
+    return kind is not None and isinstance(error, kind)
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _described(
-    device: torch.device, module: ModuleType, properties: Any, name: str | None, known_uuid: str | None = None
-) -> Accel:
-    """An Accel with what torch's device properties tell; each attribute is missing somewhere, so each is asked for."""
-
-    def figure(attribute: str) -> Any:
-        return getattr(properties, attribute, None)
-
-    uuid, clock_khz, memory_khz = figure("uuid"), figure("clock_rate"), figure("memory_clock_rate")
-    major, minor = figure("major"), figure("minor")
-    return Accel(
-        device=device,
-        module=module,
-        name=figure("name") or name or str(device),
-        uuid=known_uuid or (None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"),
-        compute_capability=None if major is None or device.type != "cuda" else (major, minor),
-        multiprocessors=figure("multi_processor_count"),
-        memory_total_bytes=figure("total_memory"),
-        l2_cache_bytes=figure("L2_cache_size"),
-        max_clock_hz=clock_khz * 1e3 if clock_khz else None,
-        memory_bus_width_bits=figure("memory_bus_width") or None,
-        max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
-        integrated=bool(figure("is_integrated")),
-    )

@@ -11,6 +11,7 @@ import contextlib
 import glob
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from gpucheck import errors
 
@@ -36,11 +37,8 @@ OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
 # What a person or a scheduler sends a program to end it or to tell it something.
-_HANDED_ON = frozenset(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_HANDED_ON = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 # The children that this process has started, as long as somebody knows of them.
@@ -86,17 +84,96 @@ class Cut:
         return min(deadline, self._at)
 
 
-class ChildEnded(Exception):
-    """A long-lived child is gone: `returncode` as in ChildResult, `stderr` its last words.
+How = Literal[
+    "returned",  # exit status 0
+    "failed",  # another exit status
+    "crashed",  # a signal that its own fault raised, as SIGSEGV
+    "killed",  # a signal that somebody else sent, as SIGKILL
+    "closed",  # it closed its output and stayed; it was ended
+    "late",  # it took longer than `limit_s`; it was ended
+    "cut",  # another thread gave it up, for `reason`; it was ended
+    "unstarted",  # it could not be started, for `reason`
+]
 
-    `was_ended` is whether it had only closed its output and was ended here: the signal is then ours.
+# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+# Some programs repeat what they were given as they refuse it: a whole script.
+LONGEST_WORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a child.
+
+    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `stderr` is its
+    beginning for a child that was run, its end for one that was talked with.
     """
 
-    def __init__(self, returncode: int | None, stderr: str, *, was_ended: bool = False) -> None:
-        super().__init__(returncode, stderr)
-        self.returncode = returncode
-        self.stderr = stderr
-        self.was_ended = was_ended
+    how: How
+    status: int | None = None
+    limit_s: float | None = None
+    reason: str = ""
+    stderr: str = ""
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, `signal 40` for one without a name; None where none did."""
+        if self.status is None or self.status >= 0:
+            return None
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-self.status).name
+        return f"signal {-self.status}"
+
+    @property
+    def last_words(self) -> str:
+        """The last line on stderr that names an error, else the last that is not blank, shortened; empty for none.
+
+        torch's advice and links, and a trace of C++'s calls, stand behind the error.
+        """
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
+        last = last or next(reversed(lines), "")
+        return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
+
+    @property
+    def in_words(self) -> str:
+        """Return what became of its process, as the end of a sentence about what is missing for it."""
+        if self.how == "unstarted":
+            return f"its process cannot be started ({self.reason})"
+        if self.how == "late":
+            return f"its process did not answer within {self.limit_s or 0:.0f} s"
+        if self.how in ("closed", "cut"):
+            return f"its process {self.reason or 'closed its output'}"
+        how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
+        return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
+
+
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+_BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
+
+
+def _names_error(line: str) -> bool:
+    from gpucheck import messages  # most children end well
+
+    is_beside = _BESIDE_AN_ERROR.search(line) is not None
+    return not is_beside and (messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None)
+
+
+class Lost(Exception):
+    """A long-lived child is gone."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+def how_of(status: int | None) -> How:
+    """Return what the status of a child says that ended by itself; None is that of one that never came to its end."""
+    if status is None:
+        return "closed"
+    if status >= 0:
+        return "failed" if status else "returned"
+    return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
 
 
 # The folder that this package lies in.
@@ -154,15 +231,15 @@ def run(
         stdout=out.text(),
         stderr=err.text(),
         timed_out=timed_out,
-        abandoned=not gone or out.alive or err.alive,
+        abandoned=not gone or out.thread.is_alive() or err.thread.is_alive(),
         elapsed_s=time.monotonic() - started,
     )
 
 
 class LineChild:
-    """A long-lived child that answers a line with a line; `talk.Talk` is how one talks with it.
+    """A long-lived child that answers a line with a line; `child_protocol.Talk` is how one talks with it.
 
-    `send` and `receive` raise ChildEnded when the child is gone, with how it ended and its last words.
+    `send` and `receive` raise Lost when the child is gone.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
@@ -208,13 +285,14 @@ class LineChild:
             raise self._ended()
         return line
 
-    def _ended(self) -> ChildEnded:
+    def _ended(self) -> Lost:
         # The pipe is closed: the process is gone or about to be.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_WAIT_S)
-        was_ended = self._process.poll() is None
-        gone = self.kill()
-        return ChildEnded(self._process.returncode if gone else None, self._err.text(), was_ended=was_ended)
+        # None where it is ended here: the signal is ours.
+        status = self._process.poll()
+        self.kill()
+        return Lost(Ending(how_of(status), status, None, "", self._err.text()))
 
     def stderr(self) -> str:
         """Return what the child has said on stderr, its end."""
@@ -311,20 +389,17 @@ class Program:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(timeout_s, POLL_S))
             return
-        came = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
-        if came is None or came.si_signo == signal.SIGCHLD:
-            return
+        received = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
         # The kernel itself speaks for a terminal, and then to the whole group.
-        if not (self._has_terminal and came.si_code > 0):
-            self._process.send_signal(came.si_signo)
+        if received and received.si_signo != signal.SIGCHLD and not (self._has_terminal and received.si_code > 0):
+            self._process.send_signal(received.si_signo)
 
     def _unmask(self) -> None:
         """Take no signals any more; those that came for the program and reached it too late are dropped."""
-        if os.name != "posix" or not self._masked:
+        if not self._masked:
             return
-        if hasattr(signal, "sigtimedwait"):
-            while signal.sigtimedwait(self._masked, 0) is not None:
-                pass
+        while hasattr(signal, "sigtimedwait") and signal.sigtimedwait(self._masked, 0) is not None:
+            pass
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._masked)
         self._masked = set()
 
@@ -407,27 +482,19 @@ class _Reader:
 
     def __init__(self, pipe: IO[bytes] | None, limit: int, *, keep_tail: bool = False) -> None:
         assert pipe is not None
-        self._pipe, self._limit, self._keep_tail = pipe, limit, keep_tail
+        self.pipe, self._limit, self._keep_tail = pipe, limit, keep_tail
         self._data = bytearray()
         self.thread = threading.Thread(target=self._drain, daemon=True)
         self.thread.start()
 
     def _drain(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed under us once the child is abandoned
-            while chunk := os.read(self._pipe.fileno(), 65536):
+            while chunk := os.read(self.pipe.fileno(), 65536):
                 if self._keep_tail:
                     self._data += chunk
                     del self._data[: -self._limit]
                 elif len(self._data) < self._limit:
                     self._data += chunk[: self._limit - len(self._data)]
-
-    @property
-    def alive(self) -> bool:
-        return self.thread.is_alive()
-
-    def close(self) -> None:
-        """Close the pipe, unless somebody who outlived the child still holds its other end."""
-        _close(self._pipe, self.thread)
 
     def text(self) -> str:
         return bytes(self._data).decode("utf-8", "replace")
@@ -473,11 +540,9 @@ def end_all() -> list[tuple[int, str]]:
 
 def _state(pid: int) -> str:
     """The letter for the state of a process (Linux); a question mark where it is not told."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "?"
-    return stat.rpartition(")")[2].split()[0]
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    return "?"
 
 
 @contextlib.contextmanager
@@ -492,20 +557,20 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
         yield
         return
     handlers: dict[int, Any] = {}
-    came: list[tuple[int, FrameType | None]] = []
-    late: list[threading.Timer] = []
+    waiting: list[tuple[int, FrameType | None]] = []
+    timers: list[threading.Timer] = []
     holding = True
     alarm = () if second_ends or not hasattr(signal, "SIGALRM") else (signal.SIGALRM,)
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
-            if came and second_ends:
+            if waiting and second_ends:
                 _end_at_once(number)
-            came.append((number, frame))
+            waiting.append((number, frame))
             if patience_s is not None:
-                late.append(threading.Timer(patience_s, _end_at_once, (number,)))
-                late[-1].daemon = True
-                late[-1].start()
+                timers.append(threading.Timer(patience_s, _end_at_once, (number,)))
+                timers[-1].daemon = True
+                timers[-1].start()
         else:  # a handler before it raised, and kept this one from being taken off
             handlers[number](number, frame)
 
@@ -518,11 +583,11 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
         yield
     finally:
         holding = False
-        for timer in late:
+        for timer in timers:
             timer.cancel()
         for taken, handler in handlers.items():
             signal.signal(taken, handler)
-        for taken, frame in came:
+        for taken, frame in waiting:
             handlers[taken](taken, frame)
 
 
@@ -557,25 +622,23 @@ def _wait(
     The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
     """
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
-        reader = next((reader for reader in readers if reader.alive), None)
-        if reader is None:
+        reader = next((reader for reader in readers if reader.thread.is_alive()), None)
+        if reader is not None:
+            reader.thread.join(min(left, POLL_S))
+        else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(left if cut is None else min(left, POLL_S))
-                return True
-            continue
-        reader.thread.join(min(left, POLL_S))
         if process.poll() is not None:
             return True
     return process.poll() is not None
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    if os.name == "posix":
-        # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(OSError):
+        if os.name == "posix":
+            # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
             os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        with contextlib.suppress(OSError):
+        else:
             process.kill()
 
 
@@ -592,7 +655,8 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
         return False
     for reader in readers:
         reader.thread.join(KILL_WAIT_S)
-        reader.close()
+        # Somebody who outlived the child may still hold its other end.
+        _close(reader.pipe, reader.thread)
     return True
 
 

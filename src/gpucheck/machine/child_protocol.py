@@ -5,117 +5,33 @@ the result. A child that is asked nothing (`run`) ends its answer by ending itse
 error of ours, which is raised here. Lines that are no JSON object are not part of the talk: a start-up file of the
 user's printed them, or the child's death cut them off.
 
-`speaking` is the child's side; `child` starts the processes, bounds their time and ends them.
+`child_stdio` is the child's side; `child` starts the processes, bounds their time and ends them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import re
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from gpucheck import errors, messages
+from gpucheck import errors
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import child
-from gpucheck.machine.child import ChildEnded, ChildResult, Cut, LineChild
+from gpucheck.machine.child import ChildResult, Cut, LineChild, how_of
+from gpucheck.machine.child import Ending as Ending
+from gpucheck.machine.child import How as How
+from gpucheck.machine.child import Lost as Lost
 
 Line = dict[str, Any]
 Start = Callable[[], LineChild]
 
-How = Literal[
-    "returned",  # exit status 0
-    "failed",  # another exit status
-    "crashed",  # a signal that its own fault raised, as SIGSEGV
-    "killed",  # a signal that somebody else sent, as SIGKILL
-    "closed",  # it closed its output and stayed; it was ended
-    "late",  # it took longer than `limit_s`; it was ended
-    "cut",  # another thread gave it up, for `reason`; it was ended
-    "unstarted",  # it could not be started, for `reason`
-]
-
-# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
-SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
-# Some programs repeat what they were given as they refuse it: a whole script.
-LONGEST_WORDS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a child.
-
-    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `stderr` is its
-    beginning for a child that was run, its end for one that was talked with.
-    """
-
-    how: How
-    status: int | None = None
-    limit_s: float | None = None
-    reason: str = ""
-    stderr: str = ""
-
-    @property
-    def signal(self) -> str | None:
-        """The name of the signal that ended it, `signal 40` for one without a name; None where none did."""
-        if self.status is None or self.status >= 0:
-            return None
-        try:
-            return signal.Signals(-self.status).name
-        except ValueError:
-            return f"signal {-self.status}"
-
-    @property
-    def last_words(self) -> str:
-        """The last line on stderr that names an error, else the last that is not blank, shortened; empty for none.
-
-        torch's advice and links, and a trace of C++'s calls, stand behind the error.
-        """
-        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
-        last = last or (lines[-1] if lines else "")
-        return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
-
-    @property
-    def in_words(self) -> str:
-        """Return what became of its process, as the end of a sentence about what is missing for it."""
-        if self.how == "unstarted":
-            return f"its process cannot be started ({self.reason})"
-        if self.how == "late":
-            return f"its process did not answer within {self.limit_s or 0:.0f} s"
-        if self.how in ("closed", "cut"):
-            return f"its process {self.reason or 'closed its output'}"
-        how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
-        return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
-
-
-_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
-_BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
-
-
-def _names_error(line: str) -> bool:
-    if _BESIDE_AN_ERROR.search(line):
-        return False
-    return messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None
-
-
-class Lost(Exception):
-    """The child that was talked with is gone."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending)
-        self.ending = ending
-
-
 # -- a child that is run to its end ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """All lines of a child that was run to its end, and how it ended."""
 
     lines: tuple[Line, ...]
@@ -146,28 +62,17 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
     """Return how a child ended that was run."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
-        how: How = "late" if reason is None else "cut"
-        return Ending(how, None, limit_s, reason or "", result.stderr)
-    status = result.returncode
-    return Ending(how_of(status), status, limit_s, "", result.stderr)
-
-
-def how_of(status: int | None) -> How:
-    """Return what the status of a child says that ended by itself; None is that of one that never came to its end."""
-    if status is None:
-        return "closed"
-    if status >= 0:
-        return "failed" if status else "returned"
-    return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
+        return Ending("cut" if reason else "late", None, limit_s, reason or "", result.stderr)
+    return Ending(how_of(result.returncode), result.returncode, limit_s, "", result.stderr)
 
 
 def line_of(text: str) -> Line | None:
     """The object that a line holds; None where the line is not part of the talk."""
-    try:
+    with contextlib.suppress(ValueError):
         line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) else None
+        if isinstance(line, dict):
+            return line
+    return None
 
 
 # -- a child that stays alive ------------------------------------------------------------------------------------------
@@ -194,27 +99,20 @@ class Talk:
 
     def send(self, request: Mapping[str, Any]) -> None:
         self._since = time.monotonic()
-        try:
-            self._child.send(json.dumps(request))
-        except ChildEnded as ended:
-            raise Lost(self._ending(ended)) from ended
+        self._child.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> Line | None:
         """The next line, or None where none came within `timeout_s` from now. Raises the child's own errors too."""
         until = time.monotonic() + timeout_s
-        while True:
-            try:
-                text = self._child.receive(until - time.monotonic())
-            except ChildEnded as ended:
-                raise Lost(self._ending(ended)) from ended
+        line = None
+        while line is None:
+            text = self._child.receive(until - time.monotonic())
             if text is None:
                 return None
             line = line_of(text)
-            if line is None:
-                continue
-            if "raised" in line:
-                raise rebuilt(line["raised"])
-            return line
+        if "raised" in line:
+            raise rebuilt(line["raised"])
+        return line
 
     def answer(
         self,
@@ -256,11 +154,6 @@ class Talk:
         *_, last = self.answer(limit_s)
         return last
 
-    def _ending(self, ended: ChildEnded) -> Ending:
-        how: How = "closed" if ended.was_ended else how_of(ended.returncode)
-        status = None if how == "closed" else ended.returncode
-        return Ending(how, status, None, "", ended.stderr)
-
     def stop(self) -> None:
         """End the child now; it holds nothing that needs an orderly end."""
         self._child.kill()
@@ -268,14 +161,12 @@ class Talk:
     def __enter__(self) -> Talk:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
-    """An error of the child's, as `speaking.raised` says it, for this process to raise."""
+    """An error of the child's, as `child_stdio.raised` says it, for this process to raise."""
     kind = getattr(errors, raised["kind"])
     extra = {"trace": raised["trace"]} if issubclass(kind, errors.TargetError) else {}
     error: GpucheckError = kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)

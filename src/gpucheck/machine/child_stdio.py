@@ -1,7 +1,7 @@
 """The child's side of a talk: JSON objects, one a line, on a stdout that nothing else writes to.
 
-`talk` is the parent's side and says how an answer ends. This is imported in children whose start is on the user's
-clock: it imports nothing that they do not need.
+`child_protocol` is the parent's side and says how an answer ends. This is imported in children whose start is on the
+user's clock: it imports nothing that they do not need.
 """
 
 from __future__ import annotations

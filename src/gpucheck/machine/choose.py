@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.report.facts import Device, Facts, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 
 if TYPE_CHECKING:  # importing accel imports torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # importing accel imports torch
 MASK = "CUDA_VISIBLE_DEVICES"
 # What C calls a space: of Unicode's others CUDA reads none, nor of its other digits.
 _SPACES = " \t\n\v\f\r"
+_UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
 # Which builds of torch drive which of torch's device types; ROCm's devices are called cuda too.
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
@@ -30,8 +31,7 @@ REQUIRED_ID, COUNT_ID = "device.required", "device.count"
 DIAGNOSE = "gpucheck doctor says why"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The devices chosen, by torch's names, and a sentence for the user where the choice needs one."""
 
     ids: tuple[str, ...]
@@ -40,8 +40,7 @@ class Choice:
 
 def check(requested: str, origin: str = "--device") -> None:
     """Raises UsageError for what can be no device's name on any machine; `origin` is where it was set."""
-    named = requested in ("auto", "all") or re.match(r"(GPU|MIG)-", requested, re.IGNORECASE)
-    if not named and _NAMED.fullmatch(requested) is None:
+    if requested not in ("auto", "all") and not (_UUID.match(requested) or _NAMED.fullmatch(requested)):
         raise UsageError(
             f"{origin} {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
         )
@@ -57,12 +56,11 @@ def choose(requested: str, facts: Facts) -> Choice:
     if requested == "auto":
         return _auto(facts)
     if requested == "all":
-        ids = tuple(device.id for device in _usable(facts) if device.id)
+        ids = _usable(facts)
         return Choice(ids) if ids else _auto(facts)
-    if re.match(r"(GPU|MIG)-", requested, re.IGNORECASE):
-        return Choice((_by_uuid(requested, facts),))
     match = _NAMED.fullmatch(requested)
-    assert match is not None  # so it was checked
+    if match is None:
+        return Choice((_by_uuid(requested, facts),))
     if match["kind"] == "cpu":
         return Choice(("cpu",))
     return Choice((_by_index(match["kind"], int(match["index"] or 0), facts),))
@@ -83,8 +81,8 @@ def open_named(device_id: str, facts: Facts) -> Accel:
     installed_torch.load()
     from gpucheck.machine import accel
 
-    device = next((device for device in facts.devices if device.id == device_id), None)
-    return accel.open_device(device_id, name=device.name if device else None, uuid=device.uuid if device else None)
+    device = next((device for device in facts.devices if device.id == device_id), Device(kind=""))
+    return accel.open_device(device_id, name=device.name, uuid=device.uuid)
 
 
 def opened_again(accel: Accel) -> list[Notice]:
@@ -97,18 +95,16 @@ def opened_again(accel: Accel) -> list[Notice]:
 
 def is_named(device: Device, requested: str) -> bool:
     """Return whether this is the device's kind, its name by torch, or a beginning of its UUID."""
-    prefix = requested.lower()
-    by_uuid = prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
-    return requested in (device.kind, device.id) or by_uuid
+    by_uuid = _UUID.match(requested) and (device.uuid or "").lower().startswith(requested.lower())
+    return requested in (device.kind, device.id) or bool(by_uuid)
 
 
 def is_present(facts: Facts) -> bool:
     """Return whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
-    host = facts.host
+    host = facts.host or Host()
     # WSL's /dev/dxg is there with any maker's GPU, and with none that CUDA can use.
-    nodes = [] if host is None else [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
-    on_bus = bool(nodes or (host is not None and host.nvidia_pci_addresses))
-    return on_bus or any(device.kind != "cpu" for device in facts.devices)
+    nodes = [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
+    return bool(nodes or host.nvidia_pci_addresses) or any(device.kind != "cpu" for device in facts.devices)
 
 
 def is_hidden(environment: Mapping[str, str]) -> bool:
@@ -116,17 +112,17 @@ def is_hidden(environment: Mapping[str, str]) -> bool:
     return environment.get(MASK) in ("", "-1")
 
 
-def _usable(facts: Facts) -> list[Device]:
-    """The accelerators that torch should be able to use, as far as the facts tell."""
+def _usable(facts: Facts, kind: str | None = None) -> tuple[str, ...]:
+    """The accelerators, or those of a kind, that torch should be able to use, as far as the facts tell."""
     build = facts.torch.built_for if facts.torch else None
-    return [device for device in facts.devices if device.id and build in _BUILDS.get(device.kind, ())]
+    able = [device for device in facts.devices if build in _BUILDS.get(device.kind, ())]
+    return tuple(device.id for device in able if device.id and kind in (None, device.kind))
 
 
 def _auto(facts: Facts) -> Choice:
     usable = _usable(facts)
     if usable:
-        assert usable[0].id is not None
-        return Choice((usable[0].id,))
+        return Choice(usable[:1])
     if not is_present(facts):
         return Choice(("cpu",), "no accelerator here; using the CPU")
     if is_hidden(facts.environment):
@@ -147,19 +143,19 @@ def why_unusable(facts: Facts) -> str:
         return "torch is not installed"
     if build.built_for == "cpu":
         return f"torch {build.version} is a CPU-only build"
-    driver = facts.driver
-    if driver is not None and driver.cuinit_code:
+    driver = facts.driver or Driver()
+    if driver.cuinit_code:
         return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
-    if driver is not None and driver.cuinit_error:
+    if driver.cuinit_error:
         return driver.cuinit_error
-    if driver is not None and driver.nvml_error:
+    if driver.nvml_error:
         return f"NVML: {driver.nvml_error}"
     return f"torch {build.version}, built for {build.built_for}, sees no device"
 
 
 def _by_index(kind: str, index: int, facts: Facts) -> str:
     wanted = f"{kind}:{index}"
-    usable = [device.id for device in _usable(facts) if device.kind == kind and device.id]
+    usable = _usable(facts, kind)
     for device_id in usable:
         # torch's MPS device has no index of its own.
         if device_id == wanted or (device_id == kind and index == 0):
@@ -181,7 +177,7 @@ def _by_uuid(requested: str, facts: Facts) -> str:
         known = [device.uuid for device in facts.devices if device.uuid]
         raise _missing(requested, f"UUIDs here: {', '.join(known) or 'none'}")
     device = matches[0]
-    if device.id is None or device not in _usable(facts):
+    if device.id is None or device.id not in _usable(facts, device.kind):
         raise _missing(requested, device.state or why_unusable(facts))
     return device.id
 
@@ -219,9 +215,9 @@ class Usable:
 
 
 def judge_required(
-    require: str | None, min_devices: int | None, seen: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
+    require: str | None, min_devices: int | None, usable: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
 ) -> list[Finding]:
-    """The findings where torch can use what was `seen`; the facts tell why it cannot use more.
+    """The findings where torch can use `usable`; the facts tell why it cannot use more.
 
     `fix` is what to do where the kind is not there.
     """
@@ -229,16 +225,18 @@ def judge_required(
 
     def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
         verdict: Verdict = "pass" if met else "fail"
-        evidence = {"kind": seen.kind, "count": seen.count, "rocm": seen.is_rocm}
-        findings.append(Finding(id, verdict, title, f"torch can use {seen.text}{why}", evidence, None if met else fix))
+        evidence = {"kind": usable.kind, "count": usable.count, "rocm": usable.is_rocm}
+        findings.append(
+            Finding(id, verdict, title, f"torch can use {usable.text}{why}", evidence, None if met else fix)
+        )
 
-    kind_met = require is None or (require in seen.names and seen.count > 0)
+    kind_met = require is None or (require in usable.names and usable.count > 0)
     if require is not None:
-        why = "" if kind_met or seen.count or not is_present(facts) else f": {why_unusable(facts)}"
+        why = "" if kind_met or usable.count or not is_present(facts) else f": {why_unusable(facts)}"
         judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
         hidden = f"gpucheck devices; check whether {MASK} hides some"
-        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and seen.count >= min_devices, "", hidden)
+        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and usable.count >= min_devices, "", hidden)
     return findings
 
 
@@ -266,8 +264,7 @@ class Entry:
         return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A whole mask: its text, its entries, and which devices it shows."""
 
     value: str
@@ -288,17 +285,14 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
     for text in value.split(","):
         entry = _entry(text, uuids)
         if ended:
-            entries.append(Entry(text, None, "it is after the end of the list", entry.is_odd))
-            continue
-        if entry.index is not None and entry.index in shown:
-            entries.append(Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd))
-            shown, ended = [], True
-            continue
-        entries.append(entry)
-        if entry.index is None:
-            ended = True
-        else:
+            entry = Entry(text, None, "it is after the end of the list", entry.is_odd)
+        elif entry.index in shown:
+            entry = Entry(text, None, "a GPU that is listed twice empties the list", entry.is_odd)
+            shown = []
+        elif entry.index is not None:
             shown.append(entry.index)
+        ended = entry.index is None
+        entries.append(entry)
     return Reading(value, tuple(entries), tuple(shown))
 
 

@@ -20,14 +20,7 @@ from gpucheck.machine.nvml_fields import Refused
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
 # A toolkit's stub answers so whatever it is asked, also for the text of this answer.
 STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
-
-
-def checked(name: str, value: Any) -> Any:
-    """The value where it can be true. Raises Refused."""
-    parts = value if isinstance(value, dict) else {name: value}
-    if not all(fields.is_plausible(part, answer) for part, answer in parts.items()):
-        raise Refused(f"libcuda's answer makes no sense: {str(value)[:40]!a}")
-    return value
+SENSELESS = "libcuda's answer makes no sense"
 
 
 class Driver:
@@ -61,14 +54,11 @@ class Driver:
                 continue
         return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
 
-    def integer(self, function: str, *arguments: object) -> int:
-        """The int that the function writes through its first argument."""
-        value = ctypes.c_int()
+    def integer(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
+        """The number that the function writes through its first argument."""
+        value = kind()
         self.check(function, ctypes.byref(value), *arguments)
-        return value.value
-
-    def attribute(self, attribute: int, device: int) -> int:
-        return self.integer("cuDeviceGetAttribute", attribute, device)
+        return int(value.value)
 
     def text(self, function: str, device: int) -> str:
         """The text of a function that fills (buffer, length, device)."""
@@ -82,11 +72,6 @@ class Driver:
         self.check(function, ctypes.byref(buffer), device)
         digits = bytes(buffer).hex()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-    def total_memory(self, device: int) -> int:
-        size = ctypes.c_size_t()
-        self.check("cuDeviceTotalMem_v2", ctypes.byref(size), device)
-        return size.value
 
 
 def load() -> ctypes.CDLL:
@@ -112,11 +97,11 @@ def identity(driver: Driver, device: int) -> dict[str, object]:
     return {"uuid": f"MIG-{instance}", "parent_uuid": f"GPU-{card}"}
 
 
-def capability(driver: Driver, device: int) -> str:
+def capability(major: int, minor: int) -> str:
     try:
-        return fields.capability((driver.attribute(MAJOR, device), driver.attribute(MINOR, device)))
+        return fields.capability((major, minor))
     except ValueError as error:
-        raise Refused(f"libcuda's answer makes no sense: {error}") from error
+        raise Refused(f"{SENSELESS}: {error}") from error
 
 
 def read_device(driver: Driver, index: int) -> dict[str, object]:
@@ -127,22 +112,28 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
         device = driver.integer("cuDeviceGet", index)
     except Refused as refused:
         return {"device": fields_read, "unknown": {"uuid": str(refused)}}
+
+    def attribute(number: int) -> int:
+        return driver.integer("cuDeviceGetAttribute", number, device)
+
     for name, read in (
         ("name", lambda: driver.text("cuDeviceGetName", device)),
         ("identity", lambda: identity(driver, device)),
         ("pci_address", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
-        ("compute_capability", lambda: capability(driver, device)),
-        ("multiprocessors", lambda: driver.attribute(MULTIPROCESSOR_COUNT, device)),
-        ("memory_bus_width_bits", lambda: driver.attribute(MEMORY_BUS_WIDTH, device) or None),
-        ("integrated", lambda: bool(driver.attribute(INTEGRATED, device))),
-        ("memory_total_bytes", lambda: driver.total_memory(device)),
+        ("compute_capability", lambda: capability(attribute(MAJOR), attribute(MINOR))),
+        ("multiprocessors", lambda: attribute(MULTIPROCESSOR_COUNT)),
+        ("memory_bus_width_bits", lambda: attribute(MEMORY_BUS_WIDTH) or None),
+        ("integrated", lambda: bool(attribute(INTEGRATED))),
+        ("memory_total_bytes", lambda: driver.integer("cuDeviceTotalMem_v2", device, kind=ctypes.c_size_t)),
     ):
         try:
-            value = checked(name, read())
+            value = read()
+            parts = value if isinstance(value, dict) else {name: value}
+            if not all(fields.is_plausible(part, answer) for part, answer in parts.items()):
+                raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
+            fields_read |= parts
         except Refused as refused:
             unknown["uuid" if name == "identity" else name] = str(refused)
-            continue
-        fields_read |= value if isinstance(value, dict) else {name: value}
     return {"device": fields_read, "unknown": unknown}
 
 
@@ -167,7 +158,7 @@ def main() -> int:
         if not code:
             count = driver.integer("cuDeviceGetCount")
             if not fields.whole(count, 0, fields.MOST_DEVICES):
-                raise Refused(f"libcuda's answer makes no sense: {count}")
+                raise Refused(f"{SENSELESS}: {count}")
     except Refused as refused:
         say({"driver": {"error": str(refused)}})
     for index in range(count):

@@ -100,10 +100,10 @@ def saw(error: BaseException, device: str | None = None) -> bool:
     from gpucheck import messages  # children start on the user's clock, and few meet an error
 
     cause, _ = messages.cause_in(messages.chain_of(error))
-    if cause is None or cause.whose != "device":
-        return False
-    lose(error, device)
-    return True
+    is_of_device = cause is not None and cause.whose == "device"
+    if is_of_device:
+        lose(error, device)
+    return is_of_device
 
 
 def lose(error: BaseException, device: str | None = None) -> None:

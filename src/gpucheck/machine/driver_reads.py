@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
@@ -21,11 +22,10 @@ ANSWER_S = 5.0
 # One that does not (no persistence mode, nobody at work) first brings each up, in turn: 1 to 3 s a card, says NVIDIA
 # (docs.nvidia.com/deploy/driver-persistence, November 2026).
 START_OF_A_CARD_S = 3.0
-
-
 # How the state of a card begins at which NVML hung or ended its process, and that of those behind it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
+Opened = TypeVar("Opened", bound="Door")
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
@@ -108,12 +108,20 @@ class Door:
     """A child that asks one of NVIDIA's libraries.
 
     The question is sent first and the answer waited for later: what the parent does in between costs no time.
+    `waiting` gets a sentence where NVML's start takes longer than that of a driver that keeps its GPUs ready.
     """
 
     library, module = "", ""
 
-    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        *,
+        start: Start | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
+    ) -> None:
         self._timeout_s = timeout_s
+        self._waiting = waiting
         self._start = start or (lambda: LineChild(python_argv(self.module)))
         self._talk: Talk | None = None
         self._asked = 0.0
@@ -137,14 +145,13 @@ class Door:
         """The lines of the answer, and why there are no more; None where it is whole. `each_s` bounds the wait for each
         line but the first; `slow` is called where that takes longer than `ANSWER_S`."""
         lines: list[Line] = []
-        if self._failed is not None or self._talk is None:
-            return lines, self._failed
         try:
-            for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
-                lines.append(line)
+            if self._failed is None and self._talk is not None:
+                for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
+                    lines.append(line)
         except Lost as lost:
-            return lines, self._why(lost.ending)
-        return lines, None
+            self._failed = self._why(lost.ending)
+        return lines, self._failed
 
     def _why(self, ending: Ending) -> str:
         self._how = ending.how
@@ -162,30 +169,17 @@ class Door:
             self._talk.stop()
             self._talk = None
 
+    def __enter__(self: Opened) -> Opened:
+        return self
+
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class NvmlDoor(Door):
-    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question.
-
-    `waiting` gets a sentence where the start takes longer than that of a driver that keeps its GPUs ready.
-    """
+    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
 
     library, module = "NVML", NVML_READER
-
-    def __init__(
-        self,
-        timeout_s: float | None = None,
-        *,
-        start: Start | None = None,
-        waiting: Callable[[str], object] = lambda text: None,
-    ) -> None:
-        super().__init__(timeout_s, start=start)
-        self._waiting = waiting
-
-    def __enter__(self) -> NvmlDoor:
-        return self
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
         """Put the question; a child is started where none is there."""
@@ -208,9 +202,6 @@ class CudaDoor(Door):
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
 
     library, module = "libcuda", LIBCUDA_READER
-
-    def __enter__(self) -> CudaDoor:
-        return self
 
     def ask(self) -> None:
         """Start the child; it needs no question."""

@@ -44,13 +44,14 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     `ask` finds out whether the device works in a fresh process, which is asked only where the error does not tell.
     """
     cause, raised, text = _telling(error)
+    whose = cause and cause.whose
     kind: Kind
     fresh: str | None = None
     if isinstance(error, DeviceFailed):
         kind, device = "device", error.device or device
-    elif cause is not None and cause.whose in ("device", "setup"):
+    elif whose in ("device", "setup"):
         kind = "device"
-    elif cause is not None and cause.whose == "memory":
+    elif whose == "memory":
         kind = "memory"
     else:
         # Only torch's kind of error can be a device's, and only a device can be broken: the CPU runs this very program.

@@ -12,14 +12,15 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
+from gpucheck.machine.kernel_driver import ROOT, link_name, names_in, pci_devices, text_of
 from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
@@ -30,8 +31,7 @@ FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
 MACHINE_NAMESPACE = "pid:[4026531836]"
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(NamedTuple):
     """Memory of the machine and of the container that this process is in, in bytes.
 
     `usable` is what can still be taken: the lesser of what the machine and the container have left.
@@ -62,10 +62,10 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
     """
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
-        used = _number(folder / used_name)
+        used = _digits(text_of(folder / used_name))
         figures = dict(line.split(" ", 1) for line in text_of(folder / "memory.stat").splitlines() if " " in line)
         inactive = _digits(figures.get("total_inactive_file") or figures.get("inactive_file", "")) or 0
-        for limit in (_number(folder / name) for name in names):
+        for limit in (_digits(text_of(folder / name)) for name in names):
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
                 limits.append((limit, limit - max(0, (used or 0) - inactive)))
@@ -82,17 +82,13 @@ def memory_kills(root: Path = ROOT) -> int | None:
     before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not count.
     """
     counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
-    for path in (*counts, root / "proc/vmstat"):
-        for line in text_of(path).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and (count := _digits(value)) is not None:
-                return count
-    return None
+    texts = map(text_of, (*counts, root / "proc/vmstat"))
+    found = (re.search(r"^oom_kill (\d+)\s*$", text, re.MULTILINE | re.ASCII) for text in texts)
+    return next((int(match[1]) for match in found if match), None)
 
 
-def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
+def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
     """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
-    groups: list[tuple[Path, tuple[str, ...], str]] = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -103,10 +99,9 @@ def _memory_groups(root: Path) -> list[tuple[Path, tuple[str, ...], str]]:
         else:
             continue
         # Inside a container the path may be the host's, of which only the mount itself is visible.
-        relative = Path(path.lstrip("/"))
-        folders = [mount / part for part in (relative, *relative.parents)]
-        groups += [(folder, names, used) for folder in dict.fromkeys([*folders, mount]) if folder.is_dir()]
-    return groups
+        own = mount / path.lstrip("/")
+        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
+        yield from ((folder, names, used) for folder in folders)
 
 
 def read(root: Path = ROOT) -> Host:
@@ -132,11 +127,7 @@ def read(root: Path = ROOT) -> Host:
 
 
 def python() -> Python:
-    return Python(
-        version=platform.python_version(),
-        implementation=platform.python_implementation(),
-        executable=sys.executable,
-    )
+    return Python(platform.python_version(), platform.python_implementation(), sys.executable)
 
 
 def container(root: Path = ROOT) -> str | None:
@@ -147,16 +138,13 @@ def container(root: Path = ROOT) -> str | None:
         return "podman"
     if root == ROOT and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    match = re.search(r"(docker|kubepods|containerd|libpod|lxc)", text_of(root / "proc/self/cgroup"))
-    return match.group(1) if match else None
+    match = re.search(r"docker|kubepods|containerd|libpod|lxc", text_of(root / "proc/self/cgroup"))
+    return match[0] if match else None
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
     """NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
-    try:
-        names = sorted(os.listdir(root / "dev"))
-    except OSError:
-        return ()
+    names = names_in(root / "dev") or ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
@@ -169,7 +157,7 @@ def kernel_driver(root: Path = ROOT) -> Driver:
     # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return Driver(
-        kernel_module_version=match.group(1) if match else None,
+        kernel_module_version=match[1] if match else None,
         kernel_module_open="Open Kernel Module" in text,
         kernel_module_loaded=True,
     )
@@ -177,19 +165,19 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
     """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
-    nodes = {address: _number(root / "sys/bus/pci/devices" / address / "numa_node") for address in addresses}
+    bus = root / "sys/bus/pci/devices"
+    nodes = {address: _digits(text_of(bus / address / "numa_node")) for address in addresses}
     return {address: node for address, node in nodes.items() if node is not None}
 
 
-def cpu(root: Path = ROOT) -> Device:
+def cpu() -> Device:
     """The CPU as a device, by its marketing name, else its architecture. `cores_allowed` counts what this process may
     run on (affinity), not what the machine has."""
-    now = memory(root)
-    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    try:
-        load: float | None = psutil.getloadavg()[0]
-    except (AttributeError, OSError):
-        load = None
+    now = memory()
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    load: float | None = None
+    with suppress(AttributeError, OSError):
+        load = psutil.getloadavg()[0]
     return Device(
         kind="cpu",
         id="cpu",
@@ -228,31 +216,27 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     return sum(size for (level, _), size in caches.items() if level == last) or None
 
 
-def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """The CPU's features by the kernel's names; empty where the system does not list them."""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
-    return frozenset(match.group(1).split()) if match else frozenset()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
 
 
 def process_name(pid: int) -> str | None:
     """The name of a process that this system can see; None for any other."""
     try:
-        return _named(psutil.Process(pid).name())
+        # Whoever runs a process may name it as they like: what moves a terminal's cursor is written out.
+        return visible(psutil.Process(pid).name(), keep="") or None
     except (psutil.Error, OverflowError, ValueError):
         return None
-
-
-def _named(name: str) -> str | None:
-    """Whoever runs a process may name it as they like: what moves a terminal's cursor is written out."""
-    return visible(name, keep="") or None
 
 
 def detailed(process: Process) -> Process:
     """The process with its user, its command line and for how long it runs, where this system tells."""
     try:
-        seen = psutil.Process(process.pid)
-        with seen.oneshot():
-            user, words, started = seen.username(), seen.cmdline(), seen.create_time()
+        running = psutil.Process(process.pid)
+        with running.oneshot():
+            user, words, started = running.username(), running.cmdline(), running.create_time()
     except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
         return process
     # A screen shows one line, whatever the arguments hold.
@@ -266,16 +250,11 @@ def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
     taken to be the one.
     """
-    if sys.platform == "linux" and not _sees_the_machine(root) and "nvidia" not in text_of(root / f"proc/{pid}/maps"):
-        return None
-    return process_name(pid)
+    return process_name(pid) if _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
 
 def _sees_the_machine(root: Path) -> bool:
-    try:
-        return str((root / "proc/self/ns/pid").readlink()) == MACHINE_NAMESPACE
-    except OSError:
-        return False
+    return sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
 
 
 # Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
@@ -291,7 +270,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
-        name = _named(text_of(folder / "comm").strip())
+        name = visible(text_of(folder / "comm").strip(), keep="") or None
         if name in _WATCHERS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
@@ -308,10 +287,6 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
         for node in opened & holders.keys():
             holders[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
     return {node: tuple(sorted(rows, key=lambda process: process.pid)) for node, rows in holders.items()}, hidden
-
-
-def _number(path: Path) -> int | None:
-    return _digits(text_of(path))
 
 
 def _digits(text: str) -> int | None:
@@ -331,8 +306,7 @@ AT_WORK_PERCENT = 50.0
 RESERVED_SHARE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorTime:
+class ProcessorTime(NamedTuple):
     """Seconds of processor time so far: of the whole machine, and of this process with its children."""
 
     at_s: float
@@ -343,25 +317,18 @@ class ProcessorTime:
 def processor_time(child_pid: int | None = None) -> ProcessorTime:
     """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    waiting = machine.idle + getattr(machine, "iowait", 0.0)
-    ended = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
-    child_s = 0.0
-    # A child may have ended meanwhile.
-    with suppress(psutil.Error):
-        if child_pid is not None:
-            times = psutil.Process(child_pid).cpu_times()
-            child_s = times.user + times.system
     # The kernel counts a guest's time in user and nice as well.
-    guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
-    return ProcessorTime(
-        time.monotonic(),
-        sum(machine) - waiting - guests,
-        own.user + own.system + ended + child_s,
-    )
+    others = ("idle", "iowait", "guest", "guest_nice")
+    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in others)
+    own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    if child_pid is not None:
+        with suppress(psutil.Error):  # it may have ended meanwhile
+            times = psutil.Process(child_pid).cpu_times()
+            own_s += times.user + times.system
+    return ProcessorTime(time.monotonic(), machine_s, own_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(NamedTuple):
     """The cores that other processes used in `span_s` seconds, on average; `cores` is None if that was too short to
     tell."""
 
@@ -395,6 +362,5 @@ def held_bytes(device: Device) -> int | None:
     # Memory that host and device share is used by all that runs on the machine.
     if used is None or device.kind == "cpu" or device.integrated:
         return None
-    counted_apart = device.memory_reserved_bytes is not None
-    idle = IDLE_BYTES + (0 if counted_apart else RESERVED_SHARE * (device.memory_total_bytes or 0))
-    return used if used > idle else None
+    share = RESERVED_SHARE if device.memory_reserved_bytes is None else 0
+    return used if used > IDLE_BYTES + share * (device.memory_total_bytes or 0) else None

@@ -9,9 +9,8 @@ import importlib.util
 import re
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpucheck import errors
 from gpucheck.errors import CannotLook
@@ -84,17 +83,16 @@ def load(budget_s: float | None = None) -> None:
 # -- its devices -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TorchDevices:
+class TorchDevices(NamedTuple):
     """The devices that torch lists, or why it could not."""
 
     devices: tuple[Device, ...] = ()
     error: str | None = None
 
 
-def could_see_another(build: TorchBuild, platform: str = sys.platform) -> bool:
+def could_see_another(build: TorchBuild) -> bool:
     """Return whether this build of torch serves an accelerator that is not NVIDIA's."""
-    return build.built_for in ("rocm", "xpu") or (platform == "darwin" and build.version is not None)
+    return build.built_for in ("rocm", "xpu") or (sys.platform == "darwin" and build.version is not None)
 
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
@@ -112,33 +110,23 @@ def listed(torch: Any) -> list[dict[str, Any]]:
         return []
     kind = torch.accelerator.current_accelerator().type
     if kind == "mps":
-        total = getattr(torch.mps, "recommended_max_memory", None)
-        return [
-            {
-                "kind": kind,
-                "id": kind,
-                "name": "Apple GPU",
-                "integrated": True,
-                "memory_total_bytes": total() if total else None,
-                "memory_source": "torch.mps (recommended maximum)",
-            }
-        ]
+        total, source = getattr(torch.mps, "recommended_max_memory", None), "torch.mps (recommended maximum)"
+        memory = {"memory_total_bytes": total() if total else None, "memory_source": source}
+        return [{"kind": kind, "id": kind, "name": "Apple GPU", "integrated": True, **memory}]
     module = torch.get_device_module(kind)
-    rows = []
-    for index in range(module.device_count()):
-        properties = module.get_device_properties(index)
-        rows.append(
-            {
-                "kind": kind,
-                "id": f"{kind}:{index}",
-                "name": getattr(properties, "name", None),
-                "integrated": bool(getattr(properties, "is_integrated", False)),
-                "multiprocessors": getattr(properties, "multi_processor_count", None),
-                "memory_total_bytes": getattr(properties, "total_memory", None),
-                "memory_source": f"torch.{kind}",
-            }
-        )
-    return rows
+    rows = [(index, module.get_device_properties(index)) for index in range(module.device_count())]
+    return [
+        {
+            "kind": kind,
+            "id": f"{kind}:{index}",
+            "name": getattr(properties, "name", None),
+            "integrated": bool(getattr(properties, "is_integrated", False)),
+            "multiprocessors": getattr(properties, "multi_processor_count", None),
+            "memory_total_bytes": getattr(properties, "total_memory", None),
+            "memory_source": f"torch.{kind}",
+        }
+        for index, properties in rows
+    ]
 
 
 def main() -> int:

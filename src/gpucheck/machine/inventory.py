@@ -13,10 +13,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
@@ -32,26 +33,11 @@ Counted = TypeVar("Counted", int, float)
 Log = tuple[tuple[str, ...] | None, str | None]
 # The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
 VARIABLES = (
-    MASK,
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_HIP_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "PYTORCH_ENABLE_MPS_FALLBACK",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
+    *(MASK, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY"),
+    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("PYTORCH_ENABLE_MPS_FALLBACK", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
@@ -68,17 +54,16 @@ UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(NamedTuple):
     """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
     python: Python
     torch: TorchBuild
-    kernel: Driver = field(default_factory=Driver)
-    numa_nodes: Mapping[str, int] = field(default_factory=dict)
-    iommus: Mapping[str, str] = field(default_factory=dict)
+    kernel: Driver = Driver()
+    numa_nodes: Mapping[str, int] = MappingProxyType({})
+    iommus: Mapping[str, str] = MappingProxyType({})
 
 
 def join(
@@ -93,21 +78,20 @@ def join(
 
     Pure: everything outside is in the arguments.
     """
-    nvml_read, cuda_read = nvml or DriverReading(), cuda or DriverReading()
+    nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
     named = _named_in_vain(nvml_read, cuda_read, environment)
     rows = [_completed(row, cuda_read, around, environment, named) for row in _paired(nvml_read, cuda_read)]
     unknown: dict[str, str] = {}
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
-    if torch_read is not None and torch_read.error:
+    if torch_read.error:
         unknown["/torch_runtime"] = torch_read.error
-    others = torch_read.devices if torch_read is not None else ()
     return Facts(
         host=around.host,
         python=around.python,
         torch=around.torch,
         driver=_driver(nvml_read, cuda_read, around.kernel) if nvml is not None or cuda is not None else None,
-        devices=(*(row.device for row in rows), *others, around.cpu),
+        devices=(*(row.device for row in rows), *torch_read.devices, around.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
     )
@@ -126,28 +110,25 @@ def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
     return whole and by_nvml.pci_address is not None and by_nvml.pci_address == by_cuda.pci_address
 
 
-def _is_nameless(device: Device) -> bool:
-    return (device.uuid, device.pci_address) == (None, None)
-
-
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     """CUDA's devices in its order, each with what NVML reports; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
     # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
-    nameless = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE) and _is_nameless(row.device)]
+    silent = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE)]
+    nameless = [row for row in silent if row.device.uuid is None and row.device.pci_address is None]
     alone = [device for device in cuda.devices if not any(_is_same(row.device, device.device) for row in left)]
-    for seen in cuda.devices:
-        match = next((row for row in left if _is_same(row.device, seen.device)), None)
-        if alone == [seen] and len(nameless) == 1:
+    for by_cuda in cuda.devices:
+        match = next((row for row in left if _is_same(row.device, by_cuda.device)), None)
+        if alone == [by_cuda] and len(nameless) == 1:
             match = nameless[0]
         if match is None:
-            source = "libcuda" if seen.device.memory_total_bytes is not None else None
-            unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}
-            rows.append(DeviceReading(replace(seen.device, memory_source=source), unknown))
+            source = "libcuda" if by_cuda.device.memory_total_bytes is not None else None
+            unknown = {"*": nvml.error or "NVML does not list this device", **by_cuda.unknown}
+            rows.append(DeviceReading(replace(by_cuda.device, memory_source=source), unknown))
         else:
             left.remove(match)
-            rows.append(_merged(match, seen))
+            rows.append(_merged(match, by_cuda))
     cards = {row.device.uuid: row.device.nvml_index for row in nvml.devices if row.device.nvml_index is not None}
 
     def order(row: DeviceReading) -> tuple[int, bool]:
@@ -158,14 +139,14 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     return [*rows, *sorted(left, key=order)]
 
 
-def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
+def _merged(row: DeviceReading, by_cuda: DeviceReading) -> DeviceReading:
     """NVML's row with what libcuda adds; NVML's word counts where both speak."""
-    alone = {name: getattr(seen.device, name) for name in BY_CUDA}
-    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in BY_BOTH}
+    alone = {name: getattr(by_cuda.device, name) for name in BY_CUDA}
+    both = {name: getattr(row.device, name) or getattr(by_cuda.device, name) for name in BY_BOTH}
     device = replace(row.device, **alone, **both)
-    if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
-        device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
-    return DeviceReading(device, {**seen.unknown, **row.unknown})
+    if device.memory_total_bytes is None and by_cuda.device.memory_total_bytes is not None:
+        device = replace(device, memory_total_bytes=by_cuda.device.memory_total_bytes, memory_source="libcuda")
+    return DeviceReading(device, {**by_cuda.unknown, **row.unknown})
 
 
 def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mapping[str, str]) -> frozenset[str | None]:
@@ -296,7 +277,7 @@ class Inventory:
         self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
-        self._torch_told: TorchDevices | None = None
+        self._torch_devices: TorchDevices | None = None
         self._earlier = Earlier()
         self._around: Around | None = None
         self._log: Log = (None, NO_GPU)
@@ -304,11 +285,11 @@ class Inventory:
     def read(self) -> Facts:
         nvml_read, around, log = self._ask_doors()
         self._around = around
-        seen = bool(nvml_read and nvml_read.devices) or bool(self._cuda and self._cuda.devices)
-        nvidia = seen or bool(around.host.nvidia_pci_addresses)
-        if self._torch_told is None and not nvidia and installed_torch.could_see_another(around.torch):
-            self._torch_told = installed_torch.devices()
-        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_told)
+        listed = [*(nvml_read.devices if nvml_read else ()), *(self._cuda.devices if self._cuda else ())]
+        nvidia = bool(listed or around.host.nvidia_pci_addresses)
+        if self._torch_devices is None and not nvidia and installed_torch.could_see_another(around.torch):
+            self._torch_devices = installed_torch.devices()
+        facts = join(nvml_read, self._cuda, around, os.environ, self._torch_devices)
         self._log = log if nvidia or around.host.nvidia_device_nodes else (None, NO_GPU)
         return _with_xids(_with_holders(facts, self._root), *self._log)
 
@@ -331,8 +312,8 @@ class Inventory:
             nvml_read = Earlier(facts.devices).added_to(door.reading())
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
-        around = replace(around, torch=facts.torch or TorchBuild())
-        joined = join(named, self._cuda, around, facts.environment, self._torch_told)
+        around = around._replace(torch=facts.torch or TorchBuild())
+        joined = join(named, self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
@@ -343,20 +324,14 @@ class Inventory:
             asleep = DriverReading(devices=tuple(DeviceReading(row, {"*": ASLEEP}) for row in rows))
             return asleep if sleepers else None, *self._read_here()
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
-        cuda = None
-        if self._cuda is None:
-            cuda = CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER))
-        try:
-            if cuda is not None:
+        with CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER)) as cuda:
+            if self._cuda is None:
                 cuda.ask()
             around, log = self._read_here()
             named = _with_names(self._nvml.reading(), self._name, self._details)
             nvml_read = self._earlier.added_to(named)
-            if cuda is not None:
+            if self._cuda is None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
-        finally:
-            if cuda is not None:
-                cuda.close()
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
@@ -388,9 +363,7 @@ class Inventory:
 
 
 def _with_names(
-    nvml: DriverReading,
-    name: Callable[[int], str | None],
-    details: Callable[[Process], Process] = lambda process: process,
+    nvml: DriverReading, name: Callable[[int], str | None], details: Callable[[Process], Process]
 ) -> DriverReading:
     def named(process: Process) -> Process:
         known = replace(process, name=name(process.pid))
@@ -523,21 +496,18 @@ def changes(before: Device, now: Device) -> Changes | None:
     """By how much the counters of one card grew; None where one of its readings has no time."""
     if before.read_at_s is None or now.read_at_s is None or now.read_at_s <= before.read_at_s:
         return None
-    span_s = now.read_at_s - before.read_at_s
     started, ended = before.violations_s or {}, now.violations_s or {}
     link, later = before.pcie or Link(), now.pcie or Link()
     ecc, ecc_now = before.ecc or Ecc(), now.ecc or Ecc()
-    reasons = before.clock_reasons.names if before.clock_reasons is not None else ()
+    reasons, lasting = (card.clock_reasons.names if card.clock_reasons is not None else () for card in (before, now))
     return Changes(
-        span_s=span_s,
+        span_s=now.read_at_s - before.read_at_s,
         violations_s={name: _grown(began, ended.get(name)) for name, began in started.items()},
         pcie_replays=_grown(link.replays, later.replays),
         nvlink_errors=_new_errors(before, now),
         ecc_corrected=_grown(ecc.volatile_corrected, ecc_now.volatile_corrected),
         ecc_uncorrected=_grown(ecc.volatile_uncorrected, ecc_now.volatile_uncorrected),
-        lasting_clock_reasons=tuple(
-            name for name in (now.clock_reasons.names if now.clock_reasons is not None else ()) if name in reasons
-        ),
+        lasting_clock_reasons=tuple(name for name in lasting if name in reasons),
         utilization_before_percent=before.utilization_percent,
     )
 
@@ -552,6 +522,6 @@ def _new_errors(before: Device, now: Device) -> dict[str, int]:
     counted: Counter[str] = Counter()
     earlier = {link.link: link.errors for link in before.nvlinks or ()}
     for link in now.nvlinks or ():
-        for name, count in link.errors.items():
-            counted[name] += max(count - earlier.get(link.link, {}).get(name, count), 0)
-    return {name: count for name, count in counted.items() if count}
+        known = earlier.get(link.link, {})
+        counted.update({name: max(count - known.get(name, count), 0) for name, count in link.errors.items()})
+    return dict(+counted)

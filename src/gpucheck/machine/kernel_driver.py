@@ -5,6 +5,7 @@ Everything is read under `root`, so that a test can bring its own.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -56,12 +57,13 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
                 break
             except BrokenPipeError:  # the record was overwritten meanwhile; the next read goes on after it
                 continue
-            except OSError as error:
-                return (relevant(records), None) if records else (None, os.strerror(error.errno or 0))
             if not record:
                 break
             taken += len(record)
             records += record.decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        if not records:
+            return None, os.strerror(error.errno or 0)
     finally:
         os.close(handle)
     return relevant(records), None
@@ -69,12 +71,12 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
 
 def log_from_journal() -> tuple[str, ...] | None:
     """The journal's copy; None where there is no journal, or nothing of it for this user."""
-    try:
+    with contextlib.suppress(OSError):
         journal = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
-    except OSError:
-        return None
-    # A user outside the journal's group is shown an empty one.
-    return relevant(journal.stdout.splitlines()) if journal.returncode == 0 and journal.stdout.strip() else None
+        # A user outside the journal's group is shown an empty one.
+        if journal.returncode == 0 and journal.stdout.strip():
+            return relevant(journal.stdout.splitlines())
+    return None
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
@@ -139,8 +141,6 @@ START = tuple(
 
 
 _Errors = dict[tuple[int, str], XidError]
-
-
 # The fields of `Driver` that come from the log.
 LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
 
@@ -251,10 +251,10 @@ def _address(text: str) -> str:
 
 
 def _time_of(line: str, booted_s: float | None) -> str | None:
-    match = _STAMP.match(line)
-    if match is None or booted_s is None:
+    stamp = _stamp(line)
+    if stamp is None or booted_s is None:
         return None
-    moment = datetime.datetime.fromtimestamp(booted_s + float(match[1]), datetime.timezone.utc)
+    moment = datetime.datetime.fromtimestamp(booted_s + float(stamp), datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -282,16 +282,13 @@ class PciDevice:
 
 def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
     """NVIDIA's devices, whether or not a driver is bound to them; None where the bus is not shown."""
-    try:
-        folders = sorted((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
+    bus = root / "sys/bus/pci/devices"
+    if (names := names_in(bus)) is None:
         return None
+    own = [bus / name for name in names if first_line(bus / name / "vendor") == NVIDIA_VENDOR]
     return tuple(
-        PciDevice(
-            folder.name, first_line(folder / "device"), first_line(folder / "class"), _link_name(folder / "driver")
-        )
-        for folder in folders
-        if first_line(folder / "vendor") == NVIDIA_VENDOR
+        PciDevice(path.name, first_line(path / "device"), first_line(path / "class"), link_name(path / "driver"))
+        for path in own
     )
 
 
@@ -318,8 +315,17 @@ def first_line(path: Path) -> str | None:
     return next(iter(text_of(path).strip().splitlines()), None)
 
 
-def _link_name(path: Path) -> str | None:
+def link_name(path: Path) -> str | None:
+    """The last part of what a symbolic link points to; None where there is none."""
     try:
         return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def names_in(folder: Path) -> list[str] | None:
+    """What lies in a folder of the system's, sorted; None where it is not there or may not be read."""
+    try:
+        return sorted(os.listdir(folder))
     except OSError:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
@@ -19,8 +19,7 @@ LOST_PEER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """The start of this process: by whom, as which run and attempt, on how many nodes.
 
     `run` and `nodes` are None where the launcher does not say. `several` is whether a node may have other ranks,
@@ -41,39 +40,36 @@ def detect(environment: Mapping[str, str]) -> Launch:
 
     torchrun and mpirun come first, for they often run below srun.
     """
+    number = functools.partial(_number, environment)
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
+    host, attempt = _first(environment, "SLURMD_NODENAME"), number("SLURM_RESTART_COUNT") or 0
     if "TORCHELASTIC_RUN_ID" in environment:
-        run, number = environment["TORCHELASTIC_RUN_ID"], functools.partial(_number, environment)
+        run, attempt = _first(environment, "TORCHELASTIC_RUN_ID"), number("TORCHELASTIC_RESTART_COUNT") or 0
         # Without --rdzv-id every run of torchrun is named so.
-        named = run if run and run != "none" else job
-        again, nodes = number("TORCHELASTIC_RESTART_COUNT") or 0, number("GROUP_WORLD_SIZE")
-        return Launch("torchrun", named, again, nodes, None, True, number("LOCAL_RANK"))
+        run = job if run in (None, "none") else run
+        return Launch("torchrun", run, attempt, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"))
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
-        size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
-        local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
-        rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
-        rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
+        size = number("OMPI_COMM_WORLD_SIZE") or number("PMI_SIZE")
+        local = number("OMPI_COMM_WORLD_LOCAL_SIZE") or number("MPI_LOCALNRANKS")
+        rank = number("OMPI_COMM_WORLD_LOCAL_RANK")
+        rank = rank if rank is not None else number("MPI_LOCALRANKID")
         # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
         nodes = size // local if size and local and size % local == 0 else None
-        named = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-        return Launch("mpirun", job or named, 0, nodes, None, True, rank)
-    host = _first(environment, "SLURMD_NODENAME")
-    attempt = _number(environment, "SLURM_RESTART_COUNT")
+        run = job or _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+        return Launch("mpirun", run, 0, nodes, None, True, rank)
     if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
-        nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
-        return Launch("srun", job, attempt or 0, nodes, host, True, _number(environment, "SLURM_LOCALID"))
+        nodes = number("SLURM_STEP_NUM_NODES") or number("SLURM_NNODES")
+        return Launch("srun", job, attempt, nodes, host, True, number("SLURM_LOCALID"))
     if "SLURM_JOB_ID" in environment:
-        return Launch("slurm prolog", job, attempt or 0, None, host)
+        return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
         # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
-        named, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), _number(environment, "JOBSET_RESTART_ATTEMPT")
-        nodes, host = _number(environment, "JOB_COMPLETIONS"), _first(environment, "NODE_NAME")
-        return Launch("kubernetes", named, attempt or 0, nodes, host)
+        run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), number("JOBSET_RESTART_ATTEMPT") or 0
+        return Launch("kubernetes", run, attempt, number("JOB_COMPLETIONS"), _first(environment, "NODE_NAME"))
     return Launch("none")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """This process among those that a launcher has started, and where they meet.
 
     `attempt` tells a start from one before it; `is_kept` whether the launcher keeps a store of torch's there itself.

@@ -13,19 +13,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine.kernel_driver import ROOT, text_of
+from gpucheck.machine import host
+from gpucheck.machine.kernel_driver import ROOT, names_in, text_of
 
 # -- what there is ----------------------------------------------------------------------------------------------------
 
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
     """The CPUs of every node that is online, in order; none where sysfs shows none."""
-    cpus_of = {
-        int(folder.name[4:]): frozenset(parse_list(text_of(folder / "cpulist")))
-        for folder in (root / "sys/devices/system/node").glob("node[0-9]*")
-        if (folder / "cpulist").exists()
-    }
-    return dict(sorted(cpus_of.items()))
+    files = {int(path.parent.name[4:]): path for path in (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")}
+    return {node: frozenset(parse_list(text_of(files[node]))) for node in sorted(files)}
 
 
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
@@ -33,7 +30,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
     Empty where the system does not tell.
     """
-    cpus = _allowed_cpus()
+    cpus = frozenset(host.cores())
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
     memory = None if allowed is None else set(parse_list(allowed[1]))
     return tuple(node for node, own in nodes(root).items() if own & cpus and (memory is None or node in memory))
@@ -44,9 +41,10 @@ def free_bytes(node: int, root: Path = ROOT) -> int | None:
 
     What a bound process takes beyond that lies on other nodes.
     """
-    folder = root / f"sys/devices/system/node/node{node}"
-    free = _memory(folder, "MemFree:")
-    return None if free is None else free + (_memory(folder, "Inactive(file):") or 0)
+    # Lines like `Node 0 MemFree:  19359956 kB`.
+    text = text_of(root / f"sys/devices/system/node/node{node}/meminfo")
+    sizes = {name: int(size) * 1024 for name, size in re.findall(r"(\S+):\s+(\d+) kB", text)}
+    return sizes["MemFree"] + sizes.get("Inactive(file)", 0) if "MemFree" in sizes else None
 
 
 def allowed_text(root: Path = ROOT) -> str | None:
@@ -59,11 +57,10 @@ def allowed_text(root: Path = ROOT) -> str | None:
 
 def iommu(address: str, root: Path = ROOT) -> str | None:
     """Return the mode of the IOMMU for a device: `off`, `passthrough` or `translating`; None: unknown."""
-    groups = root / "sys/kernel/iommu_groups"
     group = root / "sys/bus/pci/devices" / address / "iommu_group"
     if not group.exists():
         # No group at all: no IOMMU is in use. A device beside the groups of others is not told of.
-        return "off" if groups.is_dir() and not any(groups.iterdir()) else None
+        return "off" if names_in(root / "sys/kernel/iommu_groups") == [] else None
     kind = text_of(group / "type").strip()
     if kind:
         return {"identity": "passthrough"}.get(kind, "translating" if kind.startswith("DMA") else None)
@@ -87,7 +84,7 @@ def bind(node: int, root: Path = ROOT) -> None:
     known = nodes(root)
     if node not in known:
         raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}")
-    cpus = known[node] & _allowed_cpus()
+    cpus = known[node].intersection(host.cores())
     if not cpus:
         why = "a container, a batch system or taskset keeps it elsewhere"
         raise CannotLook(f"this process may run on no CPU of NUMA node {node}", why)
@@ -119,16 +116,3 @@ def list_text(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
-
-
-def _memory(folder: Path, name: str) -> int | None:
-    """Bytes of a line like `Node 0 MemFree:  19359956 kB`."""
-    for line in text_of(folder / "meminfo").splitlines():
-        words = line.split()
-        if name in words:
-            return int(words[words.index(name) + 1]) * 1024
-    return None
-
-
-def _allowed_cpus() -> set[int]:
-    return set(os.sched_getaffinity(0)) if sys.platform == "linux" else set()

@@ -59,14 +59,10 @@ VIOLATION_FIELDS = {
 }
 # More than any part has (Grace Hopper has the most known).
 MOST_C2C_LINKS = 16
-
 # An enumeration that grew has one number more, not a hundred.
 MOST_NAMED = 100
-
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
-
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
-
 TEMPERATURE_GPU = 0
 # NVML_TEMPERATURE_THRESHOLD_…: the card switches itself off; the hardware lowers the clock; the driver does, for the
 # memory and for the GPU.
@@ -228,11 +224,6 @@ def capability(value: tuple[int, int]) -> str:
     return f"{major}.{minor}"
 
 
-def pci_address(info: Any) -> str:
-    """The address as sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals."""
-    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
-
-
 def clock_reasons(bits: int) -> dict[str, object]:
     """The bitmask, and its known bits by name."""
     return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
@@ -249,12 +240,16 @@ def lanes(value: int) -> int:
 
 def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     correctable, uncorrectable, pending, failed = value
-    return {
-        "correctable": correctable,
-        "uncorrectable": uncorrectable,
-        "pending": flag(pending),
-        "failed": flag(failed),
-    }
+    rows = {"correctable": correctable, "uncorrectable": uncorrectable}
+    return {**rows, "pending": flag(pending), "failed": flag(failed)}
+
+
+def decoded(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode()
+
+
+def mig_mode(modes: tuple[int, int]) -> dict[str, object]:
+    return {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []}
 
 
 def window_bytes(memory: Any) -> int:
@@ -276,12 +271,9 @@ def c2c_rate(values: Any) -> float:
     count, *links = values
     if count.nvmlReturn:
         raise CodeAnswered(count.nvmlReturn)
-    pairs = zip(links[::2], links[1::2], strict=True)
-    speeds = [
-        speed.value.uiVal * 1e6
-        for (status, speed), _ in zip(pairs, range(count.value.uiVal), strict=False)
-        if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
-    ]
+    pairs = zip(links[::2], links[1::2], range(count.value.uiVal), strict=False)
+    active = [speed for status, speed, _ in pairs if not status.nvmlReturn and status.value.uiVal == 1]
+    speeds = [speed.value.uiVal * 1e6 for speed in active if not speed.nvmlReturn]
     if not speeds:
         raise Refused("NVML names no active NVLink-C2C link")
     return float(sum(speeds))
@@ -295,11 +287,14 @@ def violations(values: Any) -> dict[str, float | None]:
     return {name: None if counter.nvmlReturn else counter.value.ullVal / 1e9 for name, counter in counters.items()}
 
 
+# Spare rows of a bank of memory: nvmlRowRemapperHistogramValues_t.
+BANKS = ("max", "high", "partial", "low", "none")
 # What tells devices apart; read first, for all of them.
 IDENTITY: tuple[Field, ...] = (
     _row("name", "Name"),
     _row("uuid", "UUID"),
-    _row("pci_address", "PciInfo", convert=pci_address),
+    # As sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals.
+    _row("pci_address", "PciInfo", convert=lambda info: f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"),
 )
 VIOLATIONS = _row("violations_s", "FieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 DETAILS: tuple[Field, ...] = (
@@ -341,47 +336,28 @@ DETAILS: tuple[Field, ...] = (
     _row("ecc/volatile_corrected", "TotalEccErrors", CORRECTED, VOLATILE),
     _row("ecc/volatile_uncorrected", "TotalEccErrors", UNCORRECTED, VOLATILE),
     _row("remapped_rows", "RemappedRows", convert=remapped_rows),
-    _row(
-        "remap_banks",
-        "RowRemapperHistogram",
-        convert=lambda value: {name: getattr(value, name) for name in ("max", "high", "partial", "low", "none")},
-    ),
+    _row("remap_banks", "RowRemapperHistogram", convert=lambda value: {name: getattr(value, name) for name in BANKS}),
     # Up to Turing; later parts remap rows instead.
     _row("retired_pages/corrected", "RetiredPages", MANY_SINGLE_BIT, convert=len),
     _row("retired_pages/uncorrected", "RetiredPages", DOUBLE_BIT, convert=len),
     _flag("retired_pages/pending", "RetiredPagesPendingStatus"),
     _value("recovery_action", FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")),
-    _row(
-        "mig",
-        "MigMode",
-        convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
-    ),
+    _row("mig", "MigMode", convert=mig_mode),
     _flag("persistence_mode", "PersistenceMode"),
     _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),
     # What tells one card from another in a rack, and in a ticket.
     _row("serial", "Serial"),
     _row("vbios_version", "VbiosVersion"),
-    _row(
-        "gsp_firmware_version",
-        "GspFirmwareVersion",
-        convert=lambda value: value if isinstance(value, str) else value.decode(),
-    ),
+    _row("gsp_firmware_version", "GspFirmwareVersion", convert=decoded),
     _row("minor_number", "MinorNumber"),
 )
 # Counters of errors; where ECC is off, NVML answers 0 or refuses.
 ECC_COUNTERS = ("ecc/volatile_corrected", "ecc/volatile_uncorrected")
 
 # Between the device and its own CPU, where there is such a link; no field of Device.
-C2C = _row(
-    "c2c_bytes_per_s",
-    "FieldValues",
-    (
-        FIELD_C2C_COUNT,
-        *((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED)),
-    ),
-    convert=c2c_rate,
-)
+_OF_LINKS = ((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED))
+C2C = _row("c2c_bytes_per_s", "FieldValues", (FIELD_C2C_COUNT, *_OF_LINKS), convert=c2c_rate)
 
 # The fields that take many calls: read last, where they are asked for.
 LINKS = ("fabric", "nvlinks")
@@ -453,14 +429,13 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
     """The field's value in SI units. Raises Refused, also for a value that cannot be, and what a converter raises."""
-    *newer, oldest = field.functions
-    for function in newer:
+    for function in field.functions:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
         except Refused as refused:
-            if refused.code != FUNCTION_NOT_FOUND:
+            if refused.code != FUNCTION_NOT_FOUND or function == field.functions[-1]:
                 raise
-    return checked(field.name, field.convert(call(pynvml, oldest, handle, *field.arguments)))
+    return None
 
 
 def checked(name: str, value: Any) -> Any:

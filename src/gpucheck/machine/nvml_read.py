@@ -17,26 +17,7 @@ from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
-from gpucheck.machine.nvml_fields import (
-    ECC_OFF,
-    FUNCTION_NOT_FOUND,
-    LIBRARY_NOT_FOUND,
-    LINKS,
-    MISSHAPEN,
-    NO_PERMISSION,
-    NOT_ACCESSIBLE,
-    NOT_SUPPORTED,
-    OTHER_STRUCT,
-    SENSELESS,
-    VERSION_MISMATCH,
-    CodeAnswered,
-    Refused,
-    Row,
-    call,
-    checked,
-    filled,
-    refusal,
-)
+from gpucheck.machine.nvml_fields import MISSHAPEN, SENSELESS, CodeAnswered, Refused, Row, call, checked
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 
@@ -55,14 +36,13 @@ def start(pynvml: Any) -> dict[str, Any]:
     try:
         call(pynvml, "nvmlInit")
     except Refused as refused:
-        code, error = refused.code or 999, refused.reason
-    started: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
-    if code == LIBRARY_NOT_FOUND:
-        started["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
-    elif code:
+        code = refused.code or 999
         # NVML's own words are what people search for.
-        started["error"] = str(pynvml.NVMLError(code)).rstrip(".")
-    return started
+        error = str(pynvml.NVMLError(code)).rstrip(".")
+    start_s = time.perf_counter() - begun
+    if code == fields.LIBRARY_NOT_FOUND:
+        error = f"NVML cannot be loaded ({_why_not_loaded()})"
+    return {"start_s": start_s, "code": code, "error": error}
 
 
 def _why_not_loaded() -> str:
@@ -120,9 +100,9 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
             handle = call(pynvml, "nvmlDeviceGetHandleByIndex", index)
         except Refused as refused:
             row.refuse("*", refused)
-            if refused.code == NO_PERMISSION:
+            if refused.code == fields.NO_PERMISSION:
                 # NVML counts devices that the container or the scheduler keeps from us.
-                row.device["state"] = NOT_ACCESSIBLE
+                row.device["state"] = fields.NOT_ACCESSIBLE
             row.device.setdefault("state", refused.reason)
             yield row, None
             continue
@@ -133,12 +113,10 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
 def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
     """Memory by the second version of the call, which counts apart what the driver reserves; else by the first."""
     try:
-        memory = call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
-        source = "nvml v2"
+        source, memory = "nvml v2", call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
     except Refused as second:
         try:
-            memory = call(pynvml, "nvmlDeviceGetMemoryInfo", handle)
-            source = "nvml v1"
+            source, memory = "nvml v1", call(pynvml, "nvmlDeviceGetMemoryInfo", handle)
         except Refused:
             for name in fields.MEMORY:
                 row.refuse(name, second)
@@ -176,9 +154,9 @@ SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm
 def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
     """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have. Raises Refused."""
     try:
-        status = filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
+        status = fields.filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
     except Refused as refused:
-        raise Refused(OTHER_STRUCT) if refused.code == VERSION_MISMATCH else refused from refused
+        raise Refused(fields.OTHER_STRUCT) if refused.code == fields.VERSION_MISMATCH else refused from refused
     counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
     counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
     counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
@@ -194,10 +172,10 @@ def without_ecc(row: Row) -> None:
         return
     for name in fields.ECC_COUNTERS:
         ecc.pop(name.partition("/")[2], None)
-        row.unknown[name] = ECC_OFF
+        row.unknown[name] = fields.ECC_OFF
     if fields.SRAM in row.device or fields.SRAM in row.unknown:
         row.device.pop(fields.SRAM, None)
-        row.unknown[fields.SRAM] = ECC_OFF
+        row.unknown[fields.SRAM] = fields.ECC_OFF
 
 
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
@@ -214,11 +192,11 @@ def read_details(pynvml: Any, handle: Any, row: Row) -> None:
 def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     """Compute and graphics processes; a process that is both stands once."""
     by_pid: dict[int, dict[str, Any]] = {}
-    for kind in PROCESS_CALLS:
+    for kind, function in PROCESS_CALLS.items():
         try:
-            listed = _process_list(pynvml, handle, PROCESS_CALLS[kind], row.device.get("memory_total_bytes"))
+            listed = _process_list(pynvml, handle, function, row.device.get("memory_total_bytes"))
         except Refused as refused:
-            if kind == "compute" or refused.code not in (3, FUNCTION_NOT_FOUND):
+            if kind == "compute" or refused.code not in (3, fields.FUNCTION_NOT_FOUND):
                 row.refuse("processes", refused)
                 return
             continue
@@ -242,9 +220,8 @@ def is_much(row: Row) -> bool:
 
 def sum_processes(row: Row) -> None:
     """Sum the memory of the listed processes; unknown where one of them does not tell, and in MIG mode."""
-    listed = row.device.get("processes")
+    listed, divided = row.device.get("processes"), (row.device.get("mig") or {}).get("enabled")
     sizes = [process["used_memory_bytes"] for process in listed or ()]
-    divided = (row.device.get("mig") or {}).get("enabled")
     if listed is not None and None not in sizes and not divided:
         row.put("memory_of_processes_bytes", sum(sizes))
 
@@ -266,19 +243,15 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
 def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | None) -> list[Any]:
     """The processes of one kind. Raises Refused, also for a list that some R535 drivers scramble."""
     listed: list[Any] = call(pynvml, function, handle)
+    most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
     try:
-        garbled = next((process for process in listed if not _is_plausible(process, total_bytes)), None)
+        for process in listed:
+            used = 0 if process.usedGpuMemory is None else process.usedGpuMemory
+            if not (fields.whole(process.pid, 1, fields.LARGEST_PID) and fields.whole(used, 0, most)):
+                raise Refused(f"NVML's list of processes is garbled (it holds PID {process.pid})")
     except MISSHAPEN as error:
         raise Refused("NVML's list of processes is garbled") from error
-    if garbled is not None:
-        raise Refused(f"NVML's list of processes is garbled (it holds PID {garbled.pid})")
     return listed
-
-
-def _is_plausible(process: Any, total_bytes: int | None) -> bool:
-    used = process.usedGpuMemory
-    most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
-    return fields.whole(process.pid, 1, fields.LARGEST_PID) and (used is None or fields.whole(used, 0, most))
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
@@ -295,15 +268,15 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
 
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
     """The MIG instances of a card, a row each. NVML tells their name, memory and processes; the rest is the card's."""
-    rows = []
+    rows: list[Row] = []
     mig = card.device.get("mig")
     if not mig or not mig["enabled"]:
-        return []
+        return rows
     try:
         listed = list(instances(pynvml, handle))
     except Refused as refused:
         card.refuse("mig/instances", refused)
-        return []
+        return rows
     for instance in listed:
         row = Row(parent_uuid=card.device.get("uuid"), pci_address=card.device.get("pci_address"))
         row.read(pynvml, instance, fields.IDENTITY[:2])
@@ -375,13 +348,10 @@ P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ
 
 def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> None:
     """The field `peers` of one device: whether it can read each of the others, and why not."""
+    status = partial(call, pynvml, "nvmlDeviceGetP2PStatus", handle)
 
     def peers() -> dict[str, str]:
-        status = {
-            address: call(pynvml, "nvmlDeviceGetP2PStatus", handle, other, P2P_READ)
-            for address, other in others.items()
-        }
-        return {address: PEER_STATUS.get(code, "unknown") for address, code in status.items()}
+        return {address: PEER_STATUS.get(status(other, P2P_READ), "unknown") for address, other in others.items()}
 
     if answered := row.answer(pynvml, "peers", peers):
         row.put("peers", answered)
@@ -389,9 +359,9 @@ def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> No
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
-    info = filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
+    info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
-        raise refusal(pynvml, NOT_SUPPORTED)
+        raise fields.refusal(pynvml, fields.NOT_SUPPORTED)
     state = FABRIC_STATES.get(info.state)
     if state is None:
         raise Refused(f"{SENSELESS}: state {info.state}")
@@ -400,7 +370,7 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
         problems.append("incorrect_configuration")
     # What came of it is told once it is completed.
-    error = refusal(pynvml, info.status).reason if info.status and state == "completed" else None
+    error = fields.refusal(pynvml, info.status).reason if info.status and state == "completed" else None
     return {"state": state, "error": error, "problems": problems}
 
 
@@ -409,15 +379,20 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     own = f"nvlinks/{number}"
     active = row.answer(pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, STATE, handle, number)))
     errors: dict[str, int] = {}
+
+    def add(name: str, question: Callable[[], Any]) -> None:
+        counted = row.answer(pynvml, f"{own}/errors/{name}", lambda: checked("count", question()))
+        if counted is not None:
+            errors[name] = counted
+
     if active:
         for counter, name in LINK_COUNTERS.items():
-            question = partial(call, pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
-            _count(errors, name, row, pynvml, own, question)
+            add(name, partial(call, pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter))
     if active and not errors:
         wanted = [(field, number) for field in LINK_FIELDS]
         values = row.answer(pynvml, f"{own}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, wanted))
         for name, value in zip(LINK_FIELDS.values(), values or (), strict=False):
-            _count(errors, name, row, pynvml, own, partial(_value, value))
+            add(name, partial(_value, value))
     return {"link": number, "active": active, "errors": errors}
 
 
@@ -425,13 +400,6 @@ def _value(value: Any) -> int:
     if value.nvmlReturn:
         raise CodeAnswered(value.nvmlReturn)
     return int(value.value.ullVal)
-
-
-def _count(errors: dict[str, int], name: str, row: Row, pynvml: Any, link: str, question: Callable[[], Any]) -> None:
-    """Add one counter of a link to its errors, where it is counted."""
-    count = row.answer(pynvml, f"{link}/errors/{name}", lambda: checked("count", question()))
-    if count is not None:
-        errors[name] = count
 
 
 # -- the child ---------------------------------------------------------------------------------------------------------
@@ -469,15 +437,15 @@ def answer(
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)
-        say(row.line(place, lacks=LINKS if with_links else ()))
+        say(row.line(place, lacks=fields.LINKS if with_links else ()))
         for instance in instances:
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
     for place, (row, handle) in enumerate(rows):
         if with_links and handle is not None:
             say({"at": place})
             read_links(pynvml, handle, row)
-            others = {one.device.get("pci_address"): its for one, its in rows if its is not None and one is not row}
-            read_peers(pynvml, handle, {address: its for address, its in others.items() if address}, row)
+            others = [(other.device.get("pci_address"), peer) for other, peer in rows if other is not row]
+            read_peers(pynvml, handle, {address: peer for address, peer in others if address and peer is not None}, row)
             say(row.line(place, lacks=()))
 
 

@@ -8,6 +8,7 @@ a line for each sample since the last, one of this very moment being the last, a
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -97,11 +98,9 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 def _instances(pynvml: Any, handle: Any) -> list[str]:
     """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
     uuids = []
-    try:
+    with contextlib.suppress(Refused):  # a card that has no such mode
         for instance in read.instances(pynvml, handle):
             uuids.append(call(pynvml, "nvmlDeviceGetUUID", instance))
-    except Refused:  # a card that has no such mode
-        return uuids
     return uuids
 
 

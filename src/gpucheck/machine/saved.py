@@ -13,9 +13,8 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from gpucheck import units
 from gpucheck.errors import UsageError
@@ -33,8 +32,7 @@ class Refused(ValueError):
     """A file that is not one of ours, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """The largest document of a kind: its bytes, its depth, and its values (by commas, opening brackets and quotes)."""
 
     size_bytes: int

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,33 +20,21 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import child, child_protocol, kernel_driver
 from gpucheck.machine.child import Cut
 from gpucheck.machine.child_protocol import Ending, Heard, Line
-from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, text_of
+from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, names_in, text_of
 from gpucheck.report.codec import from_json
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 # Built into the loaders of the common distributions.
-BUILT_IN = (
-    "lib/x86_64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "usr/lib64",
-    "lib",
-    "usr/lib",
+BUILT_IN = tuple(
+    f"{above}{folder}"
+    for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
+    for above in ("", "usr/")
 )
 # Where packages put the driver's libraries and the loader looks only if it is told to.
 ELSEWHERE = (
-    "usr/lib/wsl/lib",
-    "usr/local/nvidia/lib64",
-    "usr/local/nvidia/lib",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia",
-    "usr/lib/aarch64-linux-gnu/tegra",
-    "usr/lib/nvidia",
-    "run/opengl-driver/lib",
-    "usr/local/cuda/compat",
-    "usr/local/cuda/lib64/stubs",
+    *("usr/lib/wsl/lib", "usr/local/nvidia/lib64", "usr/local/nvidia/lib", "usr/lib/x86_64-linux-gnu/nvidia/current"),
+    *("usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib/nvidia"),
+    *("run/opengl-driver/lib", "usr/local/cuda/compat", "usr/local/cuda/lib64/stubs"),
 )
 _VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
@@ -115,9 +104,8 @@ def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
         if os.path.lexists(folder / "libcuda.so.1"):
             continue
         for path in sorted(folder.glob("libcuda.so.*")):
-            version = version_of(path.name)
-            if version is not None:
-                real = os.path.realpath(path)
+            real = os.path.realpath(path)
+            if (version := version_of(path.name)) is not None:
                 by_file.setdefault(real, Library("libcuda.so.1", str(path), real, version))
     return tuple(by_file.values())
 
@@ -139,19 +127,9 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
 NVSWITCH_CLASS = "0x0680"
 # Where distributions put the module, below /lib/modules/KERNEL.
 MODULE_PLACES = (
-    "updates",
-    "updates/dkms",
-    "extra",
-    "extra/nvidia*",
-    "extramodules",
-    "kernel/drivers/video",
-    "kernel/drivers/video/nvidia*",
-    "kernel/nvidia*",
-    "misc",
-    "weak-updates/nvidia*",
+    *("updates", "updates/dkms", "extra", "extra/nvidia*", "extramodules", "kernel/drivers/video"),
+    *("kernel/drivers/video/nvidia*", "kernel/nvidia*", "misc", "weak-updates/nvidia*"),
 )
-# The kernel cuts the name of nv-fabricmanager to 15 letters.
-FABRIC_MANAGER = "nv-fabricmanage"
 # These open at once: a card's own node may first have to wake the card, and NVML has opened it already.
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds, and a Python for it starts within a second on a busy machine.
@@ -194,8 +172,7 @@ class Stack:
     `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
     are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
 
-    `fabric_manager` is whether it runs here. `address_limit_bytes` is the most address space that a process of this
-    user may take (ulimit -v), None for no limit; `shm_bytes` is the size of /dev/shm.
+    `fabric_manager` is whether it runs here, `shm_bytes` the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -215,7 +192,6 @@ class Stack:
     fabric_manager: bool | None = None
     jetson: str | None = None
     wsl_driver: bool = False
-    address_limit_bytes: int | None = None
     shm_bytes: int | None = None
 
     @property
@@ -243,9 +219,10 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
     # In the loader's order.
     searched = [*configured(root), *(root / name for name in BUILT_IN)]
     elsewhere = [root / name for name in ELSEWHERE]
+    modules = names_in(root / "sys/module")
     return Stack(
         devices=devices,
-        modules=_modules(root),
+        modules=None if modules is None else frozenset(modules),
         built_for=_built_for(root),
         running=running,
         parameters=_parameters(root),
@@ -262,19 +239,11 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,
-        fabric_manager=_runs(root, FABRIC_MANAGER) if devices else None,
+        fabric_manager=_has_fabric_manager(root) if devices else None,
         jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
-        address_limit_bytes=_address_limit(),
         shm_bytes=_size_of(root / "dev/shm"),
     )
-
-
-def _modules(root: Path) -> frozenset[str] | None:
-    try:
-        return frozenset(os.listdir(root / "sys/module"))
-    except OSError:
-        return None
 
 
 def _built_for(root: Path) -> tuple[str, ...] | None:
@@ -290,7 +259,8 @@ def _parameters(root: Path) -> dict[str, str] | None:
     folder = root / "sys/module/nvidia_uvm/parameters"
     if not folder.is_dir():
         return None
-    return {name: value for name in ("uvm_disable_hmm",) if (value := first_line(folder / name)) is not None}
+    value = first_line(folder / "uvm_disable_hmm")
+    return {} if value is None else {"uvm_disable_hmm": value}
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
@@ -298,18 +268,12 @@ def _nodes(root: Path) -> tuple[Node, ...]:
 
     A control group's refusal shows in opening alone: rights and mode look right.
     """
-    try:
-        names = sorted(os.listdir(root / "dev"))
-    except OSError:
-        return ()
-    nodes = []
-    for name in names:
-        if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name):
-            place = root / "dev" / name
-            nodes.append(Node(f"/dev/{name}", os.access(place, os.R_OK), os.access(place, os.W_OK)))
+    names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
+    places = {f"/dev/{name}": root / "dev" / name for name in names}
+    nodes = [Node(path, os.access(at, os.R_OK), os.access(at, os.W_OK)) for path, at in places.items()]
     tried = [node.path for node in nodes if node.path in OPENED and node.readable and node.writable]
-    errors = dict(zip(tried, opened([str(root / path.lstrip("/")) for path in tried]), strict=True))
-    return tuple(Node(node.path, node.readable, node.writable, errors.get(node.path)) for node in nodes)
+    errors = dict(zip(tried, opened([str(places[path]) for path in tried]), strict=True))
+    return tuple(replace(node, error=errors.get(node.path)) for node in nodes)
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
@@ -321,9 +285,9 @@ def opened(paths: Sequence[str]) -> list[int | None]:
         return []
     heard = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
     codes: list[int | None] = [line["errno"] for line in heard.lines]
-    if heard.ending.how == "late" and len(codes) < len(paths):
+    if heard.ending.how == "late":
         codes.append(errno.ETIMEDOUT)
-    return [*codes, *[None] * (len(paths) - len(codes))]
+    return [*codes, *[None] * len(paths)][: len(paths)]
 
 
 def _secure_boot(root: Path) -> bool | None:
@@ -336,27 +300,18 @@ def _secure_boot(root: Path) -> bool | None:
     return None
 
 
-def _runs(root: Path, name: str) -> bool | None:
-    """Return whether a process of this name is to be seen; a container sees its own alone."""
+def _has_fabric_manager(root: Path) -> bool | None:
+    """Return whether its process is to be seen; a container sees its own processes alone."""
     folders = list((root / "proc").glob("[0-9]*"))
-    return any(first_line(folder / "comm") == name for folder in folders) if folders else None
-
-
-def _address_limit() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+    # The kernel cuts the name of nv-fabricmanager to 15 letters.
+    return any(first_line(folder / "comm") == "nv-fabricmanage" for folder in folders) if folders else None
 
 
 def _size_of(path: Path) -> int | None:
     try:
-        status = os.statvfs(path)
-    except (OSError, AttributeError):
+        return shutil.disk_usage(path).total
+    except OSError:
         return None
-    return status.f_frsize * status.f_blocks
 
 
 # -- torch, in a child of the interpreter that is diagnosed: one that hangs is the patient -----------------------------
@@ -445,13 +400,6 @@ class TorchProbe:
 _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 
-def python_version(python: str) -> tuple[int, int] | None:
-    """The version of an interpreter, for one that the probe did not come to a word in; None for no Python."""
-    answer = child.run([python, "-c", _WHICH], _ANSWERS_S)
-    match = re.fullmatch(r"python (\d+) (\d+)", answer.stdout.strip())
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
     """Why `--python` of a command cannot be this one; None where it can. `unstarted` says why it did not start.
 
@@ -460,7 +408,9 @@ def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | N
     version, why = None, unstarted
     if why is None:
         try:
-            version = python_version(python)
+            answer = child.run([python, "-c", _WHICH], _ANSWERS_S).stdout.strip()
+            match = re.fullmatch(r"python (\d+) (\d+)", answer)
+            version = (int(match[1]), int(match[2])) if match else None
         except OSError as error:
             why = error.strerror or str(error)
     if version is not None and version >= oldest:
@@ -498,21 +448,20 @@ def said(lines: Sequence[Line]) -> Line:
 
 def read_torch(heard: Heard) -> TorchProbe:
     """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
-    found, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
-    if found.stage == "end":
-        return found
-    match ending.how:
-        case "unstarted":
-            return replace(found, unstarted=ending.reason)
-        case "late":
-            return replace(found, timed_out=True)
-        case "cut":
-            return replace(found, not_awaited=ending.reason)
-        case "killed" if found.error is None:
-            often = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
-            why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
-            return replace(found, not_awaited=why)
-    return replace(found, error=found.error or how_it_ended(ending))
+    report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
+    if report.stage == "end":
+        return report
+    if ending.how == "unstarted":
+        return replace(report, unstarted=ending.reason)
+    if ending.how == "late":
+        return replace(report, timed_out=True)
+    if ending.how == "cut":
+        return replace(report, not_awaited=ending.reason)
+    if ending.how == "killed" and report.error is None:
+        often = ", often by the kernel because memory ran out" if ending.signal == "SIGKILL" else ""
+        why = f"the process that asks torch was ended from outside ({ending.signal}{often})"
+        return replace(report, not_awaited=why)
+    return replace(report, error=report.error or how_it_ended(ending))
 
 
 def how_it_ended(ending: Ending) -> str:

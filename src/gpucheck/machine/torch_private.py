@@ -10,8 +10,7 @@ import functools
 import importlib
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from gpucheck.errors import Undecided
 
@@ -20,8 +19,7 @@ from gpucheck.errors import Undecided
 Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
 
 
-@dataclass(frozen=True, slots=True)
-class Private:
+class Private(NamedTuple):
     """A name by its path. `lost` is what is not followed without it, "" if nothing is. What is `vital` cannot be done
     without it at all. `older` are its names in other versions, of 2.6 to 2.15."""
 
@@ -36,8 +34,10 @@ _SIMULATION: tuple[Use, ...] = ("simulation",)
 _RUN: tuple[Use, ...] = ("run",)
 _BOTH: tuple[Use, ...] = ("simulation", "run")
 _DEVICE: tuple[Use, ...] = ("device",)
+_C10D, _DISPATCH = "torch._C._distributed_c10d", "torch.utils._python_dispatch"
+_STEPS = "the operations of traced steps"
 _FUNCTORCH, _AUTOCAST, _JOBS = "transforms of torch.func", "autocast", "torch.distributed with NCCL"
-_FILES = "files of tensors without values"
+_FILES, _SAVED = "files of tensors without values", "hooks of saved tensors, as of checkpoints"
 
 _TABLE = (
     # -- modes, operations and storages
@@ -45,13 +45,8 @@ _TABLE = (
     Private("torch._C.DisableTorchFunctionSubclass", _SIMULATION, vital=True),
     Private("torch._C._DisableTorchDispatch", _BOTH, "programs with a TorchDispatchMode"),
     Private("torch._C._len_torch_function_stack", _BOTH),
-    Private(
-        "torch.utils._python_dispatch.TorchDispatchMode",
-        ("simulation", "trace", "batches"),
-        "the operations of traced steps",
-        vital=True,
-    ),
-    Private("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _SIMULATION, "tensor subclasses"),
+    Private(f"{_DISPATCH}.TorchDispatchMode", ("simulation", "trace", "batches"), _STEPS, vital=True),
+    Private(f"{_DISPATCH}.is_traceable_wrapper_subclass", _SIMULATION, "tensor subclasses"),
     Private("torch.utils._device._device_constructors", _SIMULATION, vital=True),
     Private("torch.utils._device.CURRENT_DEVICE", _SIMULATION, "default devices"),
     Private("torch._ops.OpOverload", _SIMULATION, vital=True),
@@ -86,9 +81,7 @@ _TABLE = (
     Private("torch.jit._builtins._register_builtin", _SIMULATION, "TorchScript"),
     # -- the backward pass
     Private("torch.autograd._engine_run_backward", _SIMULATION, "hooks in the backward pass"),
-    Private(
-        "torch._C._autograd._push_saved_tensors_default_hooks", _SIMULATION, "hooks of saved tensors, as of checkpoints"
-    ),
+    Private("torch._C._autograd._push_saved_tensors_default_hooks", _SIMULATION, _SAVED),
     # -- autocast
     Private("torch._C._IncludeDispatchKeyGuard", _SIMULATION, _AUTOCAST),
     Private("torch._C._ExcludeDispatchKeyGuard", _SIMULATION, _AUTOCAST),
@@ -111,12 +104,7 @@ _TABLE = (
     Private("torch.distributed.distributed_c10d._get_object_coll_device", _SIMULATION, _JOBS),
     Private("torch.distributed.distributed_c10d._world", ("simulation", "ranks"), _JOBS),
     Private("torch.distributed.distributed_c10d._get_default_store", ("ranks",), "clocks of hosts"),
-    Private(
-        "torch._C._distributed_c10d._dump_fr_trace",
-        ("ranks",),
-        "ranks",
-        older=("torch._C._distributed_c10d._dump_nccl_trace",),
-    ),
+    Private(f"{_C10D}._dump_fr_trace", ("ranks",), "ranks", older=(f"{_C10D}._dump_nccl_trace",)),
     # -- memory and devices
     Private("torch._C._cuda_memoryStats", _RUN, "memory of the devices"),
     Private("torch._C._cuda_attach_out_of_memory_observer", _RUN, "who holds memory as it runs out"),

@@ -24,16 +24,8 @@ CLAIMED = 1  # where the answer goes
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton", "pynvml", "nvidia-ml-py")
 CUDA_LIBRARIES = (
-    "libcudart",
-    "libcublas",
-    "libcudnn",
-    "libnvrtc",
-    "libnvJitLink",
-    "libcusparse",
-    "libcusolver",
-    "libcufft",
-    "libcurand",
-    "libnccl",
+    *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
+    *("libcufft", "libcurand", "libnccl"),
 )
 # What libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API Overview". The
 # engines are left out: NVIDIA's smaller packages do without some.
@@ -59,8 +51,7 @@ def shadowing() -> list[str]:
     hiding = []
     for name in sorted(os.listdir(".")):
         stem, suffix = os.path.splitext(name)
-        is_package = os.path.isfile(os.path.join(name, "__init__.py"))
-        if stem in known and (suffix == ".py" or is_package):
+        if stem in known and (suffix == ".py" or os.path.isfile(os.path.join(name, "__init__.py"))):
             hiding.append(name)
     return hiding
 
@@ -84,14 +75,6 @@ def torch_places() -> tuple[list[str], list[str]]:
             folders.setdefault(os.path.realpath(place), os.path.join(place, "torch"))
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return list(folders.values()), [part for part in given if os.path.realpath(part) in folders]
-
-
-def is_managed() -> bool:
-    """Return whether this is a system's own interpreter that pip is kept from: PEP 668."""
-    import sysconfig
-
-    marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
-    return sys.prefix == sys.base_prefix and os.path.exists(marker)
 
 
 def distributions() -> dict[str, list[str]]:
@@ -119,28 +102,22 @@ def conda_torch() -> str | None:
     return os.path.basename(records[-1]).split("-")[1]
 
 
-def tools() -> tuple[bool, bool | None]:
-    """Return whether there is a compiler, and whether the loader's cache has libcuda: as triton looks for them."""
-    from shutil import which
-
-    compiler, cache = bool(os.environ.get("CC") or which("gcc") or which("clang")), loader_cache()
-    return compiler, None if cache is None else b"libcuda.so.1" in cache
-
-
-def loader_cache() -> bytes | None:
+def content(path: str) -> bytes | None:
+    """What a file of the system's holds; None where it cannot be read."""
     try:
-        with open("/etc/ld.so.cache", "rb") as file:
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
         return None
 
 
+def loader_cache() -> bytes | None:
+    return content("/etc/ld.so.cache")
+
+
 def mapped_files() -> list[str]:
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            return sorted({line.split(None, 5)[-1].strip() for line in file if "/" in line})
-    except OSError:
-        return []
+    lines = (content("/proc/self/maps") or b"").decode("utf-8", "replace").splitlines()
+    return sorted({line.split(None, 5)[-1].strip() for line in lines if "/" in line})
 
 
 def stem(path: str) -> str:
@@ -309,11 +286,7 @@ def active_elsewhere(torch: str | None) -> str | None:
     environment = active()
     if environment is None or os.path.realpath(environment[1]) == os.path.realpath(sys.prefix):
         return None
-    try:
-        with open(os.path.join(environment[1], "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            settings = file.read()
-    except OSError:
-        settings = ""
+    settings = (content(os.path.join(environment[1], "pyvenv.cfg")) or b"").decode("utf-8", "replace")
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
         return None  # it reads packages of the Python below it, too
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
@@ -327,7 +300,7 @@ def active_elsewhere(torch: str | None) -> str | None:
     return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else environment[0]
 
 
-def told(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -351,15 +324,20 @@ def run(torch: Any, device: str) -> str | None:
             return "a product came out wrong"
         return None
     except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer
-        return told(error)
+        return first_line(error)
 
 
 def main() -> None:
     """Look for torch, import it, ask it, and run a kernel on each of its devices."""
+    import sysconfig
     from importlib import util
+    from shutil import which
 
+    # What a system's own interpreter has that pip is kept from: PEP 668.
+    marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     stray = shadowing() if FOLDER else []
-    compiler, cached = tools()
+    # As triton looks for them.
+    compiler, cache = os.environ.get("CC") or which("gcc") or which("clang"), loader_cache()
     folders, given = torch_places()
     asked = requirements()
     say(
@@ -370,13 +348,13 @@ def main() -> None:
         active_elsewhere=active_elsewhere(torch_folder()),
         shadowed_by=stray,
         versions=distributions(),
-        externally_managed=is_managed(),
+        externally_managed=sys.prefix == sys.base_prefix and os.path.exists(marker),
         has_pip=util.find_spec("pip") is not None,
         torch_folders=folders,
         pythonpath_torch=given,
         conda_torch=conda_torch(),
-        has_compiler=compiler,
-        cache_has_libcuda=cached,
+        has_compiler=bool(compiler),
+        cache_has_libcuda=None if cache is None else b"libcuda.so.1" in cache,
         missing_files=missing_files(),
         unmet=unmet(asked),
     )
@@ -386,9 +364,8 @@ def main() -> None:
     for name in set(sys.modules) - AT_START:
         if name.partition(".")[0] in hidden:
             del sys.modules[name]
-    found = torch_folder()
-    say(path=found)
-    say(stage="import")
+    imported = torch_folder()
+    say(stage="import", path=imported)
     import warnings
 
     caught: list[str] = []
@@ -398,7 +375,7 @@ def main() -> None:
         import torch
     except Exception:
         # Which libraries it met so far is what a failed import mostly comes of.
-        say(**loaded(found or "", bool(asked)))
+        say(**loaded(imported or "", bool(asked)))
         raise
     folder = os.path.dirname(getattr(torch, "__file__", None) or "")
     version = getattr(torch, "version", None)
@@ -430,7 +407,7 @@ def main() -> None:
             names[device] = torch.cuda.get_device_name(device)
             capabilities[device] = "{}.{}".format(*torch.cuda.get_device_capability(device))
         except Exception as error:  # noqa: BLE001 - as above
-            kernels.append({"device": device, "error": told(error)})
+            kernels.append({"device": device, "error": first_line(error)})
             continue
         say(names=names, capabilities=capabilities)
         kernels.append({"device": device, "error": run(torch, device)})
@@ -502,7 +479,7 @@ if __name__ == "__main__":
     except KeyboardInterrupt:  # a signal from outside is no word of torch's
         raise
     except BaseException as error:  # the last words of a patient, SystemExit too
-        say(error=told(error))
+        say(error=first_line(error))
         if sys.argv[1:]:
             # Freeing pinned memory on a device that is lost aborts the process: it ends without freeing anything.
             sys.stderr.flush()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpucheck import errors
 from gpucheck.machine import device_lifetime
@@ -49,12 +49,10 @@ class Waited(device_lifetime.Waited, Protocol):
     """The device, as far as it is asked here: an `Accel`."""
 
     @property
-    def is_cpu(self) -> bool:
-        """A CPU is never silent: a slow step of its is no hang."""
+    def is_cpu(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(NamedTuple):
     """A device at work, and how to ask it; None where that cannot be done yet."""
 
     device: str
@@ -153,9 +151,9 @@ def step() -> str:
     return WATCHDOG.step
 
 
-def go_on(needs_s: float = 0.0) -> None:
+def go_on() -> None:
     """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it, or too little."""
-    if WATCHDOG.late or time.monotonic() + needs_s >= WATCHDOG.ends_s:
+    if WATCHDOG.late or time.monotonic() >= WATCHDOG.ends_s:
         raise OutOfTime
 
 
@@ -212,23 +210,16 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@contextlib.contextmanager
-def watching(accel: Waited, where: str) -> Iterator[None]:
+def watching(accel: Waited, where: str) -> contextlib.AbstractContextManager[None]:
+    """Watch a device at work."""
     if accel.is_cpu:
-        yield
-        return
-    with _watched(Watched(accel.id, where, SILENT_S, accel.synchronize)):
-        yield
+        return contextlib.nullcontext()
+    return _watched(Watched(accel.id, where, SILENT_S, accel.synchronize))
 
 
-@contextlib.contextmanager
-def opening(device: str, where: str) -> Iterator[None]:
+def opening(device: str, where: str) -> contextlib.AbstractContextManager[None]:
     """Watch a device while it is opened: there is nothing to ask yet."""
-    if device == "cpu":
-        yield
-        return
-    with _watched(Watched(device, where, OPENING_S, None)):
-        yield
+    return contextlib.nullcontext() if device == "cpu" else _watched(Watched(device, where, OPENING_S, None))
 
 
 @contextlib.contextmanager
