@@ -69,8 +69,7 @@ def parse_limit(text: str) -> MemoryLimit:
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
-        reason = "the smaller of 2 GiB and half the available memory"
-        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason)
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, "the smaller of 2 GiB and half the available memory")
     return _limited(limit, free, 0, free, total, "available memory")
 
 
@@ -84,12 +83,12 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
     margin = margin_bytes(total) * (2 if shared else 1)
     room = free - margin
     if room <= 0:
-        raise CannotLook(
+        what, why = (
             f"only {capacity(free)} of the device's {capacity(total)} is free",
-            f"a margin of {capacity(margin)} is kept free",
-            "end other processes on it: gpucheck devices --processes",
-            finding="batch_size.budget",
+            f"a margin of {capacity(margin)}",
         )
+        fix = "end other processes on it: gpucheck devices --processes"
+        raise CannotLook(what, f"{why} is kept free", fix, finding="batch_size.budget")
     if limit is None:
         return Budget(room, margin, "free memory minus the margin")
     return _limited(limit, room, margin, free, total, "free minus the margin")
@@ -98,11 +97,8 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
     asked = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
     if asked <= 0:
-        raise UsageError(
-            f"--memory-limit {limit.text} leaves nothing",
-            f"{capacity(free)} are free",
-            f"write it like {LIMIT_GRAMMAR}",
-        )
+        fix = f"write it like {LIMIT_GRAMMAR}"
+        raise UsageError(f"--memory-limit {limit.text} leaves nothing", f"{capacity(free)} are free", fix)
     if asked > room:
         return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}")
     return Budget(int(asked), 0, f"--memory-limit {limit.text}")
@@ -216,11 +212,6 @@ class TrialResult(TrialEntry):
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
-    def unlike(self) -> bool:
-        """Return whether its batches were not all as large, though of one size."""
-        return len(set(self.batch_elements)) > 1
-
-    @property
     def increments(self) -> tuple[int, ...]:
         """By how much what is held grew in each step after the third."""
         levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
@@ -235,13 +226,6 @@ class TrialResult(TrialEntry):
         middle = int(statistics.median(grown))
         return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
 
-    def steps_left(self, budget_bytes: int) -> int | None:
-        """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
-        if self.growth_bytes is None or self.peak_bytes is None:
-            return None
-        more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
-        return more if more < FAR_AWAY_STEPS else None
-
     @property
     def later_s(self) -> tuple[float, ...]:
         """The steps after the first, which warms up and says nothing of them."""
@@ -251,11 +235,6 @@ class TrialResult(TrialEntry):
 def in_words(size: int, axis: str | None) -> str:
     """A size as a sentence has it: of the batch, or a length along the axis."""
     return f"a batch of {size}" if axis is None else f"{axis} {size}"
-
-
-def kind_of_size(axis: str | None) -> str:
-    """Return what sizes are, as a sentence has it: batches, or lengths along the axis."""
-    return "batch" if axis is None else f"length of {axis}"
 
 
 class Refused(Exception):

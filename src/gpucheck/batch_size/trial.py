@@ -29,13 +29,7 @@ import psutil
 import torch
 from torch import nn
 
-from gpucheck.batch_size.outcome import (
-    LEAST_GROWTH_BYTES,
-    MOST_STEPS,
-    STEPS_CONFIRMED,
-    Setup,
-    on_device,
-)
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, MOST_STEPS, STEPS_CONFIRMED, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import child_stdio, device_lifetime, host
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -485,10 +479,8 @@ def _rises(levels: list[int]) -> bool:
 
 def _failure(error: BaseException) -> Json:
     """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
-    failure = {
-        "chain": [asdict(link) for link in chain_of(error)],
-        "traceback": "".join(traceback.format_exception(error)),
-    }
+    chain = [asdict(link) for link in chain_of(error)]
+    failure = {"chain": chain, "traceback": "".join(traceback.format_exception(error))}
     # Where the device went with it, freeing what they hold would abort this process before it has answered.
     if not device_lifetime.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared

@@ -3,6 +3,7 @@ And running out of memory can be caught, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -22,7 +23,7 @@ from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.codec import to_json
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
@@ -51,20 +52,17 @@ def pinned(dut: DeviceUnderTest) -> Passed:
 def _pinned(dut: DeviceUnderTest) -> Passed:
     host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    expect(
-        device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned"
-    )
-    _copies(dut, host, home)
-    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    copy = device_lifetime.own(torch.zeros(8).pin_memory())
+    expect(copy.is_pinned(), "pin_memory() returned memory that is not pinned")
+    return _copies(dut, host, home)
 
 
 def non_blocking(dut: DeviceUnderTest) -> Passed:
     """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
-    _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
-    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    return _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
-def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> None:
+def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Passed:
     there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=dut.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
@@ -80,6 +78,7 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
         home.copy_(there, non_blocking=True)
         dut.accel.synchronize()
         _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
@@ -152,22 +151,16 @@ class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as
         return ITEMS
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        info = get_worker_info()
-        return {
-            "index": index,
-            "pid": os.getpid(),
-            "worker": -1 if info is None else info.id,
-            "values": torch.full(ITEM_SHAPE, float(index)),
-        }
+        info, values = get_worker_info(), torch.full(ITEM_SHAPE, float(index))
+        return {"index": index, "pid": os.getpid(), "worker": -1 if info is None else info.id, "values": values}
 
 
 def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
     """Total and free bytes of the shared memory that workers pass batches through; None where it is no folder."""
-    try:
+    with contextlib.suppress(OSError):
         usage = shutil.disk_usage(folder)
-    except OSError:
-        return None
-    return usage.total, usage.free
+        return usage.total, usage.free
+    return None
 
 
 def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
@@ -255,16 +248,11 @@ NAN_PATTERNS = {
 def usable(dut: DeviceUnderTest) -> Passed:
     """The device computes something, and tells what it is."""
     accel = dut.accel
-    reason = accel.why_broken()
-    if reason:
+    if reason := accel.why_broken():
         raise Wrong(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
     return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:
@@ -285,11 +273,6 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
-def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors have one shape, one dtype and the same bytes."""
-    return bool(left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right)))
-
-
 def round_trip(dut: DeviceUnderTest) -> Passed:
     """Each dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
@@ -301,17 +284,16 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
-            not_taken[_name(dtype)] = first_line(error)
+            not_taken[name_of(dtype)] = first_line(error)
             continue
-        if not same_bits(original, back):
+        if not torch.equal(bits(original), bits(back)):
             differing = reference.counted(bits(original) != bits(back))
             changed = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
-            raise Wrong(f"{_name(dtype)} came back with {changed}")
-        moved.append(_name(dtype))
+            raise Wrong(f"{name_of(dtype)} came back with {changed}")
+        moved.append(name_of(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
-    return Passed(
-        f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
-    )
+    evidence = {"dtypes": moved, "not_taken": not_taken}
+    return Passed(f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", evidence)
 
 
 # -- running out ------------------------------------------------------------------------------------------------------

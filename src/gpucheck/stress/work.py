@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -305,8 +305,7 @@ class Work:
             seconds += self._timed(self._exchange)
             copied += 2 * len(self._sent) * WORD
             wrong += self._arrived("copies")
-        wrong += self._left("copies")
-        return Step("copies", copied, "B/s", seconds, wrong)
+        return Step("copies", copied, "B/s", seconds, [*wrong, *self._left("copies")])
 
     def _mixed(self) -> Step:
         """Copies on a second stream, products and a pattern on the first one; all of it is compared at the end."""
@@ -375,24 +374,27 @@ class Work:
     # -- patterns ---------------------------------------------------------------------------------------------------
 
     def _write(self, window: torch.Tensor, at: int, name: str, number: int) -> None:
-        for first, part in self._parts(window):
-            part.copy_(self._made(name, at, first, len(part), number))
+        for _, part, made in self._parts(window, at, name, number):
+            part.copy_(made)
 
-    def _made(self, name: str, at: int, first: int, size: int, number: int) -> torch.Tensor:
-        """A part of the pattern; addresses count from the arena's beginning, all else from the window's."""
-        start = at + first if name == "address" else first
-        return pattern(name, self._index[:size], start, self.seed + number if name == "random" else number)
+    def _parts(
+        self, window: torch.Tensor, at: int, name: str, number: int
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Each part of a window: its first word, the part, and its words in the pattern.
 
-    def _parts(self, window: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-        size = len(self._index)
-        return [(place * size, part) for place, part in enumerate(window.split(size))]
+        Addresses count from the arena's beginning, all else from the window's.
+        """
+        size, number = len(self._index), self.seed + number if name == "random" else number
+        for first, part in zip(range(0, len(window), size), window.split(size), strict=True):
+            start = at + first if name == "address" else first
+            yield first, part, pattern(name, self._index[: len(part)], start, number)
 
     def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> list[StressWrong]:
         """Read a pattern back: every word against what was written, and the checksum against the first one's."""
         total = torch.zeros((), dtype=torch.int64, device=window.device)
         differing = torch.zeros_like(total)
-        for first, part in self._parts(window):
-            differing += (part != self._made(name, at, first, len(part), number)).sum()
+        for _, part, made in self._parts(window, at, name, number):
+            differing += (part != made).sum()
             # Of addresses, how far they are from the window's first: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, summed = torch.stack([differing, total]).tolist()
@@ -402,9 +404,8 @@ class Work:
             return []
         # The first word that differs, as the host reads it; `count` is None where the device's own is garbage.
         garbage = f"; {reference.GARBAGE}" if count is None else ""
-        for first, part in self._parts(window):
-            now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
-            if wrong := _difference(now, right, at + first):
+        for first, part, made in self._parts(window, at, name, number):
+            if wrong := _difference(part.cpu(), made.cpu(), at + first):
                 wrong["elements"] = count if count != 0 else wrong["elements"]
                 text = f"{wrong['got']} read back where {wrong['expected']} was written{garbage}"
                 return [self._wrong(kind, result, "pattern", **wrong, text=text)]
@@ -487,13 +488,9 @@ def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            smaller = int(words * _LESS)
-            if smaller < max(least, wanted * _LEAST):
-                raise CannotLook(
-                    f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB",
-                    str(error).strip().splitlines()[0],
-                    "use a smaller --fill, or stop other programs that use the memory",
-                    finding="stress.memory",
-                ) from error
+            words = int(words * _LESS)
+            if words < max(least, wanted * _LEAST):
+                what = f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB"
+                fix = "use a smaller --fill, or stop other programs that use the memory"
+                raise CannotLook(what, str(error).strip().splitlines()[0], fix, finding="stress.memory") from error
             accel.empty_cache()
-            words = smaller
