@@ -16,7 +16,6 @@ from typing import Any
 
 from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
-    FAR_AWAY_STEPS,
     NEEDS_SMALLER_PASS,
     Budget,
     MemoryLimit,
@@ -359,7 +358,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
         return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    # Where the allocator had to make room, the peak is the budget, whatever the size.
+    # A peak is the budget, whatever the size, where the allocator had to make room.
     measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
     smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
@@ -400,7 +399,7 @@ def result_of(history: History) -> FoundBatchSize:
     trials = [*history.results, *history.recommended_trials]
     unconfirmed = "it was not run" if search.confirmed else "no size was confirmed"
     recommended = history.recommended or RecommendedSize(None, None, plan.options.headroom, reason=unconfirmed)
-    # Where no size is recommended, the largest is what there is, but not one of which it is not known.
+    # The largest stands in for a recommended size only where it is known to be the largest.
     in_use = recommended.batch_size or (best.batch_size if best and history.is_closed else None)
     wanted = plan.options.effective_batch
     return FoundBatchSize(
@@ -552,17 +551,16 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
     if final is None:
         return
     size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
-    growth = final.growth_bytes
-    left = max(0, (history.budget.bytes - (final.peak_bytes or 0)) // growth) if growth else FAR_AWAY_STEPS
-    if left < FAR_AWAY_STEPS:
+    growth, left = final.growth_bytes, final.steps_left(history.budget.bytes)
+    if left is not None:
         title = f"memory grew in all {len(final.increments)} steps seen, by {capacity(growth or 0)} each"
         why = f"a cache that fills, or a leak; about {left} more steps of {size} fit"
-        seen = {"growth_bytes": growth, "steps_left": left, "steps": len(final.levels_bytes)}
+        growing = {"growth_bytes": growth, "steps_left": left, "steps": len(final.levels_bytes)}
         fix = "look for tensors that are kept from step to step: losses in a list without .item() or .detach()"
-        yield Finding("batch_size.growth", "inconclusive", title, why, evidence | seen, fix)
+        yield Finding("batch_size.growth", "inconclusive", title, why, evidence | growing, fix)
     if len(set(final.batch_elements)) > 1:  # though all are of one size
         least, most = final.batch_elements
         why = f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory"
-        seen = {"least_elements": least, "most_elements": most}
+        elements = {"least_elements": least, "most_elements": most}
         fix = "let make_batch return the largest batch of the training data"
-        yield Finding("batch_size.unlike_batches", "warn", "batches of one size differ", why, evidence | seen, fix)
+        yield Finding("batch_size.unlike_batches", "warn", "batches of one size differ", why, evidence | elements, fix)

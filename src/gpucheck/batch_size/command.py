@@ -60,7 +60,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     if options.estimate:
         memory_bytes, kind = checked_memory(made.limit, options.device)
         emit(Started(inventory.read()))
-        # What cannot be built without memory is built on the host.
+        # A model that cannot be built without memory is built on the host.
         guard = host.memory().usable if sys.platform == "linux" else None
         budget_s = options.time_budget_s or DEVICE_TIME_BUDGET_S
         estimate(setup_of(made, kind, memory_bytes, guard), memory_bytes, made.sizes, began + budget_s, emit)

@@ -37,7 +37,7 @@ from gpucheck.units import capacity
 STEPS = 2
 # The first size to recommend is interpolated; if its peak is above the aim, a second one is below.
 TRIES = 2
-# What follows a search of seconds has time to load torch once more.
+# The run of the recommended size after a search of seconds has time to load torch once more.
 FOLLOW_LEAST_S = 10.0
 
 
@@ -204,7 +204,7 @@ class Loop:
         return self._none("memory grows unevenly: two sizes took more than their neighbours suggest")
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
-        """One trial of the size to recommend; None where there is no time, or no child could be set up."""
+        """Run the size to recommend; None where there is no time, or no child could be set up."""
         if time.monotonic() + self.time.needed_s(size, Need(1, STEPS_CONFIRMED, 1)) > deadline:
             return None
         self.emit(Progress(f"{self.axis or 'batch'} {size}, recommended", done=len(self.history.results)))

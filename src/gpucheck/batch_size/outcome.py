@@ -23,7 +23,7 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
 # --- What a trial may take --------------------------------------------------------------------------------------------
 
-# What a driver and other processes take without notice, and what fragments: the larger of the two.
+# A margin for what a driver and other processes take without notice, and for fragments: the larger of the two.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
@@ -135,7 +135,7 @@ EQUAL_INCREMENTS = 4
 ALIKE = 0.05
 # A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
 LEAST_GROWTH_BYTES = MIB // 4
-# What fills the memory after more steps than this is no matter of the batch size.
+# Growth that fills the memory after more steps than this is no matter of the batch size.
 FAR_AWAY_STEPS = 10_000
 # No trial is thought to hang before so long.
 TRIAL_TIMEOUT_LEAST_S = 30.0
@@ -226,6 +226,13 @@ class TrialResult(TrialEntry):
         middle = int(statistics.median(grown))
         return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
 
+    def steps_left(self, budget_bytes: int) -> int | None:
+        """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
+        if self.growth_bytes is None or self.peak_bytes is None:
+            return None
+        more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
+        return more if more < FAR_AWAY_STEPS else None
+
     @property
     def later_s(self) -> tuple[float, ...]:
         """The steps after the first, which warms up and says nothing of them."""
@@ -257,7 +264,7 @@ class End:
     stderr_tail: str = ""
 
 
-# What a message means beside memory and a broken device: the size is too large for a kernel, it may be memory, …
+# Messages beside memory and a broken device: the size is too large for a kernel, it may be memory, …
 MESSAGES: dict[Outcome, tuple[str, ...]] = {
     "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
     "timeout": (messages.LAUNCH_TIMEOUT,),

@@ -156,7 +156,7 @@ class Runner:
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if answer is not None:
-            # One that was started ahead has loaded already: the next may not have.
+            # A child that was started ahead has loaded already: the next may not have.
             self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
@@ -186,7 +186,7 @@ class Runner:
         answer, end = self._ask(request, until)
         blank = replace(blank, seconds=time.monotonic() - started)
         if answer is not None and answer["ok"]:
-            # What a child answers of a trial goes by the names of a result's fields.
+            # A child's answer to a trial goes by the names of a result's fields.
             self._outside = max(self._outside, answer.get("outside_bytes", 0))
             result = self._judged(from_json(TrialResult, {**to_json(blank), **answer}), answer)
         else:
@@ -299,7 +299,7 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        # What torch adds of its device, its allocator and the documentation fills a screen.
+        # Torch's remarks on its device, its allocator and the documentation fill a screen.
         text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
     if end.killed_by == KILLED and end.kernel_says_memory:

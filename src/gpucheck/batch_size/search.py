@@ -31,7 +31,7 @@ DOUBTS = 1.0
 # The maximum that is looked for is the likely one less so many standard deviations: noise lets what is above pass, and
 # what was found by such luck fails the next day. More of it costs more of the answer than it saves.
 CAUTION = 0.5
-# Where to stop between the answer and the most likely maximum, in tolerances: the rest is for noise.
+# The aim below the most likely maximum, in tolerances: it leaves room for noise.
 AIM = 0.4
 # The search ends where one tolerance more is above the budget though it were so many standard deviations lower: that
 # is two to one. What is left is a bet: each further trial near the maximum narrows it.
@@ -47,14 +47,14 @@ FULL = 1 - 2 * STRIDE
 CLOSE = 1.5
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
-# Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
-# and with more doubt.
+# Sizes stay below this share, and with more doubt, where running out of memory is dangerous (WSL, Windows, unified
+# memory).
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
 # The first size: most workloads fit it, and many do not run with a single sample. The second is where running out of
 # memory is dangerous.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
-# One size more says nothing of what a large batch adds.
+# A single size says nothing of what a large batch adds.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
 # After a first size that does not fit the next is a quarter of it, then a sixteenth of that, then a 256th: a prediction
@@ -64,7 +64,7 @@ DOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One size to try. `confirm` asks for a separate process."""
+    """A size to try. `confirm` asks for a separate process."""
 
     size: int
     purpose: Purpose = "search"
@@ -201,7 +201,7 @@ class Search:
             return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
-        # One that took longer than its time may take any time: as far down as after two that failed, at least.
+        # A size that took longer than its time may take any time: as far down as after two that failed, at least.
         times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
@@ -254,7 +254,7 @@ class Search:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # One size between a confirmed answer and a failure is within what a device's allocator is known to.
+            # A single size between a confirmed answer and a failure is within what a device's allocator is known to.
             is_last = self.on_device and self.confirmed and self.tolerance > 0 and width <= 2 * self.multiple_of
             # A device's allocator fails by no noise.
             if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
@@ -274,7 +274,7 @@ class Search:
             return False
         if not self._is_coarse(size):
             return True
-        # Where sizes are few the least slope from a smaller one has to say so too.
+        # The least slope from a smaller size has to say so too where sizes are few.
         smaller = [(other, peak) for other, peak in points.items() if other <= NEAR * size]
         smaller += [(0, self.static_bytes)] if self.static_bytes is not None else []
         slope = min(((points[size] - peak) / (size - other) for other, peak in smaller), default=0.0)
@@ -305,7 +305,7 @@ class Search:
             if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low)) if aim < most else most
-            # What the allocator can still pack better is little where its blocks fill the budget.
+            # An allocator whose blocks fill the budget can pack little better.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
@@ -403,12 +403,12 @@ def _bound(size: int) -> int:
 
 # Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
 CURVATURE = 0.3
-# Where a line says that the budget is further away than so many times the size, curvature is a share of the way there:
+# Curvature is a share of the way to the budget where a line says that it is further away than so many times the size:
 # seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
 FAR = 5.0
 # Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
 MISFIT = 0.05
-# What a trial holds beyond its weights and optimizer whatever the batch, as a share of the budget.
+# Memory beyond weights and optimizer that a trial holds whatever the batch, as a share of the budget.
 CONSTANT = 0.02
 # Peaks are whole blocks of an allocator: none is known better, as a share of the budget.
 LEAST_DOUBT = 1e-4

@@ -244,7 +244,7 @@ MOST_GROWING = 20
 LEAST_LEVELS = 4
 # A third step where the second took less than this: free, and closer to the steady state.
 CHEAP_STEP_S = 0.25
-# Where batches of one size differ (sequences of any length), so many of them are run: a longer one may be among them.
+# Batches to run where those of one size differ (sequences of any length): a longer one may be among them.
 UNLIKE_STEPS = 8
 # A driver gives an ended process's memory back within moments; less than this missing is noise.
 SETTLE_S = 10.0
@@ -451,7 +451,7 @@ class Session:
         return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, elements: list[int]) -> float:
-        """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
+        """Take a step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
@@ -481,7 +481,7 @@ def _failure(error: BaseException) -> Json:
     """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
     chain = [asdict(link) for link in chain_of(error)]
     failure = {"chain": chain, "traceback": "".join(traceback.format_exception(error))}
-    # Where the device went with it, freeing what they hold would abort this process before it has answered.
+    # Freeing what they hold would abort this process before it has answered where the device went with it.
     if not device_lifetime.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)

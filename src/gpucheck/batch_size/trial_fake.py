@@ -75,7 +75,7 @@ STEPS = 2
 FOREACH_DEVICES = ("cuda", "xpu")
 # The estimate is so near to the largest size whose tensors fit. Peaks that are counted have no noise.
 TOLERANCE, EXACT = 0.005, 1e-4
-# So many sizes do for any search; a staircase may want more, and is left as it is then.
+# Sizes that do for any search; a staircase may want more, and is left as it is then.
 MOST_SIZES = 40
 
 

@@ -38,7 +38,7 @@ WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 LEAST_S = 0.5
 # For a part to start and to end on a machine that has work.
 START_S = 3.0
-# What breaks these stages of the doctor is the installation of torch that was asked, not the node: in a prolog it would
+# These stages of the doctor break by the installation of torch that was asked, not by the node: in a prolog they would
 # drain every one.
 OF_TORCH = ("torch", "architecture")
 
@@ -104,7 +104,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             node = _left(replace(node, step=part), options.gather, in_log=not node.parts)
             weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
             left_s = max(deadline - time.monotonic(), 0.0)
-            # What hangs in the driver is known once a healthy one would have answered.
+            # A hang in the driver is known once a healthy one would have answered.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
@@ -224,7 +224,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        # What does not apply to a device is no problem; where a part could not look at all, why is.
+        # A check that does not apply to a device is no problem; why a part could not look at all is one.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         for finding in findings:
             if finding.verdict in asking:
@@ -238,7 +238,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
                 of_siblings = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
                 devices.setdefault(device.id, NodeDevice(**of_siblings | {"name": device.name or device.kind}))
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
-        # One of each case and device, of devices that the document names.
+        # A single figure of each case and device, of devices that the document names.
         latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
         node = replace(
             node,

@@ -46,7 +46,7 @@ MOST_TEXT = 2000
 MOST_SHARED = 64
 # A log that carries documents may be long; a line of one may not.
 MOST_LINE = 2 * MOST_BYTES
-# Of 100 000 nodes with all parts.
+# A log of 100 000 nodes with all parts.
 MOST_LOG = 4 * 2**30
 # The largest clusters start a tenth of it, and their launchers alone say how many; nobody has as many GPUs in a node.
 MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
@@ -73,7 +73,7 @@ class Read:
 
 
 def place(folder: Path, host: str, run: str) -> Path:
-    """Where a node's document lies: one of 256 folders by its name, so that none holds ten thousand files."""
+    """The place of a node's document: one of 256 folders by its name, so that none holds ten thousand files."""
     return folder / _digest(host)[:2] / file_name(host, run)
 
 
@@ -136,30 +136,24 @@ def parse(data: bytes) -> NodeDocument:
 
 def _check(document: NodeDocument) -> None:
     """Check what the types do not express. Raises Refused."""
-    known = [device.id for device in document.devices]
-    figures = [(figure.device, figure.name, figure.case) for figure in document.figures]
-    counts = (
-        (document.expected, MOST_EXPECTED, "nodes"),
-        (document.gpus, MOST_GPUS, "GPUs"),
-        (document.attempt, MOST_ATTEMPTS, "attempts"),
-    )
-    wrong = {
-        f"{document.host[:80]!r} is not a host name": not hosts.is_safe(document.host),
-        "no run id": not document.run,
-        "its attempt or exit status is invalid": document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4),
-        **{
-            f"it counts {count:g} {what}, which no cluster has": not 0 <= count <= most
-            for count, most, what in counts
-            if count is not None
-        },
-        "it is both finished and at a step, or neither": (document.exit is None) is not bool(document.step),
-        "it lists a device twice": len(known) != len(set(known)),
-        "it has figures of an unlisted device, or a device twice": len(figures) != len(set(figures))
-        or not {device for device, _, _ in figures} <= set(known),
-        "a rate is too small": any(not figure.rate >= LEAST_RATE for figure in document.figures),
+    known = {device.id for device in document.devices}
+    figures = {(figure.device, figure.name, figure.case) for figure in document.figures}
+    nodes, gpus = document.expected or 0, document.gpus or 0
+    are_whole = len(figures) == len(document.figures) and {device for device, _, _ in figures} <= known
+    holds = {
+        f"{document.host[:80]!r} is not a host name": hosts.is_safe(document.host),
+        "no run id": bool(document.run),
+        "its attempt or exit status is invalid": document.attempt >= 0 and document.exit in (None, 0, 1, 3, 4),
+        f"it counts {nodes:g} nodes, which no cluster has": 0 <= nodes <= MOST_EXPECTED,
+        f"it counts {gpus:g} GPUs, which no cluster has": 0 <= gpus <= MOST_GPUS,
+        f"it counts {document.attempt:g} attempts, which no cluster has": document.attempt <= MOST_ATTEMPTS,
+        "it is both finished and at a step, or neither": (document.exit is None) is bool(document.step),
+        "it lists a device twice": len(known) == len(document.devices),
+        "it has figures of an unlisted device, or a device twice": are_whole,
+        "a rate is too small": all(figure.rate >= LEAST_RATE for figure in document.figures),
     }
-    for why, is_so in wrong.items():
-        if is_so:
+    for why, is_so in holds.items():
+        if not is_so:
             raise Refused(why)
 
 
@@ -235,7 +229,7 @@ def _files(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
                 below = sorted(inside, key=lambda file: file.name)
         for file in below:
-            # What begins with a dot is a file that is being written, or was when its writer died.
+            # A name that begins with a dot is a file that is being written, or was when its writer died.
             if file.name.startswith(".") or not file.name.endswith(".json"):
                 continue
             count += 1

@@ -21,7 +21,7 @@ TITLES = {
     "stress": "correct results under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
-# What takes longer, or measures what siblings seldom differ in.
+# Parts that take longer, or measure what siblings seldom differ in.
 MORE_PARTS = tuple(part for part in TITLES if part not in PARTS)
 # Doctor and devices answer in seconds; a prolog has little more.
 PROLOG_PARTS = ("devices", "doctor")

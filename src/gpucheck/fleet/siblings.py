@@ -29,7 +29,7 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 _NORMAL = 1.4826
 # A MAD's variance is 2.70 times that of the standard deviation of as many values (efficiency 37 %).
 _EFFICIENCY = 0.37
-# Of how many even fleets one may have a device that is called slow.
+# Even fleets of which one may have a device that is called slow.
 EVEN_FLEETS = 1000
 # The same for a device that is worth another look.
 EVEN_FLEETS_MAYBE = 20
@@ -37,7 +37,7 @@ EVEN_FLEETS_MAYBE = 20
 LEAST_DEVICES = 4
 # Fewer nodes with a model say nothing about one of them.
 LEAST_NODES = 5
-# What is nearer than this to its siblings is no reason to drain a node, however certain it is.
+# A device nearer than this to its siblings is no reason to drain a node, however certain it is.
 LEAST_DISTANCE = 0.03
 
 Standing = Literal["even", "maybe", "slow"]
@@ -112,7 +112,7 @@ def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# Of how many sound fleets one may have a node that is called slow: by all figures together, and by single ones.
+# The share of sound fleets that may have a node that is called slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
 # The same for a node that is worth another look: with its devices, one sound fleet in 10 is the most in all.
 NODE_LEVEL_MAYBE = 0.03
@@ -172,7 +172,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
-    # Of few nodes the deviation within is known badly: half of 2 000 sound fleets of 6 that split did so by that.
+    # The deviation within few nodes is known badly: half of 2 000 sound fleets of 6 that split did so by that.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
@@ -183,9 +183,9 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 # A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
 # something is wrong, whatever its siblings do.
 FLOOR = 0.5
-# What is measured faster than this share of the peak was not measured: clocks and data sheets are a few percent off.
+# A rate above this share of the peak was not measured: clocks and data sheets are a few percent off.
 CEILING = 1.15
-# These remarks on a row say that the figure is low for a cause outside the device.
+# Remarks on a row that say that the figure is low for a cause outside the device.
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
 # The screen and the JSON hold so many kinds of differences; an attack must not make more.
 MOST_KINDS = 20
@@ -193,7 +193,7 @@ MOST_KINDS = 20
 WHOLE = "all devices"
 # A node is slow, and not one of its devices, where so many of them and most of them are.
 LEAST_SLOW = 3
-# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
+# A node of three or four of a model is far below the others if it has no more than this of the lowest of them, and
 # these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
 FAR_BELOW, AGREE = 0.7, 0.85
 

@@ -13,7 +13,7 @@ from gpucheck.report.facts import Host
 
 @dataclass(frozen=True, slots=True)
 class DeviceUnderTest:
-    """Where the checks run: the device under test and the machine around it."""
+    """The device under test and the machine around it."""
 
     accel: Accel
     host: Host = field(default_factory=Host)

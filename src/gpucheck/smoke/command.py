@@ -37,7 +37,7 @@ def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[Device
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
-# What a check may take on a busy machine: it begins so long before the command has to be over.
+# A check's time on a busy machine: it begins so long before the command has to be over.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
@@ -63,7 +63,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
         now = time.monotonic()
         until = now + (deadline - now) / (len(chosen) - place)
         if _check(device_id, checks, facts, emit, until) is not None:
-            # What a lost device leaves in this process may fail the checks of the next one.
+            # A lost device may leave what fails the checks of the next one in this process.
             for other in chosen[place + 1 :]:
                 title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
                 emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))

@@ -30,7 +30,7 @@ from gpucheck.work import reference
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
 T = TypeVar("T")
-# Of each item of a batch: its number, the worker that made it, and the worker's process.
+# The items of a batch: the number of each, the worker that made it, and the worker's process.
 Batch = dict[str, list[int]]
 
 
@@ -90,7 +90,7 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Where torch pins memory it aborts the process when it lets go of it on a device that is lost: so does its thread that
+# Torch aborts the process when it lets go of pinned memory on a device that is lost: so does its thread that
 # pins for a DataLoader.
 
 # The start loads torch and opens the device; then one wait for a batch that never comes.
@@ -136,7 +136,7 @@ def main() -> int:
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# What is in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
+# Bytes in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
 SHM_NEEDED = 8 * MIB
 # Docker's default, too little for real batches: torch's workers then die of a bus error.
 SHM_SMALL = 64 * MIB
@@ -174,12 +174,12 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
-    seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
-    items = [index for batch in seen for index in batch["index"]]
+    batches = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
+    items = [index for batch in batches for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
-    workers = sorted({worker for batch in seen for worker in batch["worker"]})
+    workers = sorted({worker for batch in batches for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
+    expect(os.getpid() not in {pid for batch in batches for pid in batch["pid"]}, "the items were made in this process")
     evidence = {
         "workers": WORKERS,
         "start_method": torch.multiprocessing.get_start_method(),
@@ -230,7 +230,7 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# What every training job relies on: a device that does not take one of these fails. The others are tried and told.
+# Every training job relies on these: a device that does not take one of them fails. The others are tried and told.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),
@@ -300,7 +300,7 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
 
 
 def one_pebibyte(dut: DeviceUnderTest) -> Passed:
-    """One allocation of 1 PiB raises out-of-memory, and the device works on, with no more memory in use than before."""
+    """An allocation of 1 PiB raises out-of-memory, and the device works on, with no more memory in use than before."""
     accel = dut.accel
     before = _allocated(accel)
     try:
@@ -319,8 +319,8 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
 
 
 def _allocated(accel: Accel) -> int:
-    """What torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
-    # What an earlier check left in a cycle must not go between two readings.
+    """Return what torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
+    # An earlier check's cycles must not go between two readings.
     gc.collect()
     accel.synchronize()
     return accel.memory().memory_allocated_bytes or 0

@@ -125,8 +125,8 @@ def matmul(dut: DeviceUnderTest) -> Passed:
         text = f"float32 products in IEEE precision were requested, torch computes {real}"
         raise Wrong(text, _override_hint(), precision_observed=real)
     hint = "gpucheck smoke --only numerics; if it fails again, suspect the GPU: gpucheck devices"
-    seen = _in_every_dtype(dut, matrix_products, hint)
-    return Passed(seen.message, seen.evidence | {"precision_observed": real})
+    passed = _in_every_dtype(dut, matrix_products, hint)
+    return Passed(passed.message, passed.evidence | {"precision_observed": real})
 
 
 def convolution(dut: DeviceUnderTest) -> Passed:

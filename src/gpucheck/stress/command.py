@@ -153,7 +153,7 @@ class _Run:
                 continue
             last = _same_device(first, after)
             was, now = _counted(first), {} if last is None else _counted(last)
-            # One that fell was started anew with the driver.
+            # A counter that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
@@ -224,7 +224,7 @@ class _Run:
     def _silent(self, runner: _Runner) -> None:
         now, silent_s = time.monotonic(), self.world.silent_s
         quiet_s = now - runner.heard_s
-        # One that goes on talking, and never ends, has not kept to the time either.
+        # A child that goes on talking, and never ends, has not kept to the time either.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
         if quiet_s >= runner.limit_s or late:
             self._failed(

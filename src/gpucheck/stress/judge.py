@@ -18,9 +18,9 @@ from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 
-# What gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
+# A GPU that gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
 SLOW = 0.10
-# So much of the points must show it: one dip is no slow device.
+# The share of the points that must show it: one dip is no slow device.
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
@@ -30,7 +30,7 @@ FEWEST_SLOW = 3
 MOST_UNEVEN = 0.2
 # With fewer GPUs of a model it is not known which speed is that of most.
 FEWEST_SIBLINGS = 3
-# Where devices share links, slower than a sibling is no fault yet.
+# Devices that share links may be slower than a sibling without a fault.
 _SHARED = frozenset({"copies"})
 # Held by the hardware, and no setting: heat, or power that does not come.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
@@ -239,7 +239,7 @@ def slow(result: StressResult) -> list[Finding]:
     findings = []
     for device in gpus:
         falls = [fall for kind in result.kinds if (fall := _fall(device, kind)) is not None]
-        # One cause shows in every kind of work: the deepest fall says it.
+        # A single cause shows in every kind of work: the deepest fall says it.
         findings += [max(falls, key=lambda fall: fall[0])[1]] if falls else _limited(device)
     for group in siblings(gpus):
         findings += _unlike(group, result.kinds)

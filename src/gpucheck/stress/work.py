@@ -57,9 +57,9 @@ _WINDOW, _WINDOW_CPU = GIB, 16 * MIB
 # A step is long beside a wait for the device (some 20 µs), and short beside a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256
-# What torch asks for beside the arena: results' checksums, the parts of memory that are compared.
+# Chunks that torch asks for beside the arena: results' checksums, the parts of memory that are compared.
 _BESIDE_CHUNKS = 6
-# Where an allocation fails, less is tried, down to this share of what was asked for.
+# An allocation that fails is tried with less, down to this share of what was asked for.
 _LESS, _LEAST = 0.9, 0.2
 # Places of a wrong result that are computed in float64.
 _MOST_PLACES = 64
@@ -100,7 +100,7 @@ def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: the kind of work, how much of it (`unit` by the second) in what time, and what was wrong with it."""
+    """A step: the kind of work, how much of it (`unit` by the second) in what time, and what was wrong with it."""
 
     kind: str
     amount: float
@@ -132,7 +132,7 @@ class Work:
         # The next pattern, window and result, how many products a step has, and which way copies go next.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
-        # What stands in the windows of memory since the turn began, and the windows tested in the run: by the place
+        # The patterns in the windows of memory since the turn began, and the windows tested in the run: by the place
         # the pattern's name and number, and how many words.
         self._written: dict[int, tuple[str, int]] = {}
         self._tested: dict[int, int] = {}
@@ -233,7 +233,7 @@ class Work:
         self._began_s = time.perf_counter()
 
     def step(self, kind: str) -> Step:
-        """One step of this kind: done, hashed and compared."""
+        """Take a step of this kind: it is done, hashed and compared."""
         self._steps += 1
         works = {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}
         return works[kind]()
@@ -262,10 +262,8 @@ class Work:
         return time.perf_counter() - began
 
     def _multiply(self) -> Step:
-        slots = self._take_slots()
-        seconds = self._timed(*(self._calls[slot] for slot in slots))
-        self._settle(seconds, len(slots))
-        return Step("products", *self._flop(len(slots)), seconds, self._compared(slots, "products"))
+        slots, flop, seconds = self._fill_slots()
+        return Step("products", flop, self._kind.unit, seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
         """A window read and written: what the round before left in it, so that the whole memory lies between the two.
@@ -309,32 +307,32 @@ class Work:
 
     def _mixed(self) -> Step:
         """Copies on a second stream, products and a pattern on the first one; all of it is compared at the end."""
-        slots, at, number = self._take_slots(), self._mixed_at, self._turn % 64
+        at, number = self._mixed_at, self._turn % 64
         window = self.arena[at : at + len(self._index)]
         self._turn += 1
-        calls = [self._calls[slot] for slot in slots]
-        seconds = self._timed(self._exchange, *calls, lambda: self._write(window, at, "ones", number))
-        self._settle(seconds, len(slots))
+        written = [lambda: self._write(window, at, "ones", number)]
+        slots, flop, seconds = self._fill_slots([self._exchange], written)
         wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
-        return Step("mixed", *self._flop(len(slots)), seconds, wrong)
+        return Step("mixed", flop, self._kind.unit, seconds, wrong)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
-    def _take_slots(self) -> list[int]:
-        """The next results to fill, made unlike any result: one that is not computed must not pass."""
+    def _fill_slots(
+        self, before: Sequence[Callable[[], object]] = (), after: Sequence[Callable[[], object]] = ()
+    ) -> tuple[list[int], float, float]:
+        """Compute the next results between other work; return which, their operations, and the seconds of it all.
+
+        They were made unlike any result before: one that is not computed must not pass.
+        """
         count = len(self._slots)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
         self._next = (slots[-1] + 1) % count
         for slot in slots:
             _words(self._slots[slot].out).fill_(POISON)
-        return slots
-
-    def _settle(self, seconds: float, done: int) -> None:
-        self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * done / max(seconds, 1e-6))))
-
-    def _flop(self, count: int) -> tuple[float, str]:
-        return 2.0 * self.side**3 * count, self._kind.unit
+        seconds = self._timed(*before, *(self._calls[slot] for slot in slots), *after)
+        self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * len(slots) / max(seconds, 1e-6))))
+        return slots, 2.0 * self.side**3 * len(slots), seconds
 
     def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
         """The words of every result that differ from the first one's; of the last result the checksum too.
@@ -395,7 +393,7 @@ class Work:
         differing = torch.zeros_like(total)
         for _, part, made in self._parts(window, at, name, number):
             differing += (part != made).sum()
-            # Of addresses, how far they are from the window's first: windows take turns.
+            # Addresses count from the window's first here: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, summed = torch.stack([differing, total]).tolist()
         count = reference.count_of(differ, len(window))
@@ -426,7 +424,7 @@ class Work:
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
-            # Where the buffer on the host was wrong already, it had come to it so.
+            # A buffer on the host that was wrong already had come to it so.
             if torch.equal(origin, self._sent):
                 wrong.append(self._miscopied(self._back.cpu(), "to the device", kind))
             else:
@@ -480,7 +478,7 @@ def _hex(word: torch.Tensor) -> str:
 
 
 def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
-    """So many words, or as many as can be had. Raises CannotLook where it is far less."""
+    """Allocate so many words, or as many as can be had. Raises CannotLook where it is far less."""
     wanted = words
     while True:
         try:
