@@ -128,7 +128,6 @@ class CpuGauge:
     accel: Accel
     baseline: int
     method: Method
-    budget: int = 0
     compute: int = 0
     optimizer: int = 0
 
@@ -179,12 +178,12 @@ def warm_up() -> None:
     (large @ large).relu_().add_(1.0)
 
 
-def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
+def open_cpu_gauge(accel: Accel) -> CpuGauge:
     """Warm this process up and take the baseline. Call it before the user's code runs."""
     first_in_line()
     warm_up()
-    figures = accel.memory()
-    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "process peak", budget)
+    resident = accel.memory().resident_bytes or 0
+    return CpuGauge(accel, resident, "VmHWM" if reset_resident_peak() else "process peak")
 
 
 def held_bytes() -> int:
@@ -325,7 +324,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
 def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
     """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
     if accel.is_cpu:
-        return open_cpu_gauge(accel, setup.budget_bytes), {}
+        return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
     info = _settled(accel, least)
     if info is None:

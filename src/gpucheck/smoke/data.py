@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -29,7 +29,6 @@ from gpucheck.work import reference
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
-T = TypeVar("T")
 # The items of a batch: the number of each, the worker that made it, and the worker's process.
 Batch = dict[str, list[int]]
 
@@ -180,26 +179,22 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     workers = sorted({worker for batch in batches for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
     expect(os.getpid() not in {pid for batch in batches for pid in batch["pid"]}, "the items were made in this process")
-    evidence = {
-        "workers": WORKERS,
-        "start_method": torch.multiprocessing.get_start_method(),
-        "pin_memory": pin,
-        "shared_memory_bytes": shm[0] if shm else None,
-    }
+    method = torch.multiprocessing.get_start_method()
+    evidence = {"workers": WORKERS, "start_method": method, "pin_memory": pin, "shared_memory_bytes": shm and shm[0]}
     memory = "pinned" if pin else f"not pinned ({dut.accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
         return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
-def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:
+def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     """The work's result or error; `accel` is torch's current device.
 
     No handler of a signal runs in a thread of its own. What one raises is dropped in the middle of a fork, and where it
     cuts through a queue's `put` the queue stays locked: torch's own, which it hangs up in the main thread alone and
     which raises once a worker has died, left that thread waiting for the lock forever.
     """
-    done: Future[T] = Future()
+    done: Future[list[Batch]] = Future()
 
     def run() -> None:
         try:

@@ -112,8 +112,8 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 def _override_hint() -> str | None:
-    set_here = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
-    return f"unset {' and '.join(set_here)}: it overrides torch's settings" if set_here else None
+    overrides = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+    return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
 
 
 def matmul(dut: DeviceUnderTest) -> Passed:
