@@ -54,7 +54,7 @@ LAYERS = {
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
     ".": (13, 1142),
-    "batch_size": (10, 1915),
+    "batch_size": (10, 1866),
     "bench": (31, 4474),
     "cards": (5, 863),
     "cli": (14, 1566),
@@ -62,15 +62,15 @@ SIZES = {
     "devices": (3, 254),
     "doctor": (12, 1579),
     "explain": (13, 1022),
-    "fleet": (8, 1132),
+    "fleet": (8, 1115),
     "machine": (24, 3852),
     "measure": (4, 567),
     "memory": (4, 216),
     "program": (33, 7371),
     "render": (21, 2508),
     "report": (16, 1577),
-    "smoke": (6, 601),
-    "stress": (6, 1002),
+    "smoke": (6, 588),
+    "stress": (6, 974),
     "work": (7, 1041),
 }
 

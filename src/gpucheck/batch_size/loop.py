@@ -141,9 +141,8 @@ class Loop:
         cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
         device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
         poisons = cause is not None and cause.poisons
-        self.emit(
-            Failed(Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons), finding)
-        )
+        fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
+        self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
         """The target's error, with the size at which it was raised.

@@ -243,9 +243,7 @@ def _trusted(folder: Path) -> frozenset[int] | None:
 
     A node that writes as somebody else, on behalf of a node or not, is not believed.
     """
-    if not hasattr(os, "getuid"):
-        return None
-    return frozenset((0, os.getuid(), folder.stat().st_uid))
+    return frozenset((0, os.getuid(), folder.stat().st_uid)) if hasattr(os, "getuid") else None
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
@@ -265,7 +263,8 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
         if trusted is not None and owner not in trusted:
             raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
-        if not is_named and not _is_object(head):
+        start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")  # in whatever encoding JSON may have
+        if not is_named and not start.lstrip().startswith("{"):
             return _of_log(file)
     document = parse(head)
     named = path.name == file_name(document.host, document.run)
@@ -273,12 +272,6 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     if is_named and not (named and in_shard):
         raise Refused(f"forged? it names the node {document.host}, but its file name does not")
     return [document], ""
-
-
-def _is_object(head: bytes) -> bool:
-    """Return whether a file begins as a document does, in whatever encoding JSON may have."""
-    start = head[:64]
-    return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
@@ -292,9 +285,14 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
         # PowerShell's redirection writes UTF-16.
         for match in _MARKED.finditer(line.replace(b"\0", b"")):
             try:
-                document = parse(_unpacked(match))
+                # A bomb ends at the size of a document.
+                content = base64.b64decode(match[1], validate=True)
+                document = parse(zlib.decompressobj().decompress(content, MOST_BYTES + 1))
             except Refused as error:
                 reason = str(error)
+                continue
+            except (binascii.Error, zlib.error):
+                reason = "a marked line is cut or changed"
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
             if key not in latest or document.written_monotonic_s >= latest[key].written_monotonic_s:
@@ -302,15 +300,6 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
     if not latest:
         raise Refused(reason or "it contains no node's document")
     return list(latest.values()), reason
-
-
-def _unpacked(match: re.Match[bytes]) -> bytes:
-    """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
-    try:
-        unpacker = zlib.decompressobj()
-        return unpacker.decompress(base64.b64decode(match.group(1), validate=True), MOST_BYTES + 1)
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise Refused("a marked line is cut or changed") from error
 
 
 def main() -> int:

@@ -185,8 +185,6 @@ class Work:
         self._calls = [self._kind.bind(a, b, result) for result in results]
         pin = self.accel.can_pin
         self._hosts = [pinned(copy, torch.int64) if pin else torch.empty(copy, dtype=torch.int64) for _ in range(2)]
-        for host in self._hosts:
-            host.fill_(POISON)
         self._sent = self._source().cpu()
         self.checksums["copies"] = self._sum(self._source())
 
@@ -359,8 +357,8 @@ class Work:
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
-            seen = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
-            return self._wrong(kind, "products", "first", elements=0, text=f"{seen}; {_GONE}")
+            text = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
+            return self._wrong(kind, "products", "first", elements=0, text=f"{text}; {_GONE}")
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()
         worst = reference.check_elements(self._one.a, self._one.b, self._first, index, self._seen_as, got=values)
@@ -425,10 +423,9 @@ class Work:
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
             # A buffer on the host that was wrong already had come to it so.
-            if torch.equal(origin, self._sent):
-                wrong.append(self._miscopied(self._back.cpu(), "to the device", kind))
-            else:
-                wrong.append(self._miscopied(origin, "to the host", kind))
+            is_right = torch.equal(origin, self._sent)
+            now, way = (self._back.cpu(), "to the device") if is_right else (origin, "to the host")
+            wrong.append(self._miscopied(now, way, kind))
         self._back.fill_(POISON)
         origin[:: max(1, len(origin) // 64)] = POISON
         self.accel.synchronize()
