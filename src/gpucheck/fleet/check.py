@@ -247,7 +247,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
             gpus=gpus_of(report.facts) if node.gpus is None else node.gpus,
             figures=tuple(latest.values())[:MOST_FIGURES],
         )
-    return replace(node, parts=(*node.parts, done), problems=_worst_first(problems))
+    return replace(node, parts=(*node.parts, done), problems=_worst_first(problems)[: documents.MOST_PROBLEMS])
 
 
 def gpus_of(facts: Facts) -> int | None:
@@ -264,7 +264,7 @@ _ASKING = WORST_FIRST[:4]
 
 
 def _worst_first(problems: Sequence[NodeProblem]) -> tuple[NodeProblem, ...]:
-    return tuple(sorted(problems, key=lambda problem: _ASKING.index(problem.verdict)))[: documents.MOST_PROBLEMS]
+    return tuple(sorted(problems, key=lambda problem: _ASKING.index(problem.verdict)))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
