@@ -45,7 +45,7 @@ from batch_cases import CAP
 from gpucheck import api, units
 from gpucheck.batch_size.loop import STEPS
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify, guard_bytes
+from gpucheck.batch_size.outcome import BOUNDING, End, Setup, classify
 from gpucheck.batch_size.runner import TUNED_MALLOC
 from gpucheck.messages import Raised
 from gpucheck.report.events import Event, Trial
@@ -199,7 +199,7 @@ def opened(workload: str, budget_bytes: int) -> Trials:
     from gpucheck.machine.accel import open_device
 
     accel = open_device("cpu")
-    gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else 0)
+    gauge = open_cpu_gauge(accel)
     usual = FindBatchSizeOptions(target=workload)
     setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, "cpu")
     return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)

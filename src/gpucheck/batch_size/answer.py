@@ -22,7 +22,6 @@ from gpucheck.batch_size.outcome import (
     Setup,
     TrialResult,
     in_words,
-    kind_of_size,
     parse_limit,
 )
 from gpucheck.batch_size.search import Search, search_for
@@ -64,39 +63,59 @@ class Plan:
         return (self.axis.low if self.axis else None, self.cap)
 
 
+# Options that exclude each other, why, and what to do.
+_NO_TRIALS = "an estimate runs no trials"
+EXCLUDING = (
+    ("--estimate", "--multiple-of", _NO_TRIALS, ""),
+    ("--estimate", "--effective-batch", _NO_TRIALS, ""),
+    ("--estimate", "--headroom", _NO_TRIALS, ""),
+    ("--estimate", "--avoid-oom", _NO_TRIALS, ""),
+    ("--effective-batch", "--axis", "the batch size is fixed along an axis", ""),
+    ("--max-batch-size", "the range of --axis", "each is the largest size", ""),
+    ("--exact", "--tolerance", "", "--exact means a tolerance of 0"),
+    ("--exact", "--avoid-oom", "an exact answer needs the next size to fail", ""),
+)
+
+
 def plan(options: FindBatchSizeOptions) -> Plan:
     """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
         raise UsageError(
             f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
         )
-    cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
-    of_trials = {
+    axis = parse_axis(options.axis) if options.axis is not None else None
+    high = axis.high if axis is not None else None
+    given = {
+        "--estimate": options.estimate,
         "--multiple-of": options.multiple_of != 1,
         "--effective-batch": options.effective_batch is not None,
         "--headroom": options.headroom != HEADROOM,
         "--avoid-oom": options.avoid_oom,
+        "--axis": axis is not None,
+        "--max-batch-size": options.max_batch_size is not None,
+        "the range of --axis": high is not None,
+        "--exact": options.exact,
+        "--tolerance": options.tolerance is not None,
     }
-    for name in (name for name, given in of_trials.items() if given and options.estimate):
-        raise UsageError(f"--estimate and {name} exclude each other", "an estimate runs no trials")
-    if options.axis is not None and options.effective_batch is not None:
-        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
-    axis = parse_axis(options.axis) if options.axis is not None else None
-    if axis is not None and axis.high is not None:
-        if options.max_batch_size is not None:
-            raise UsageError("--max-batch-size and the range of --axis exclude each other", "each is the largest size")
-        cap = axis.high
-    is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
+    for option, other, why, fix in EXCLUDING:
+        if given[option] and given[other]:
+            raise UsageError(f"{option} and {other} exclude each other", why, fix)
     recipe = _recipe(options, axis)
     target = parse_target(options.target).text if options.target is not None else "transformer"
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
-    _check_sizes(options, cap, axis)
+    cap = next((size for size in (high, options.max_batch_size) if size is not None), DEFAULT_CAP)
+    low, top = (axis.low, f"{cap}, the greatest length of {axis.name}") if axis else (1, f"--max-batch-size {cap}")
+    if cap // options.multiple_of * options.multiple_of < low:
+        raise UsageError(f"--multiple-of {options.multiple_of} has no multiple from {low} to {top}")
+    if options.start is not None and not low <= options.start <= cap:
+        raise UsageError(f"--start must be from {low} to {top}, not {options.start}")
+    is_cap_default = options.max_batch_size is None and high is None
     return Plan(options, target, limit, recipe, axis, cap, is_cap_default)
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     """Return how a step is run. Raises UsageError for what does not go together."""
-    amp, batch_size = options.amp, options.batch_size
+    amp = options.amp
     # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
     for given in parse_inputs(options.inputs):
         other = next((size for size in given.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
@@ -104,35 +123,18 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
             where = f"the axis is {axis.name}" if axis else "no axis is given"
             fix = "give its length" if axis else f"add --axis {other}, or give its length"
             raise UsageError(f"--input {given.name} names a dimension {other!r}", where, fix)
-    if axis is None and batch_size is not None:
+    if axis is None and options.batch_size is not None:
         raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
     if amp is not None and options.dtype not in (None, "float32"):
-        raise UsageError(
-            f"--amp {amp} and --dtype {options.dtype} exclude each other",
-            "autocast keeps the weights in float32 and chooses the dtype of each operation",
-            "give one of them",
-        )
+        why = "autocast keeps the weights in float32 and chooses the dtype of each operation"
+        raise UsageError(f"--amp {amp} and --dtype {options.dtype} exclude each other", why, "give one of them")
     if options.grad_checkpointing and options.mode != "train":
         raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
     name = axis.name if axis else None
-    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size or 1)
+    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, options.batch_size or 1)
 
 
-def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> None:
-    """Raises UsageError for what cannot be asked of a search of sizes up to `cap`, alone or together."""
-    low, top = (axis.low, f"{cap}, the greatest length of {axis.name}") if axis else (1, f"--max-batch-size {cap}")
-    multiple_of, start = options.multiple_of, options.start
-    if options.exact and options.tolerance is not None:
-        raise UsageError("--exact and --tolerance exclude each other", "", "--exact means a tolerance of 0")
-    if options.exact and options.avoid_oom:
-        raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer needs the next size to fail")
-    if cap // multiple_of * multiple_of < low:
-        raise UsageError(f"--multiple-of {multiple_of} has no multiple from {low} to {top}")
-    if start is not None and not low <= start <= cap:
-        raise UsageError(f"--start must be from {low} to {top}, not {start}")
-
-
-# -- What happened -----------------------------------------------------------------------------------------------------
+# --- The trials so far ------------------------------------------------------------------------------------------------
 
 # Ends of a trial that say nothing about the size, and so end the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
@@ -257,11 +259,8 @@ MULTIPLE = 8
 
 def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
     """The highest peak of each size that passed, up to `largest`."""
-    highest: dict[int, int] = {}
-    for result in results:
-        if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
-            highest[result.batch_size] = max(highest.get(result.batch_size, 0), result.peak_bytes)
-    return highest
+    passed = [(r.batch_size, r.peak_bytes) for r in results if r.outcome == "fits" and r.peak_bytes is not None]
+    return dict(sorted(row for row in passed if row[0] <= largest))
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
@@ -272,9 +271,8 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
     `peaks` are measured, by size; between them lies a straight line, and none falls with the size. None where even the
     smallest size measured is above `aim`.
     """
-    points: list[tuple[int, int]] = []
-    for size in sorted(size for size in peaks if size <= largest):
-        points.append((size, max(peaks[size], points[-1][1] if points else 0)))
+    sizes = sorted(size for size in peaks if size <= largest)
+    points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
     if not points or points[0][1] > aim:
         return None
     chosen = points[-1][0]
@@ -293,10 +291,9 @@ def meets(result: TrialResult, aim: float) -> bool:
 
 
 def recommendation(history: History, result: TrialResult) -> RecommendedSize:
-    """The size to use, as it was run."""
-    wanted, peak = history.plan.options.headroom, result.peak_bytes
-    headroom = None if peak is None else 1 - peak / history.budget.bytes
-    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s)
+    """The size to use, as it was run, with its peak."""
+    wanted, peak = history.plan.options.headroom, result.peak_bytes or 0
+    return RecommendedSize(result.batch_size, 1 - peak / history.budget.bytes, wanted, peak, result.samples_per_s)
 
 
 # --- How fast each size is --------------------------------------------------------------------------------------------
@@ -361,7 +358,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
         return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    # Where the allocator had to make room, the peak is the budget, whatever the size.
+    # A peak is the budget, whatever the size, where the allocator had to make room.
     measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
     smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
@@ -379,6 +376,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
 
 # --- The result -------------------------------------------------------------------------------------------------------
 
+# The limit of the answer in one word: `memory` for every way to run out of it.
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
     "size-limit": "kernel-limit",
@@ -393,21 +391,15 @@ CAP_TIMES = 16
 _AGAIN = "run the same command again"
 
 
-def limiting_factor(limited_by: str | None) -> str | None:
-    """Return what holds the answer where it is, in one word: `memory` for every way to run out of it."""
-    return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
-
-
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
     plan, setup, budget, search = history.plan, history.setup, history.budget, history.search
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
-    passed = [r.peak_bytes for r in history.results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     trials = [*history.results, *history.recommended_trials]
     unconfirmed = "it was not run" if search.confirmed else "no size was confirmed"
     recommended = history.recommended or RecommendedSize(None, None, plan.options.headroom, reason=unconfirmed)
-    # Where no size is recommended, the largest is what there is, but not one of which it is not known.
+    # The largest stands in for a recommended size only where it is known to be the largest.
     in_use = recommended.batch_size or (best.batch_size if best and history.is_closed else None)
     wanted = plan.options.effective_batch
     return FoundBatchSize(
@@ -419,7 +411,7 @@ def result_of(history: History) -> FoundBatchSize:
         first_failing_outcome=failing.outcome if failing else None,
         predicted_above=search.predicted_above,
         limited_by=history.limited_by,
-        peak_bytes=max((peak for peak in passed if peak is not None), default=None),
+        peak_bytes=peaks(history.results, best.batch_size).get(best.batch_size) if best else None,
         budget_bytes=budget.bytes,
         margin_bytes=budget.margin_bytes,
         budget_reason=budget.reason,
@@ -436,7 +428,7 @@ def result_of(history: History) -> FoundBatchSize:
         multiple_of=search.multiple_of,
         method=SearchMethod(history.peak_method, search.seek_failure, setup.inputs, setup.recipe),
         trials=tuple(result.entry for result in trials),
-        limiting_factor=limiting_factor(history.limited_by),
+        limiting_factor=_FACTORS.get(history.limited_by or "", history.limited_by),
         recommended=recommended,
         knee=knee(trials),
         memory_split=memory_split(history.results, history.parameter_bytes),
@@ -497,11 +489,7 @@ def _why(history: History, best: TrialResult) -> str:
         return f"larger sizes are predicted to exceed 85 % of the {limit}"
     if search.predicted_above is not None:
         return f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
-    return f"{in_words(failing.batch_size, axis)} does not ({_outcome(failing)})" if failing else ""
-
-
-def _outcome(result: TrialResult) -> str:
-    return result.outcome.replace("-", " ")
+    return f"{in_words(failing.batch_size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
 
 
 def _at_least(history: History, best: TrialResult) -> Finding:
@@ -514,7 +502,7 @@ def _at_least(history: History, best: TrialResult) -> Finding:
     if predicted is not None and predicted > best.batch_size:
         reasons.append(f"about {in_words(predicted, axis)} is predicted")
     elif predicted is None and failing is not None:
-        reasons.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
+        reasons.append(f"{in_words(failing.batch_size, axis)} fails ({failing.outcome.replace('-', ' ')})")
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
     title = f"at least {in_words(best.batch_size, axis)} fits"
@@ -540,7 +528,8 @@ def _nothing_fits(history: History) -> Finding:
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
         is_time = limited_by == "time"
-        title = f"no {kind_of_size(axis)} {'passed before time ran out' if is_time else 'was decided'}"
+        kind = "batch" if axis is None else f"length of {axis}"
+        title = f"no {kind} {'passed before time ran out' if is_time else 'was decided'}"
         why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"
@@ -562,24 +551,16 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
     if final is None:
         return
     size, evidence = in_words(final.batch_size, history.axis), {"batch_size": final.batch_size}
-    left = final.steps_left(history.budget.bytes)
+    growth, left = final.growth_bytes, final.steps_left(history.budget.bytes)
     if left is not None:
-        each = final.growth_bytes or 0
-        yield Finding(
-            "batch_size.growth",
-            "inconclusive",
-            f"memory grew in all {len(final.increments)} steps seen, by {capacity(each)} each",
-            f"a cache that fills, or a leak; about {left} more steps of {size} fit",
-            {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
-            fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
-        )
-    if final.unlike:
+        title = f"memory grew in all {len(final.increments)} steps seen, by {capacity(growth or 0)} each"
+        why = f"a cache that fills, or a leak; about {left} more steps of {size} fit"
+        growing = {"growth_bytes": growth, "steps_left": left, "steps": len(final.levels_bytes)}
+        fix = "look for tensors that are kept from step to step: losses in a list without .item() or .detach()"
+        yield Finding("batch_size.growth", "inconclusive", title, why, evidence | growing, fix)
+    if len(set(final.batch_elements)) > 1:  # though all are of one size
         least, most = final.batch_elements
-        yield Finding(
-            "batch_size.unlike_batches",
-            "warn",
-            "batches of one size differ",
-            f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
-            {**evidence, "least_elements": least, "most_elements": most},
-            fix="let make_batch return the largest batch of the training data",
-        )
+        why = f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory"
+        elements = {"least_elements": least, "most_elements": most}
+        fix = "let make_batch return the largest batch of the training data"
+        yield Finding("batch_size.unlike_batches", "warn", "batches of one size differ", why, evidence | elements, fix)

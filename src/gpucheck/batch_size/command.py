@@ -60,7 +60,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     if options.estimate:
         memory_bytes, kind = checked_memory(made.limit, options.device)
         emit(Started(inventory.read()))
-        # What cannot be built without memory is built on the host.
+        # A model that cannot be built without memory is built on the host.
         guard = host.memory().usable if sys.platform == "linux" else None
         budget_s = options.time_budget_s or DEVICE_TIME_BUDGET_S
         estimate(setup_of(made, kind, memory_bytes, guard), memory_bytes, made.sizes, began + budget_s, emit)
@@ -69,9 +69,12 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
     device_id = chosen.ids[0]
-    for text in (chosen.notice, using(options, made)):
-        if text:
-            emit(Notice(text))
+    if chosen.notice:
+        emit(Notice(chosen.notice))
+    if options.target is None:
+        emit(Notice("no TARGET given: using the built-in transformer"))
+    elif made.target != options.target:
+        emit(Notice(f"{options.target}: using {made.target}"))
     budget_s = options.time_budget_s or (CPU_TIME_BUDGET_S if device_id == "cpu" else DEVICE_TIME_BUDGET_S)
     setup, budget = prepare(made, device_id, facts, emit)
     try:
@@ -81,32 +84,22 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
         emit(Failed(faults.of(error, WHERE, device_id)))
 
 
-def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:
-    """Name the target where it is not the one that was typed."""
-    if options.target is None:
-        return "no TARGET given: using the built-in transformer"
-    return None if plan.target == options.target else f"{options.target}: using {plan.target}"
-
-
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
     """Return the settings of a device's children, and the budget; a device other than the CPU reports its own later."""
-    memory = host.memory()
-    limit = plan.limit
-    total = min(memory.total, memory.container_limit or memory.total)
-    budget = on_cpu(limit, memory.usable, total)
-    if limit is not None and device_id == "cpu" and "less than" in budget.reason:
+    memory, limit, is_cpu = host.memory(), plan.limit, device_id == "cpu"
+    budget = on_cpu(limit, memory.usable, min(memory.total, memory.container_limit or memory.total))
+    if limit is not None and is_cpu and "less than" in budget.reason:
         emit(Notice(f"--memory-limit {limit.text} exceeds available memory; using {capacity(budget.bytes)}"))
     device = next((d for d in facts.devices if d.id == device_id), None)
-    shared = device is not None and device_id != "cpu" and is_shared(device)
+    shared = device is not None and not is_cpu and is_shared(device)
     if shared:
         emit(Notice("another process uses this device: margin doubled", "warning"))
     # Beyond what is there no guard protects anything.
     guard = min(guard_bytes(budget.bytes), max(budget.bytes, memory.usable))
-    guarded = sys.platform == "linux"
-    if device_id == "cpu" and not guarded:
+    if is_cpu and sys.platform != "linux":
         emit(Notice("no system limit guards trials here; only the measured peak decides"))
     setup = replace(
-        setup_of(plan, device_id, budget.bytes, guard if guarded else None),
+        setup_of(plan, device_id, budget.bytes, guard if sys.platform == "linux" else None),
         device_name=device.name if device else None,
         limit=limit,
         free_before=device.memory_free_bytes if device else None,
@@ -135,9 +128,7 @@ def setup_of(plan: Plan, device: str, budget_bytes: int, guard_bytes: int | None
 
 def is_shared(device: Device) -> bool:
     """Return whether another process is on the device, by its process list, else by the memory in use."""
-    if device.processes is not None:
-        return bool(device.processes)
-    return held_bytes(device) is not None
+    return bool(device.processes) if device.processes is not None else held_bytes(device) is not None
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
@@ -160,11 +151,8 @@ OUTSIDE = {
 def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
     """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
     if limit is None or limit.kind != "size":
-        raise UsageError(
-            "--estimate needs --memory-limit as a size",
-            "there is no device to read it from",
-            "write it like --memory-limit 80GiB",
-        )
+        why, fix = "there is no device to read it from", "write it like --memory-limit 80GiB"
+        raise UsageError("--estimate needs --memory-limit as a size", why, fix)
     kind = "cuda" if device == "auto" else device.split(":")[0]
     if kind not in OUTSIDE:
         raise UsageError(f"--estimate does not know {device}", "", f"give --device {' or '.join(OUTSIDE)}")
@@ -181,22 +169,17 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     margin = 0 if kind == "cpu" else margin_bytes(memory_bytes)
     room = memory_bytes - margin - context_bytes - workspace_bytes
     if room <= 0:
-        raise UsageError(
-            f"{capacity(memory_bytes)} cannot hold any workload",
-            f"context, workspaces and margin take {capacity(memory_bytes - room)}",
-        )
+        why = f"context, workspaces and margin take {capacity(memory_bytes - room)}"
+        raise UsageError(f"{capacity(memory_bytes)} cannot hold any workload", why)
     if setup.recipe.compile:
-        raise UsageError(
-            "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
-        )
+        why = "a compiled model's memory is known only after it runs"
+        raise UsageError("--estimate and --compile exclude each other", why)
     emit(Progress("predicting with fake tensors"))
     peaks = _largest_of_fake_tensors(setup, room, sizes, deadline)
+    held = ("peak_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")
     answer = EstimatedBatchSize(
         max_batch_size=peaks["largest"],
-        peak_bytes=peaks["peak_bytes"],
-        parameter_bytes=peaks["parameter_bytes"],
-        gradient_bytes=peaks["gradient_bytes"],
-        optimizer_bytes=peaks["optimizer_bytes"],
+        **{name: peaks[name] for name in held},
         memory_bytes=memory_bytes,
         budget_bytes=room,
         margin_bytes=margin,

@@ -22,7 +22,6 @@ from gpucheck.batch_size.outcome import (
     Refused,
     TrialResult,
     in_words,
-    kind_of_size,
 )
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.search import Attempt, Search
@@ -38,7 +37,7 @@ from gpucheck.units import capacity
 STEPS = 2
 # The first size to recommend is interpolated; if its peak is above the aim, a second one is below.
 TRIES = 2
-# What follows a search of seconds has time to load torch once more.
+# The run of the recommended size after a search of seconds has time to load torch once more.
 FOLLOW_LEAST_S = 10.0
 
 
@@ -96,7 +95,7 @@ class Loop:
     # Searching
 
     def _search(self) -> None:
-        while (attempt := self._next()) is not None and self.time.may_begin(attempt):
+        while (attempt := self.time.next()) is not None and self.time.may_begin(attempt):
             self._try(attempt)
             if self.history.stopped is not None:
                 self._stop(self.history.stopped)
@@ -112,11 +111,6 @@ class Loop:
             limited_by = failing.outcome  # more time would narrow what is narrow enough
         self.history.more_time_s = self.time.more()
         self.history.end(limited_by)
-
-    def _next(self) -> Attempt | None:
-        """The next trial that there is time for; None where the search is over, or the time."""
-        asked = self.search.next()
-        return None if asked is None else self.time.within(asked)
 
     def _try(self, attempt: Attempt) -> None:
         best, name = self.search.best, self.axis or "batch"
@@ -139,14 +133,16 @@ class Loop:
         """Report whose failure it is that a trial shows nothing about its size. Raises what is not the search's."""
         if result.outcome not in OPEN:
             raise self._error(result)
-        if result.outcome == "device-broken":
-            cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
-            device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
-            poisons = cause is not None and cause.poisons
-            fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
-            self._emitted = 1
-            self.emit(Failed(fault, answer.findings(self.history)[0]))
-        self._judge(1)
+        self._emitted = 1
+        finding = answer.findings(self.history)[0]
+        if result.outcome != "device-broken":
+            self.emit(Judged(finding))
+            return
+        cause, (error, _, text) = messages.cause_of(result.reason), result.reason.partition(": ")
+        device, step = self.runner.setup.device, f"a trial of {result.batch_size}"
+        poisons = cause is not None and cause.poisons
+        fault = Fault("device", WHERE, device, error, text, step, cause.id if cause else None, poisons)
+        self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
         """The target's error, with the size at which it was raised.
@@ -155,14 +151,14 @@ class Loop:
         """
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
-        best, before, below = self.search.best, "", ""
+        best, what, below = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
         if best is not None and result.outcome == "user-error":
-            before = f", after {in_words(best.batch_size, self.axis)} passed"
+            what += f", after {in_words(best.batch_size, self.axis)} passed"
             below = "stay below that with --max-batch-size, or "
         if self.axis is not None:  # a model has its least resolution and its longest sequence
             below = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or "
-        what = f"{self.runner.setup.target} fails with {in_words(result.batch_size, self.axis)}{before}"
-        return TargetError(what, result.reason, f"{below}run with --debug to see the traceback", trace=result.trace)
+        fix = f"{below}run with --debug to see the traceback"
+        return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
 
     # The size to recommend
 
@@ -171,11 +167,11 @@ class Loop:
         best, history = self.search.best, self.history
         if best is None or not self.search.confirmed:
             return
-        now = time.monotonic()
-        deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
         if self.plan.options.quick:
             history.recommended = self._none("skipped by --quick")
         elif history.is_closed or history.limited_by == "default-cap":
+            now = time.monotonic()
+            deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
             history.recommended = self._recommend(best.batch_size, deadline)
         else:
             history.recommended = self._none("the search ended before it knew the largest size")
@@ -191,7 +187,7 @@ class Loop:
         for _ in range(TRIES):
             size = answer.choose(peaks, aim, largest, self.search.multiple_of)
             if size is None:
-                least = "smallest batch" if self.axis is None else f"least {kind_of_size(self.axis)}"
+                least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
                 return self._none(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
             if result is None:
@@ -207,9 +203,8 @@ class Loop:
         return self._none("memory grows unevenly: two sizes took more than their neighbours suggest")
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
-        """One trial of the size to recommend; None where there is no time, or no child could be set up."""
-        needed_s = self.time.needed_s(size, Need(1, STEPS_CONFIRMED, 1))
-        if time.monotonic() + needed_s > deadline:
+        """Run the size to recommend; None where there is no time, or no child could be set up."""
+        if time.monotonic() + self.time.needed_s(size, Need(1, STEPS_CONFIRMED, 1)) > deadline:
             return None
         self.emit(Progress(f"{self.axis or 'batch'} {size}, recommended", done=len(self.history.results)))
         limit_s = self.time.patience_s(size)
@@ -229,19 +224,14 @@ class Loop:
     def _answer(self) -> None:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
-    def _judge(self, most: int | None = None) -> None:
-        """Emit the findings that were not emitted yet: all of them, or the first `most`."""
-        findings = answer.findings(self.history)[:most]
-        for finding in findings[self._emitted :]:
-            self.emit(Judged(finding))
-        self._emitted = len(findings)
-
     def _conclude(self) -> None:
+        """Report the answer, and the findings that were not reported yet."""
         final = self.history.final
         if final is not None and final.loss is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {self.history.optimizer}"))
         self._answer()
-        self._judge()
+        for finding in answer.findings(self.history)[self._emitted :]:
+            self.emit(Judged(finding))
 
 
 def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
@@ -292,20 +282,14 @@ class Schedule:
         self.seconds = deadline - self.began
         # Whether the last size was not the one that the search asked for, for want of time.
         self.is_short = False
+        is_cpu = runner.setup.is_cpu
+        # Steps of a trial that is no confirmation. A device's confirmation takes eight, or ends early, or goes on.
+        self.steps = STEPS if is_cpu else STEPS_CONFIRMED
+        self.again = Need(1, STEPS_CONFIRMED if is_cpu else MOST_STEPS, 1)
 
     @property
     def left(self) -> float:
         return self.deadline - time.monotonic()
-
-    @property
-    def steps(self) -> int:
-        """Steps of a trial that is no confirmation."""
-        return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
-
-    @property
-    def again(self) -> Need:
-        """A confirmation; on a device it takes eight steps, though it may end early or go on."""
-        return Need(1, STEPS_CONFIRMED if self.runner.setup.is_cpu else MOST_STEPS, 1)
 
     def needed_s(self, size: int, need: Need) -> float:
         """Forecast how long trials of a size take; 0 before the first that was timed."""
@@ -342,9 +326,13 @@ class Schedule:
 
     def patience_s(self, size: int) -> float:
         """Return how long a trial may take before it is thought to hang; the first as long as is left."""
-        forecast = self._step_s(size)
-        expected = TRIAL_TIMEOUT_FACTOR * self.needed_s(size, Need(1, self.again.steps)) if forecast else self.left
-        return max(TRIAL_TIMEOUT_LEAST_S, expected)
+        expected_s = self.needed_s(size, Need(1, self.again.steps))
+        return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * expected_s if self._step_s(size) else self.left)
+
+    def next(self) -> Attempt | None:
+        """The next trial that there is time for; None where the search is over, or the time."""
+        asked = self.search.next()
+        return None if asked is None else self.within(asked)
 
     def within(self, attempt: Attempt) -> Attempt | None:
         """Return what there is time for of what the search asks for; None for nothing."""

@@ -42,10 +42,7 @@ class FindBatchSizeOptions:
         group=MODEL,
     )
     dtype: str | None = option(
-        "Data type of the model: float32, float16, bfloat16 or float64.",
-        metavar="DTYPE",
-        choices=FLOATING,
-        group=MODEL,
+        "Data type of the model: float32, float16, bfloat16 or float64.", metavar="DTYPE", choices=FLOATING, group=MODEL
     )
     amp: str | None = option(
         "Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE", choices=AMP, group=MODEL
@@ -85,13 +82,7 @@ class FindBatchSizeOptions:
     multiple_of: int = option(
         "Try only multiples of N.", 1, metavar="N", parse=units.parse_whole, shown="1", group=SEARCH
     )
-    start: int | None = option(
-        "First size to try.",
-        metavar="N",
-        parse=units.parse_whole,
-        shown="8",
-        group=SEARCH,
-    )
+    start: int | None = option("First size to try.", metavar="N", parse=units.parse_whole, shown="8", group=SEARCH)
     memory_limit: str | None = option(
         "Memory budget, like 24GiB, 80% or leave:2GiB.",
         metavar="LIMIT",

@@ -23,7 +23,7 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
 # --- What a trial may take --------------------------------------------------------------------------------------------
 
-# What a driver and other processes take without notice, and what fragments: the larger of the two.
+# A margin for what a driver and other processes take without notice, and for fragments: the larger of the two.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
@@ -69,8 +69,7 @@ def parse_limit(text: str) -> MemoryLimit:
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
-        reason = "the smaller of 2 GiB and half the available memory"
-        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason)
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, "the smaller of 2 GiB and half the available memory")
     return _limited(limit, free, 0, free, total, "available memory")
 
 
@@ -84,12 +83,12 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
     margin = margin_bytes(total) * (2 if shared else 1)
     room = free - margin
     if room <= 0:
-        raise CannotLook(
+        what, why = (
             f"only {capacity(free)} of the device's {capacity(total)} is free",
-            f"a margin of {capacity(margin)} is kept free",
-            "end other processes on it: gpucheck devices --processes",
-            finding="batch_size.budget",
+            f"a margin of {capacity(margin)}",
         )
+        fix = "end other processes on it: gpucheck devices --processes"
+        raise CannotLook(what, f"{why} is kept free", fix, finding="batch_size.budget")
     if limit is None:
         return Budget(room, margin, "free memory minus the margin")
     return _limited(limit, room, margin, free, total, "free minus the margin")
@@ -98,11 +97,8 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
 def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, what: str) -> Budget:
     asked = {"size": limit.value, "share": limit.value * total, "leave": free - limit.value}[limit.kind]
     if asked <= 0:
-        raise UsageError(
-            f"--memory-limit {limit.text} leaves nothing",
-            f"{capacity(free)} are free",
-            f"write it like {LIMIT_GRAMMAR}",
-        )
+        fix = f"write it like {LIMIT_GRAMMAR}"
+        raise UsageError(f"--memory-limit {limit.text} leaves nothing", f"{capacity(free)} are free", fix)
     if asked > room:
         return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}")
     return Budget(int(asked), 0, f"--memory-limit {limit.text}")
@@ -139,7 +135,7 @@ EQUAL_INCREMENTS = 4
 ALIKE = 0.05
 # A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
 LEAST_GROWTH_BYTES = MIB // 4
-# What fills the memory after more steps than this is no matter of the batch size.
+# Growth that fills the memory after more steps than this is no matter of the batch size.
 FAR_AWAY_STEPS = 10_000
 # No trial is thought to hang before so long.
 TRIAL_TIMEOUT_LEAST_S = 30.0
@@ -216,11 +212,6 @@ class TrialResult(TrialEntry):
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
-    def unlike(self) -> bool:
-        """Return whether its batches were not all as large, though of one size."""
-        return len(set(self.batch_elements)) > 1
-
-    @property
     def increments(self) -> tuple[int, ...]:
         """By how much what is held grew in each step after the third."""
         levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
@@ -253,11 +244,6 @@ def in_words(size: int, axis: str | None) -> str:
     return f"a batch of {size}" if axis is None else f"{axis} {size}"
 
 
-def kind_of_size(axis: str | None) -> str:
-    """Return what sizes are, as a sentence has it: batches, or lengths along the axis."""
-    return "batch" if axis is None else f"length of {axis}"
-
-
 class Refused(Exception):
     """The child could not be set up for want of memory; the text says why, in one line."""
 
@@ -278,7 +264,7 @@ class End:
     stderr_tail: str = ""
 
 
-# What a message means beside memory and a broken device: the size is too large for a kernel, it may be memory, …
+# Messages beside memory and a broken device: the size is too large for a kernel, it may be memory, …
 MESSAGES: dict[Outcome, tuple[str, ...]] = {
     "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
     "timeout": (messages.LAUNCH_TIMEOUT,),

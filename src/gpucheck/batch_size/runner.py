@@ -15,16 +15,7 @@ from typing import Any
 import psutil
 
 from gpucheck import messages
-from gpucheck.batch_size.outcome import (
-    IN_TRIAL,
-    KILLED,
-    MEMORY,
-    End,
-    Refused,
-    Setup,
-    TrialResult,
-    classify,
-)
+from gpucheck.batch_size.outcome import IN_TRIAL, KILLED, MEMORY, End, Refused, Setup, TrialResult, classify
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError
 from gpucheck.machine import host
@@ -84,7 +75,7 @@ class Runner:
         self._child: Talk | None = None
         # A process that loads torch for the next child.
         self._spare: Talk | None = None
-        self._watch: Watch | None = None
+        self._watch = Watch(0, None)
         self._free_expected: int | None = None
         # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
         self._outside = 0
@@ -125,7 +116,6 @@ class Runner:
         if answer is None or not answer["ok"]:
             self._drop()
             raise self._unprepared(answer, end)
-        assert self._watch is not None
         self.ready, self._fresh = answer, True
         if self._free_expected is None:
             self._free_expected = answer.get("free_at_open")
@@ -144,14 +134,12 @@ class Runner:
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
         argv = python_argv("gpucheck.batch_size.trial")
-        tuned = TUNED_MALLOC if self.setup.is_cpu else {}
-        environment = {**os.environ, **tuned, IN_TRIAL: "1"}
+        environment = {**os.environ, **(TUNED_MALLOC if self.setup.is_cpu else {}), IN_TRIAL: "1"}
         try:
             return Talk(lambda: LineChild(argv, env=environment))
         except Lost as lost:
-            raise CannotLook(
-                "cannot start a process for a trial", lost.ending.reason, finding="batch_size.start"
-            ) from lost
+            what = "cannot start a process for a trial"
+            raise CannotLook(what, lost.ending.reason, finding="batch_size.start") from lost
 
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
         """A new child's answer to the setup, and how it ended where it gave none."""
@@ -168,7 +156,7 @@ class Runner:
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if answer is not None:
-            # One that was started ahead has loaded already: the next may not have.
+            # A child that was started ahead has loaded already: the next may not have.
             self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
@@ -178,7 +166,6 @@ class Runner:
         A confirmation gets a child of its own. Raises as `start` does.
         """
         self.prepare(attempt)
-        assert self._watch is not None
         blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
         self._fresh = False
         if self.ready.get("settled") is False:
@@ -197,16 +184,15 @@ class Runner:
             "outside": self._outside,
         }
         answer, end = self._ask(request, until)
-        seconds = time.monotonic() - started
-        blank = replace(blank, seconds=seconds)
+        blank = replace(blank, seconds=time.monotonic() - started)
         if answer is not None and answer["ok"]:
-            # What a child answers of a trial goes by the names of a result's fields.
+            # A child's answer to a trial goes by the names of a result's fields.
             self._outside = max(self._outside, answer.get("outside_bytes", 0))
             result = self._judged(from_json(TrialResult, {**to_json(blank), **answer}), answer)
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
-                why = f"--time-budget ended it after {duration(seconds)}"
+                why = f"--time-budget ended it after {duration(blank.seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why)
         # A trial that leaves much behind makes the next one in its process count it too. On a device each has its own.
         levels = result.levels_bytes
@@ -238,7 +224,6 @@ class Runner:
             error = answer["error"]
             text = "; ".join(part for part in (error["what"], error["why"], error["fix"]) if part)
             return replace(blank, outcome="user-error", reason=text, trace=error["trace"])
-        assert self._watch is not None
         if self._watch.exceeded is not None:
             why = f"resident memory grew by {capacity(self._watch.exceeded)}, beyond the guard"
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
@@ -255,36 +240,30 @@ class Runner:
                 return DeviceFailed(error.what, error.why, cause.fix, device=self.setup.device)
             return error
         if end.timed_out:
-            return CannotLook(
-                f"no trial could start within {duration(self.start_timeout_s)}",
-                f"importing torch or building {self.setup.target} takes longer, or hangs",
-                "see `gpucheck smoke`",
-                finding="batch_size.start",
-            )
-        assert self._watch is not None
+            what = f"no trial could start within {duration(self.start_timeout_s)}"
+            why = f"importing torch or building {self.setup.target} takes longer, or hangs"
+            return CannotLook(what, why, "see `gpucheck smoke`", finding="batch_size.start")
         if self._watch.exceeded is not None:
             return Refused(f"building it took {capacity(self._watch.exceeded)}")
         outcome = classify(end, self.setup.device.split(":")[0])
         reason = _in_words(end, self.start_timeout_s)
         if outcome in MEMORY:
             return Refused(reason)
-        trace = answer["traceback"] if answer is not None else end.stderr_tail
-        opening = answer is not None and answer.get("stage") == "device"
+        if answer is None:
+            return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
+        opening = answer.get("stage") == "device"
         if end.raised and (failed := failed_device(self.setup, reason, opening=opening)) is not None:
             return failed
         if opening:
             return CannotLook(f"{self.setup.device} cannot be used", reason, "see `gpucheck smoke`")
-        if answer is None and not end.raised:
-            return CannotLook("the trial process ended before the first trial", reason, "run again with --debug")
-        return TargetError(
-            f"the target {self.setup.target} raised {reason}", "", "run with --debug to see the traceback", trace=trace
-        )
+        what, fix = f"the target {self.setup.target} raised {reason}", "run with --debug to see the traceback"
+        return TargetError(what, "", fix, trace=answer["traceback"])
 
     # The child
 
     def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
-        assert self._child is not None and self._watch is not None
+        assert self._child is not None
         kills = host.memory_kills()
         try:
             self._child.send(message)
@@ -307,12 +286,12 @@ class Runner:
 
 def _end_of(ending: Ending, kills: int | None) -> End:
     """The end of a child that gave no answer; `kills` is how many the kernel had counted before."""
-    status, words = ending.status, ending.stderr[-2000:]
-    if status is not None and status < 0:
-        now = host.memory_kills()
-        memory = kills is not None and now is not None and now > kills
-        return End(killed_by=-status, kernel_says_memory=memory, stderr_tail=words)
-    return End(exit_status=status or 0, stderr_tail=words)
+    status, tail = ending.status or 0, ending.stderr[-2000:]
+    if status >= 0:
+        return End(exit_status=status, stderr_tail=tail)
+    now = host.memory_kills()
+    is_memory = kills is not None and now is not None and now > kills
+    return End(killed_by=-status, kernel_says_memory=is_memory, stderr_tail=tail)
 
 
 def _in_words(end: End, limit_s: float) -> str:
@@ -320,19 +299,18 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        # What torch adds of its device, its allocator and the documentation fills a screen.
+        # Torch's remarks on its device, its allocator and the documentation fill a screen.
         text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
+    if end.killed_by == KILLED and end.kernel_says_memory:
+        return "killed by the kernel: the machine's memory ran out"
     if end.killed_by == KILLED:
-        by_kernel = "killed by the kernel: the machine's memory ran out"
-        return (
-            by_kernel if end.kernel_says_memory else "killed by SIGKILL, but not by the kernel's out-of-memory killer"
-        )
-    last = end.stderr_tail.strip().splitlines()
-    words = f" ({last[-1]})" if last else ""
+        return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
+    lines = end.stderr_tail.strip().splitlines()
+    last = f" ({lines[-1]})" if lines else ""
     if end.killed_by is not None:
-        return f"killed by {Ending('killed', -end.killed_by).signal}{words}"
-    return f"exit status {end.exit_status}{words or ('' if end.exit_status else ' and no answer')}"
+        return f"killed by {Ending('killed', -end.killed_by).signal}{last}"
+    return f"exit status {end.exit_status}{last or ('' if end.exit_status else ' and no answer')}"
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:

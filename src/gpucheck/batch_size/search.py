@@ -8,9 +8,10 @@ the allocator decides, so that near the maximum each size is run as it would be 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,7 +31,7 @@ DOUBTS = 1.0
 # The maximum that is looked for is the likely one less so many standard deviations: noise lets what is above pass, and
 # what was found by such luck fails the next day. More of it costs more of the answer than it saves.
 CAUTION = 0.5
-# Where to stop between the answer and the most likely maximum, in tolerances: the rest is for noise.
+# The aim below the most likely maximum, in tolerances: it leaves room for noise.
 AIM = 0.4
 # The search ends where one tolerance more is above the budget though it were so many standard deviations lower: that
 # is two to one. What is left is a bet: each further trial near the maximum narrows it.
@@ -46,14 +47,14 @@ FULL = 1 - 2 * STRIDE
 CLOSE = 1.5
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
-# Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
-# and with more doubt.
+# Sizes stay below this share, and with more doubt, where running out of memory is dangerous (WSL, Windows, unified
+# memory).
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
 # The first size: most workloads fit it, and many do not run with a single sample. The second is where running out of
 # memory is dangerous.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
-# One size more says nothing of what a large batch adds.
+# A single size says nothing of what a large batch adds.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
 # After a first size that does not fit the next is a quarter of it, then a sixteenth of that, then a 256th: a prediction
@@ -63,7 +64,7 @@ DOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One size to try. `confirm` asks for a separate process."""
+    """A size to try. `confirm` asks for a separate process."""
 
     size: int
     purpose: Purpose = "search"
@@ -97,7 +98,7 @@ class Search:
     extra_trials: int = 0
     trials: list[TrialResult] = field(default_factory=list)
 
-    # What came out
+    # The answer so far
 
     @property
     def first_failing(self) -> TrialResult | None:
@@ -151,13 +152,10 @@ class Search:
         They suggest none where by them the size that failed fits too (what is below it is a bound, and no prediction),
         or where the allocator held the best to the budget.
         """
-        best, failing = self.best, self.first_failing
-        if best is None or best.allocation_retries or len(dict(self._measured())) < FITTED_SIZES:
+        best, failing, fitted = self.best, self.first_failing, self._fit(1.0)
+        if best is None or best.allocation_retries or fitted is None or len(dict(self._measured())) < FITTED_SIZES:
             return None
-        if (fitted := self._fit(1.0)) is None:
-            return None
-        high = self._highest if failing is None else min(self._highest, failing.batch_size)
-        likely = fitted.largest(best.batch_size, high)
+        likely = fitted.largest(best.batch_size, self._highest)
         if failing is not None and likely >= failing.batch_size:
             return None
         return max(best.batch_size, self.rounded(likely))
@@ -183,13 +181,6 @@ class Search:
         """The largest size up to `size` that may be tried, by `multiple_of` alone."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
-    def allowed(self, size: int) -> int:
-        """The largest size up to `size` that may be tried; 0 where that is below all of them."""
-        size = self.rounded(min(size, self.cap))
-        return size if size >= self.lowest else 0
-
-    # What to do next
-
     def next(self) -> Attempt | None:
         """The next size to try, or None when the search is over."""
         best = self.best
@@ -201,8 +192,6 @@ class Search:
             return Attempt(best.batch_size, "confirm")
         return self._neighbour(best)
 
-    # How
-
     def _down(self) -> Attempt | None:
         """The first size, or one some factors below those that have not passed; None after the smallest."""
         tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
@@ -212,7 +201,7 @@ class Search:
             return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
-        # One that took longer than its time may take any time: as far down as after two that failed, at least.
+        # A size that took longer than its time may take any time: as far down as after two that failed, at least.
         times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
@@ -265,37 +254,31 @@ class Search:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # One size between a confirmed answer and a failure is within what a device's allocator is known to.
+            # A single size between a confirmed answer and a failure is within what a device's allocator is known to.
             is_last = self.on_device and self.confirmed and self.tolerance > 0 and width <= 2 * self.multiple_of
-            if is_last or width <= self._near(best.batch_size):
+            # A device's allocator fails by no noise.
+            if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
                 return True
         return self._closed_by_fit(best)
-
-    def _near(self, size: int) -> int:
-        """Return how far above `size` a failure ends the search. A device's allocator fails by no noise."""
-        return self.step(size) if self.on_device else self._apart(size)
 
     def _closed_by_fit(self, best: TrialResult) -> bool:
         """Return whether one tolerance more is predicted to exceed the budget; never for an exact search.
 
         On a device that is predicted of its tensors alone, however well the allocator packs them.
         """
-        points = dict(self._measured(tensors=self.on_device))
+        points, size = dict(self._measured(tensors=self.on_device)), best.batch_size
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
-        fitted, step = self._fit(1.0, tensors=self.on_device), self.step(best.batch_size)
-        if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
+        fitted, step = self._fit(1.0, tensors=self.on_device), self.step(size)
+        if fitted is None or fitted.peak(size + step, -SURE) <= 1.0:
             return False
-        # Where sizes are few the flattest growth seen has to say so too.
-        return not self._is_coarse(best.batch_size) or self._flattest(points, best.batch_size, step) > 1.0
-
-    def _flattest(self, points: dict[int, int], size: int, step: int) -> float:
-        """The peak of `step` more than `size` by the least slope from a smaller one, as a share of the budget."""
-        assert self.budget_bytes is not None
+        if not self._is_coarse(size):
+            return True
+        # The least slope from a smaller size has to say so too where sizes are few.
         smaller = [(other, peak) for other, peak in points.items() if other <= NEAR * size]
         smaller += [(0, self.static_bytes)] if self.static_bytes is not None else []
-        slopes = [(points[size] - peak) / (size - other) for other, peak in smaller]
-        return (points[size] + step * min(slopes, default=0)) / self.budget_bytes
+        slope = min(((points[size] - peak) / (size - other) for other, peak in smaller), default=0.0)
+        return points[size] + step * slope > (self.budget_bytes or 0)
 
     def _exhausted(self, best: TrialResult) -> bool:
         """Return whether one more trial and the confirmation would break the bound on trials.
@@ -309,11 +292,10 @@ class Search:
 
     def _candidate(self, best: TrialResult) -> int | None:
         """A size above the best and below the first failing one; None where none may be tried."""
-        failing = self.first_failing
         if not self.seek_failure:
             return self._safe(best)
-        if failing is not None:
-            return self._between(best, failing)
+        if self.first_failing is not None:
+            return self._between(best, self.first_failing)
         high = min(self._highest, max(self.rounded(best.batch_size * LARGEST_JUMP), best.batch_size + self.multiple_of))
         fitted = self._fit(1.0)
         aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
@@ -323,7 +305,7 @@ class Search:
             if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low)) if aim < most else most
-            # What the allocator can still pack better is little where its blocks fill the budget.
+            # An allocator whose blocks fill the budget can pack little better.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
@@ -345,10 +327,13 @@ class Search:
         """A size inside the bracket, away from its ends, so that every trial narrows it."""
         low, high = best.batch_size, failing.batch_size
         step = min(self._apart(low), self.rounded((high - low) / 2))
+        # The middle, strictly inside: by ratio where the bracket is wide.
+        middle = self.rounded(math.sqrt(low * high) if high > 2 * low else (low + high) / 2)
+        middle = min(max(middle, low + self.multiple_of), high - self.multiple_of)
         fitted = self._fit(1.0)
+        if fitted is None:
+            return middle
         if self.on_device:
-            if fitted is None:
-                return self._middle(low, high)
             # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
             tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
             below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
@@ -357,15 +342,10 @@ class Search:
             if failures and fitted.peak(high) > FULL:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
                 likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
-            return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
-        if fitted is None or fitted.peak(high) <= 1.0:
-            return self._middle(low, high)
+            return min(max(likely, middle), high - max(step, self.multiple_of))
+        if fitted.peak(high) <= 1.0:
+            return middle
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
-
-    def _middle(self, low: int, high: int) -> int:
-        """The middle of a bracket, strictly inside it: by ratio where it is wide."""
-        middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
-        return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
     def _measured(self, *, tensors: bool = False) -> list[tuple[int, int]]:
         """Size and peak of each trial that tells how memory grows: none that an allocator held to the budget.
@@ -423,17 +403,15 @@ def _bound(size: int) -> int:
 
 # Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
 CURVATURE = 0.3
-# Where a line says that the budget is further away than so many times the size, curvature is a share of the way there:
+# Curvature is a share of the way to the budget where a line says that it is further away than so many times the size:
 # seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
 FAR = 5.0
 # Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
 MISFIT = 0.05
-# What a trial holds beyond its weights and optimizer whatever the batch, as a share of the budget.
+# Memory beyond weights and optimizer that a trial holds whatever the batch, as a share of the budget.
 CONSTANT = 0.02
 # Peaks are whole blocks of an allocator: none is known better, as a share of the budget.
 LEAST_DOUBT = 1e-4
-
-Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,23 +419,18 @@ class Fit:
     """Peaks in shares of the budget. `scale` is the largest size fitted; sizes are counted in it."""
 
     scale: float
-    terms: Triple
-    covariance: tuple[Triple, Triple, Triple]
+    terms: Sequence[float]
+    covariance: Sequence[Sequence[float]]
 
     def peak(self, size: float, doubts: float = 0.0) -> float:
         """The peak at `size` as a share of the budget, and so many standard deviations more."""
         at = _features(size / self.scale)
-        value = sum(term * x for term, x in zip(self.terms, at, strict=True))
-        if not doubts:
-            return value
-        spread = sum(
-            x * sum(c * y for c, y in zip(row, at, strict=True)) for x, row in zip(at, self.covariance, strict=True)
-        )
-        return value + doubts * math.sqrt(max(spread, 0.0))
+        variance = _dot(at, [_dot(row, at) for row in self.covariance]) if doubts else 0.0
+        return _dot(self.terms, at) + doubts * math.sqrt(max(variance, 0.0))
 
     def largest(self, low: int, high: int, doubts: float = 0.0) -> int:
         """The largest size from `low` to `high` up to which the peak stays within the budget; `low` if none does."""
-        return _last(low, high, lambda size: self.peak(size, doubts) <= 1.0)
+        return low + bisect.bisect(range(low + 1, high + 1), False, key=lambda size: self.peak(size, doubts) > 1.0)
 
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
@@ -481,50 +454,30 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     ahead = 1 + max(1 - top, 0) / growth
     fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
     # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
-    return fitted if fitted.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
+    return fitted if fitted.terms[2] > LEAST_DOUBT * growth else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
-def _parabola(rows: list[Triple], scale: float, curvature: float) -> Fit:
-    """Least squares over (size in scales, peak, doubt); the curvature is nought give or take `curvature`."""
-    # Next to nothing is known of the intercept and the slope.
-    matrix = [[1e-9, 0.0, 0.0], [0.0, 1e-9, 0.0], [0.0, 0.0, 1 / curvature**2]]
-    right = [0.0, 0.0, 0.0]
+def _parabola(rows: list[tuple[float, float, float]], scale: float, curvature: float) -> Fit:
+    """Least squares over (size in scales, peak, doubt); the curvature is nought give or take `curvature`.
+
+    Row by row: each corrects the terms and narrows their covariance (recursive least squares).
+    """
+    terms: list[float] = [0.0, 0.0, 0.0]
+    # Next to nothing is known of the intercept and the slope: give or take a hundred budgets.
+    covariance = [[1e4, 0.0, 0.0], [0.0, 1e4, 0.0], [0.0, 0.0, curvature**2]]
     for u, peak, doubt in rows:
         at = _features(u)
-        for i in range(3):
-            right[i] += at[i] * peak / doubt**2
-            for j in range(3):
-                matrix[i][j] += at[i] * at[j] / doubt**2
-    covariance = _inverse(matrix)
-    a, b, c = (sum(value * r for value, r in zip(row, right, strict=True)) for row in covariance)
-    return Fit(scale, (a, b, c), covariance)
+        spread = [_dot(row, at) for row in covariance]
+        gain = [value / (doubt**2 + _dot(spread, at)) for value in spread]
+        error = peak - _dot(terms, at)
+        terms = [term + g * error for term, g in zip(terms, gain, strict=True)]
+        covariance = [[covariance[i][j] - gain[i] * spread[j] for j in range(3)] for i in range(3)]
+    return Fit(scale, terms, covariance)
 
 
-def _features(u: float) -> Triple:
+def _features(u: float) -> tuple[float, float, float]:
     return 1.0, u, u * u
 
 
-def _inverse(m: list[list[float]]) -> tuple[Triple, Triple, Triple]:
-    """The inverse of a symmetric, positive definite 3 × 3 matrix."""
-    (a, b, c), (_, d, e), (_, _, f) = m
-    determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
-    ab, ac, bc = (c * e - b * f) / determinant, (b * e - c * d) / determinant, (b * c - a * e) / determinant
-    return (
-        ((d * f - e * e) / determinant, ab, ac),
-        (ab, (a * f - c * c) / determinant, bc),
-        (ac, bc, (a * d - b * b) / determinant),
-    )
-
-
-def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last size before the first that does not hold, looked for by doubling the distance, then by halving."""
-    good, size, stride = low, low, 1
-    while good < high:
-        size = min(low + stride, high)
-        if not holds(size):
-            break
-        good, stride = size, stride * 2
-    while size - good > 1:
-        middle = (good + size) // 2
-        good, size = (middle, size) if holds(middle) else (good, middle)
-    return good
+def _dot(left: Iterable[float], right: Iterable[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))

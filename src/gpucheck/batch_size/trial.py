@@ -29,13 +29,7 @@ import psutil
 import torch
 from torch import nn
 
-from gpucheck.batch_size.outcome import (
-    LEAST_GROWTH_BYTES,
-    MOST_STEPS,
-    STEPS_CONFIRMED,
-    Setup,
-    on_device,
-)
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, MOST_STEPS, STEPS_CONFIRMED, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import child_stdio, device_lifetime, host
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -134,7 +128,6 @@ class CpuGauge:
     accel: Accel
     baseline: int
     method: Method
-    budget: int = 0
     compute: int = 0
     optimizer: int = 0
 
@@ -185,12 +178,12 @@ def warm_up() -> None:
     (large @ large).relu_().add_(1.0)
 
 
-def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
+def open_cpu_gauge(accel: Accel) -> CpuGauge:
     """Warm this process up and take the baseline. Call it before the user's code runs."""
     first_in_line()
     warm_up()
-    figures = accel.memory()
-    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "process peak", budget)
+    resident = accel.memory().resident_bytes or 0
+    return CpuGauge(accel, resident, "VmHWM" if reset_resident_peak() else "process peak")
 
 
 def held_bytes() -> int:
@@ -250,7 +243,7 @@ MOST_GROWING = 20
 LEAST_LEVELS = 4
 # A third step where the second took less than this: free, and closer to the steady state.
 CHEAP_STEP_S = 0.25
-# Where batches of one size differ (sequences of any length), so many of them are run: a longer one may be among them.
+# Batches to run where those of one size differ (sequences of any length): a longer one may be among them.
 UNLIKE_STEPS = 8
 # A driver gives an ended process's memory back within moments; less than this missing is noise.
 SETTLE_S = 10.0
@@ -331,7 +324,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
 def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
     """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
     if accel.is_cpu:
-        return open_cpu_gauge(accel, setup.budget_bytes), {}
+        return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
     info = _settled(accel, least)
     if info is None:
@@ -457,7 +450,7 @@ class Session:
         return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, elements: list[int]) -> float:
-        """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
+        """Take a step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
@@ -485,11 +478,9 @@ def _rises(levels: list[int]) -> bool:
 
 def _failure(error: BaseException) -> Json:
     """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
-    failure = {
-        "chain": [asdict(link) for link in chain_of(error)],
-        "traceback": "".join(traceback.format_exception(error)),
-    }
-    # Where the device went with it, freeing what they hold would abort this process before it has answered.
+    chain = [asdict(link) for link in chain_of(error)]
+    failure = {"chain": chain, "traceback": "".join(traceback.format_exception(error))}
+    # Freeing what they hold would abort this process before it has answered where the device went with it.
     if not device_lifetime.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)

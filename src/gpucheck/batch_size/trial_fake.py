@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ STEPS = 2
 FOREACH_DEVICES = ("cuda", "xpu")
 # The estimate is so near to the largest size whose tensors fit. Peaks that are counted have no noise.
 TOLERANCE, EXACT = 0.005, 1e-4
-# So many sizes do for any search; a staircase may want more, and is left as it is then.
+# Sizes that do for any search; a staircase may want more, and is left as it is then.
 MOST_SIZES = 40
 
 
@@ -114,15 +115,8 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
                 sizes[size] = {}  # a kernel's limit, or a size that overflows: whatever it is, it does not run
         peak, computing = sizes[size].get("peak_bytes"), sizes[size].get("compute_peak_bytes")
         outcome: Outcome = "size-limit" if peak is None else "fits" if peak <= room_bytes else "over-budget"
-        search.trials.append(
-            TrialResult(
-                batch_size=size,
-                purpose=attempt.purpose,
-                outcome=outcome,
-                peak_bytes=peak,
-                compute_peak_bytes=computing,
-            )
-        )
+        result = TrialResult(batch_size=size, purpose=attempt.purpose, outcome=outcome, peak_bytes=peak)
+        search.trials.append(replace(result, compute_peak_bytes=computing))
     best = search.best.batch_size if search.best is not None else None
     return {"ok": True, "largest": best, "smallest": smallest, **sizes[smallest if best is None else best]}
 

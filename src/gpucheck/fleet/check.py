@@ -38,10 +38,9 @@ WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 LEAST_S = 0.5
 # For a part to start and to end on a machine that has work.
 START_S = 3.0
-# What breaks these stages of the doctor is the installation of torch that was asked, not the node: in a prolog it would
+# These stages of the doctor break by the installation of torch that was asked, not by the node: in a prolog they would
 # drain every one.
 OF_TORCH = ("torch", "architecture")
-
 
 # Each part: its share of the time beside the others', that of its limit which it may plan with, and its command. The
 # rest of the limit is for its start and its end.
@@ -61,9 +60,9 @@ PARTS: Mapping[str, tuple[float, float | None, str]] = {
 
 def arguments(part: str, limit_s: float) -> list[str]:
     """The command line of a part's child for a time in seconds."""
-    _, share, words = PARTS[part]
+    _, share, line = PARTS[part]
     option = "--duration" if part == "stress" else "--time-budget"
-    return [*words.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
+    return [*line.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
 
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
@@ -102,10 +101,10 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     try:
         for place, part in enumerate(options.parts):
             emit(Progress(part, place, len(options.parts)))
-            node = _left(replace(node, step=part), options.gather, first=not node.parts)
+            node = _left(replace(node, step=part), options.gather, in_log=not node.parts)
             weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
             left_s = max(deadline - time.monotonic(), 0.0)
-            # What hangs in the driver is known once a healthy one would have answered.
+            # A hang in the driver is known once a healthy one would have answered.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
@@ -116,7 +115,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
-            _left(node, options.gather, last=True)
+            _left(node, options.gather)
         _tell(node, emit)
         whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
         message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
@@ -131,11 +130,11 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             title, fix = gpus_text(node.gpus, must), "gpucheck devices"
         # Last of the failures: what the parts found explains it.
         lacking = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
-        node = replace(node, problems=tuple(_worst_first([*node.problems, lacking])), exit=errors.FAILED)
+        node = replace(node, problems=_worst_first([*node.problems, lacking]), exit=errors.FAILED)
     _tell(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
-    node = _left(node, options.gather, last=True)
+    node = _left(node, options.gather)
     if options.gather not in (None, "-"):
         emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
     if node.exit == errors.COULD_NOT_LOOK:
@@ -152,30 +151,29 @@ def _tell(node: NodeDocument, emit: Emit) -> None:
         emit(Judged(finding))
 
 
-def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
-    """Write down how far the node is. On a log a line at its start and one at its end. Raises CannotLook."""
+def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> NodeDocument:
+    """Write down how far the node is, in a log only where `in_log`. Raises CannotLook.
+
+    A child writes into a folder: a network's file system that has lost its server holds whoever calls it.
+    """
     node = replace(node, written_wall_s=time.time(), written_monotonic_s=time.monotonic())
+    if gather is None or (gather == "-" and not in_log):
+        return node
+    marked = documents.marked(node)
     if gather == "-":
-        if first or last:
-            # stdout may be the JSON; a log has both streams.
-            sys.stderr.write(f"{documents.marked(node)}\n")
-            sys.stderr.flush()
-    elif gather is not None:
-        _write(gather, node)
-    return node
-
-
-def _write(gather: str, node: NodeDocument) -> None:
-    """Write the document in a child: a network's file system that has lost its server holds whoever calls it."""
+        # stdout may be the JSON; a log has both streams.
+        sys.stderr.write(f"{marked}\n")
+        sys.stderr.flush()
+        return node
     limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
     try:
-        ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=documents.marked(node))
+        ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=marked)
     except OSError as error:
         why = error.strerror or str(error)
     else:
         heard = child_protocol.heard(ended, limit_s)
         if (wrong := heard.merged.get("wrong")) == "":
-            return
+            return node
         why = str(wrong) if wrong is not None else heard.ending.in_words
     raise CannotLook(f"--gather {gather!r} cannot be written", why, "use a folder that every node can write")
 
@@ -210,10 +208,10 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         if part == "doctor" and code == errors.FAILED:
             # A torch that cannot be used leaves the node undecided.
             findings = tuple(
-                replace(finding, verdict="inconclusive")
-                if finding.verdict == "fail" and finding.evidence.get("rung") in OF_TORCH
-                else finding
-                for finding in findings
+                replace(row, verdict="inconclusive")
+                if row.verdict == "fail" and row.evidence.get("rung") in OF_TORCH
+                else row
+                for row in findings
             )
             code = exit_code(findings)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -226,7 +224,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        # What does not apply to a device is no problem; where a part could not look at all, why is.
+        # A check that does not apply to a device is no problem; why a part could not look at all is one.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         for finding in findings:
             if finding.verdict in asking:
@@ -236,16 +234,11 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         # The devices and settings that were not known before.
         devices = {device.id: device for device in node.devices}
         for device in report.facts.devices:
-            if (
-                device.id is not None
-                and device.kind != "host"
-                and device.id not in devices
-                and len(devices) < MOST_DEVICES
-            ):
+            if device.id is not None and device.kind != "host" and len(devices) < MOST_DEVICES:
                 of_siblings = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
-                devices[device.id] = NodeDevice(**of_siblings | {"name": device.name or device.kind})
+                devices.setdefault(device.id, NodeDevice(**of_siblings | {"name": device.name or device.kind}))
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
-        # One of each case and device, of devices that the document names.
+        # A single figure of each case and device, of devices that the document names.
         latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
         node = replace(
             node,
@@ -254,17 +247,15 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
             gpus=gpus_of(report.facts) if node.gpus is None else node.gpus,
             figures=tuple(latest.values())[:MOST_FIGURES],
         )
-    worst = tuple(_worst_first(problems)[: documents.MOST_PROBLEMS])
-    return replace(node, parts=(*node.parts, done), problems=worst)
+    return replace(node, parts=(*node.parts, done), problems=_worst_first(problems)[: documents.MOST_PROBLEMS])
 
 
 def gpus_of(facts: Facts) -> int | None:
     """Return how many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
-    if not facts.devices:
-        return None
     gpus = [gpu for gpu in facts.devices if gpu.kind not in ("cpu", "host")]
-    if not gpus and facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None:
-        return None  # NVML was not even asked
+    is_unread = facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None
+    if not facts.devices or (not gpus and is_unread):  # NVML was not even asked
+        return None
     return len({gpu.parent_uuid or gpu.uuid or (gpu.nvml_index, gpu.cuda_index, gpu.id) for gpu in gpus})
 
 
@@ -272,8 +263,8 @@ _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
 _ASKING = WORST_FIRST[:4]
 
 
-def _worst_first(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
-    return sorted(problems, key=lambda problem: _ASKING.index(problem.verdict))
+def _worst_first(problems: Sequence[NodeProblem]) -> tuple[NodeProblem, ...]:
+    return tuple(sorted(problems, key=lambda problem: _ASKING.index(problem.verdict)))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:

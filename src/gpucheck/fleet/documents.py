@@ -46,7 +46,7 @@ MOST_TEXT = 2000
 MOST_SHARED = 64
 # A log that carries documents may be long; a line of one may not.
 MOST_LINE = 2 * MOST_BYTES
-# Of 100 000 nodes with all parts.
+# A log of 100 000 nodes with all parts.
 MOST_LOG = 4 * 2**30
 # The largest clusters start a tenth of it, and their launchers alone say how many; nobody has as many GPUs in a node.
 MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
@@ -73,7 +73,7 @@ class Read:
 
 
 def place(folder: Path, host: str, run: str) -> Path:
-    """Where a node's document lies: one of 256 folders by its name, so that none holds ten thousand files."""
+    """The place of a node's document: one of 256 folders by its name, so that none holds ten thousand files."""
     return folder / _digest(host)[:2] / file_name(host, run)
 
 
@@ -136,30 +136,24 @@ def parse(data: bytes) -> NodeDocument:
 
 def _check(document: NodeDocument) -> None:
     """Check what the types do not express. Raises Refused."""
-    known = [device.id for device in document.devices]
-    figures = [(figure.device, figure.name, figure.case) for figure in document.figures]
-    counts = (
-        (document.expected, MOST_EXPECTED, "nodes"),
-        (document.gpus, MOST_GPUS, "GPUs"),
-        (document.attempt, MOST_ATTEMPTS, "attempts"),
-    )
-    wrong = {
-        f"{document.host[:80]!r} is not a host name": not hosts.is_safe(document.host),
-        "no run id": not document.run,
-        "its attempt or exit status is invalid": document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4),
-        **{
-            f"it counts {count:g} {what}, which no cluster has": not 0 <= count <= most
-            for count, most, what in counts
-            if count is not None
-        },
-        "it is both finished and at a step, or neither": (document.exit is None) is not bool(document.step),
-        "it lists a device twice": len(known) != len(set(known)),
-        "it has figures of an unlisted device, or a device twice": len(figures) != len(set(figures))
-        or not {device for device, _, _ in figures} <= set(known),
-        "a rate is too small": any(not figure.rate >= LEAST_RATE for figure in document.figures),
+    known = {device.id for device in document.devices}
+    figures = {(figure.device, figure.name, figure.case) for figure in document.figures}
+    nodes, gpus = document.expected or 0, document.gpus or 0
+    are_whole = len(figures) == len(document.figures) and {device for device, _, _ in figures} <= known
+    holds = {
+        f"{document.host[:80]!r} is not a host name": hosts.is_safe(document.host),
+        "no run id": bool(document.run),
+        "its attempt or exit status is invalid": document.attempt >= 0 and document.exit in (None, 0, 1, 3, 4),
+        f"it counts {nodes:g} nodes, which no cluster has": 0 <= nodes <= MOST_EXPECTED,
+        f"it counts {gpus:g} GPUs, which no cluster has": 0 <= gpus <= MOST_GPUS,
+        f"it counts {document.attempt:g} attempts, which no cluster has": document.attempt <= MOST_ATTEMPTS,
+        "it is both finished and at a step, or neither": (document.exit is None) is bool(document.step),
+        "it lists a device twice": len(known) == len(document.devices),
+        "it has figures of an unlisted device, or a device twice": are_whole,
+        "a rate is too small": all(figure.rate >= LEAST_RATE for figure in document.figures),
     }
-    for why, is_so in wrong.items():
-        if is_so:
+    for why, is_so in holds.items():
+        if not is_so:
             raise Refused(why)
 
 
@@ -235,7 +229,7 @@ def _files(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
                 below = sorted(inside, key=lambda file: file.name)
         for file in below:
-            # What begins with a dot is a file that is being written, or was when its writer died.
+            # A name that begins with a dot is a file that is being written, or was when its writer died.
             if file.name.startswith(".") or not file.name.endswith(".json"):
                 continue
             count += 1
@@ -249,9 +243,7 @@ def _trusted(folder: Path) -> frozenset[int] | None:
 
     A node that writes as somebody else, on behalf of a node or not, is not believed.
     """
-    if not hasattr(os, "getuid"):
-        return None
-    return frozenset((0, os.getuid(), folder.stat().st_uid))
+    return frozenset((0, os.getuid(), folder.stat().st_uid)) if hasattr(os, "getuid") else None
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
@@ -271,7 +263,8 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
         if trusted is not None and owner not in trusted:
             raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
-        if not is_named and not _is_object(head):
+        start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")  # in whatever encoding JSON may have
+        if not is_named and not start.lstrip().startswith("{"):
             return _of_log(file)
     document = parse(head)
     named = path.name == file_name(document.host, document.run)
@@ -279,12 +272,6 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     if is_named and not (named and in_shard):
         raise Refused(f"forged? it names the node {document.host}, but its file name does not")
     return [document], ""
-
-
-def _is_object(head: bytes) -> bool:
-    """Return whether a file begins as a document does, in whatever encoding JSON may have."""
-    start = head[:64]
-    return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
@@ -298,9 +285,14 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
         # PowerShell's redirection writes UTF-16.
         for match in _MARKED.finditer(line.replace(b"\0", b"")):
             try:
-                document = parse(_unpacked(match))
+                # A bomb ends at the size of a document.
+                content = base64.b64decode(match[1], validate=True)
+                document = parse(zlib.decompressobj().decompress(content, MOST_BYTES + 1))
             except Refused as error:
                 reason = str(error)
+                continue
+            except (binascii.Error, zlib.error):
+                reason = "a marked line is cut or changed"
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
             if key not in latest or document.written_monotonic_s >= latest[key].written_monotonic_s:
@@ -308,15 +300,6 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
     if not latest:
         raise Refused(reason or "it contains no node's document")
     return list(latest.values()), reason
-
-
-def _unpacked(match: re.Match[bytes]) -> bytes:
-    """Return what stands on a marked line; a bomb ends at the size of a document. Raises Refused."""
-    try:
-        unpacker = zlib.decompressobj()
-        return unpacker.decompress(base64.b64decode(match.group(1), validate=True), MOST_BYTES + 1)
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise Refused("a marked line is cut or changed") from error
 
 
 def main() -> int:

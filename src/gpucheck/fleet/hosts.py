@@ -97,7 +97,7 @@ def _expand(text: str, option: str) -> tuple[str, ...]:
 
 
 def _expanded(part: str, what: str) -> list[str]:
-    """One part with its brackets written out: every one of them, `rack[1-2]n[01-04]`."""
+    """A part with all of its brackets written out: `rack[1-2]n[01-04]`."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]

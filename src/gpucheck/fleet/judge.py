@@ -14,18 +14,11 @@ from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import MARKED_LINE, file_name
 from gpucheck.fleet.hosts import few, nodes_text
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.fleet import (
-    FleetGroup,
-    FleetNode,
-    FleetResult,
-    NodeDocument,
-    NodeState,
-    RefusedFile,
-)
+from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodeState, RefusedFile
 
 # Nodes of one job begin within minutes of each other; last night's check is a day older.
 OLD_S = 6 * 3600.0
-# Of a small fleet one or two may be slow or silent without the check being at fault.
+# One or two nodes of a small fleet may be slow or silent without the check being at fault.
 LEAST_MAX_BAD = 3
 # The first line has the cause of a single undecided node if it is no longer.
 MOST_CAUSE = 80
@@ -97,7 +90,7 @@ def judge(
     if not listed:
         rows += [_missing(host, why) for host, why in broken.items() if host not in known]
         rows += _unnamed(len(rows), expected if isinstance(expected, int) else None, nodes.values(), refused)
-    # Of the silent ones those first that could not even write what ended them.
+    # Silent nodes that could not even write what ended them come first.
     victims = {host for host, document in nodes.items() if document.ended}
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
@@ -123,10 +116,7 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
     sizes: Counter[str] = Counter(document.run for document in documents)
     if not sizes:
         return ""
-    newest: dict[str, float] = {}
-    for document in documents:
-        newest[document.run] = max(newest.get(document.run, 0.0), document.started_wall_s)
-    last = max(sizes, key=lambda name: newest[name])
+    last = max(documents, key=lambda document: document.started_wall_s).run
     if 2 * sizes[last] < max(sizes.values()):
         known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
         raise UsageError("the documents belong to several runs", known, "choose one with --run ID")
@@ -162,7 +152,7 @@ def _one_each(
         before = nodes.setdefault(host, document)
         if before.attempt == document.attempt and before != document:
             twice[host] = None
-        # Of two that were written at one time the one that failed counts.
+        # The one that failed counts of two that were written at one time.
         if _order(document) > _order(before):
             nodes[host] = document
     return {host: replace(document, host=host) for host, document in nodes.items()}, tuple(twice)
@@ -202,7 +192,7 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
 
 
 def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
-    """Of nodes whose file could not be read, why: by its name it would be this run's document of the node."""
+    """Why the file of a node could not be read, by node: by its name it would be this run's document of it."""
     named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", run)}
     return dict(sorted(named.items())[: hosts.MOST_NODES])
 
@@ -215,11 +205,11 @@ def _host_and_end(file: RefusedFile) -> tuple[str, str]:
 
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
     findings = []
-    for id, what, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
+    for id, word, is_forged in (("fleet.forged", "refused as forged", True), ("fleet.unreadable", "unreadable", False)):
         if files := [file for file in refused if _is_forged(file.why) is is_forged]:
             reasons = Counter(file.why.removeprefix("forged? ") for file in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
-            title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
+            title = f"{len(files)} document{'s' * (len(files) != 1)} {word}"
             findings.append(_warning(id, title, f"{text}: {few([file.path for file in files])}"))
     return findings
 
@@ -239,7 +229,7 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
     sure = tuple(device for device in slow if device.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
-        # What the node itself says explains why devices are missing; it does not explain a slow one.
+        # The node's own findings explain why devices are missing; they do not explain a slow one.
         if many_say_so:
             cause, fix = f"{lacking}; {cause}" if cause else lacking, fix or f"on {host}: gpucheck doctor"
         else:
@@ -273,26 +263,20 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
         return f"stopped at {document.step}{f', which began {into}' if into else ''}", fix
     if document.exit == errors.OK:
         return "", None
-    problems = [problem for problem in document.problems if problem.verdict in _VERDICTS]
-    if problems:
+    if problems := [problem for problem in document.problems if problem.verdict in _VERDICTS]:
         worst = min(problems, key=lambda problem: _VERDICTS.index(problem.verdict))
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
     command = f"on {document.host}: gpucheck fleet check"
     part = next((part for part in document.parts if part.ended), None)
-    return (f"{part.id}: {part.ended}", f"{command} --only {part.id}") if part else (_UNKNOWN, command)
-
-
-_UNKNOWN = "its check did not pass, cause unknown"
+    if part is None:
+        return "its check did not pass, cause unknown", command
+    return f"{part.id}: {part.ended}", f"{command} --only {part.id}"
 
 
 def _contradiction(document: NodeDocument) -> str:
     """Return what in a document belies that the node's check passed."""
     parts = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
-    problems = [
-        f"{problem.part}: {problem.title}"
-        for problem in document.problems
-        if problem.verdict in ("fail", "inconclusive")
-    ]
+    problems = [f"{row.part}: {row.title}" for row in document.problems if row.verdict in ("fail", "inconclusive")]
     return next(iter([*parts, *problems]), "")
 
 
@@ -315,17 +299,14 @@ def _unnamed(
 
     Where neither says how many nodes there are, a line of a log that cannot be read may be a node.
     """
+    # The number that most launchers say counts: one document must not invent a thousand nodes.
     said = Counter(document.expected for document in documents if document.expected is not None)
-    if expected is None and not said:
-        fix = "judge the whole log, or name the nodes with --expect"
-        cut = (file for file in refused if file.why.startswith(MARKED_LINE))
-        return [
-            FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(file.path).name}: {file.why}", fix)
-            for number, file in enumerate(cut, 1)
-        ]
-    # Of launchers what most say: one document must not invent a thousand nodes.
-    count = min(said.most_common(1)[0][0], hosts.MOST_NODES) if expected is None else expected
-    return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
+    count = max(said, key=said.__getitem__, default=None) if expected is None else expected
+    if count is not None:
+        return [_missing(f"(unnamed {number + 1})") for number in range(min(count, hosts.MOST_NODES) - known)]
+    fix = "judge the whole log, or name the nodes with --expect"
+    causes = [f"{PurePath(file.path).name}: {file.why}" for file in refused if file.why.startswith(MARKED_LINE)]
+    return [FleetNode(f"(unnamed {number})", "undecided", "", cause, fix) for number, cause in enumerate(causes, 1)]
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[str, tuple[str, bool]]:
@@ -356,7 +337,7 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     for host, document in ended.items():
         counts, own = counts_of[models[host]], len(document.devices)
         whole = sum(counts.values())
-        # Of two nodes with different numbers the larger one is taken for whole.
+        # The larger of two nodes with different numbers is taken for whole.
         usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
         most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
         is_bad = own < usual and whole >= siblings.LEAST_NODES and 2 * many > whole
@@ -465,7 +446,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
         why = f"it needs figures of {siblings.LEAST_NODES} nodes of a model"
         title = f"{nodes_text(whole)}: nothing failed; {which} not compared ({why})"
-        # What was not looked at is no pass, and no fault either.
+        # A speed that was not compared is no pass, and no fault either.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {nodes_text(whole)} good"
     others = [row for row in result.nodes if row.state != "good"]

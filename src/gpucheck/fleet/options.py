@@ -21,7 +21,7 @@ TITLES = {
     "stress": "correct results under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
-# What takes longer, or measures what siblings seldom differ in.
+# Parts that take longer, or measure what siblings seldom differ in.
 MORE_PARTS = tuple(part for part in TITLES if part not in PARTS)
 # Doctor and devices answer in seconds; a prolog has little more.
 PROLOG_PARTS = ("devices", "doctor")
@@ -63,10 +63,7 @@ class FleetCheckOptions:
         "Run devices and doctor only; exit with 1 for a bad node, else 0 (also undecided).", False, group=SELECTION
     )
     devices: int | None = option(
-        "GPUs that the node must have; 0 for a node without any.",
-        metavar="N",
-        parse=units.Whole(0),
-        shown="at least 1",
+        "GPUs that the node must have; 0 for a node without any.", metavar="N", parse=units.Whole(0), shown="at least 1"
     )
     within_s: float = option(
         "Time limit for the whole check.",

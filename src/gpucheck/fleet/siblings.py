@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,15 +29,15 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 _NORMAL = 1.4826
 # A MAD's variance is 2.70 times that of the standard deviation of as many values (efficiency 37 %).
 _EFFICIENCY = 0.37
-# Of how many even fleets one may have a device that is called slow.
+# Even fleets of which one may have a device that is called slow.
 EVEN_FLEETS = 1000
-# Of how many one may have a device that is worth another look.
+# The same for a device that is worth another look.
 EVEN_FLEETS_MAYBE = 20
 # The median of fewer devices of a node is mostly the device itself.
 LEAST_DEVICES = 4
 # Fewer nodes with a model say nothing about one of them.
 LEAST_NODES = 5
-# What is nearer than this to its siblings is no reason to drain a node, however certain it is.
+# A device nearer than this to its siblings is no reason to drain a node, however certain it is.
 LEAST_DISTANCE = 0.03
 
 Standing = Literal["even", "maybe", "slow"]
@@ -59,16 +60,16 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
     """
     logs = [math.log(figure.rate) for _, figure in figures]
     by_node: dict[str, list[int]] = defaultdict(list)
-    for place, (node, _) in enumerate(figures):
-        by_node[node].append(place)
-    centre = stats.median([stats.median([logs[place] for place in places]) for places in by_node.values()])
+    for index, (node, _) in enumerate(figures):
+        by_node[node].append(index)
+    centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = [log - centre for log in logs]
     # From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
     from_own = {
-        place: logs[place] - stats.median([logs[other] for other in places if other != place])
-        for places in by_node.values()
-        if len(places) >= LEAST_DEVICES
-        for place in places
+        index: logs[index] - stats.median([logs[other] for other in own if other != index])
+        for own in by_node.values()
+        if len(own) >= LEAST_DEVICES
+        for index in own
     }
     spread = _spread(from_centre)
     if len(by_node) < LEAST_NODES:
@@ -77,9 +78,9 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
     in_fleet = _thresholds(spread, len(by_node) - 1, count)
     in_node = _thresholds(_spread(from_own.values()), len(from_own) - len(by_node), count)
     placed = []
-    for place, distance in enumerate(from_centre):
-        certain, maybe = in_node if place in from_own else in_fleet
-        below = from_own.get(place, distance)
+    for index, distance in enumerate(from_centre):
+        certain, maybe = in_node if index in from_own else in_fleet
+        below = from_own.get(index, distance)
         standing: Standing = "even"
         if _is_low(max(distance, below)):
             standing = "slow" if -below > certain else "maybe" if -below > maybe else "even"
@@ -111,9 +112,9 @@ def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# Of how many sound fleets one may have a node that is called slow: by all figures together, and by single ones.
+# The share of sound fleets that may have a node that is called slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
-# Of how many one that is worth another look: beside it are the devices, and one sound fleet in 10 is the most in all.
+# The same for a node that is worth another look: with its devices, one sound fleet in 10 is the most in all.
 NODE_LEVEL_MAYBE = 0.03
 # Two modes: at least so many nodes and this share of them on each side, and so many of their own deviations between.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
@@ -166,15 +167,15 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
     order = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in order]
     least = max(MODE_NODES, math.ceil(MODE_SHARE * len(order)))
-    places = range(least, len(order) - least + 1)
-    if not places:
+    cuts = range(least, len(order) - least + 1)
+    if not cuts:
         return ()
-    place = max(places, key=lambda at: ordered[at] - ordered[at - 1])
-    gap, sides = ordered[place] - ordered[place - 1], (ordered[:place], ordered[place:])
-    # Of few nodes the deviation within is known badly: half of 2 000 sound fleets of 6 that split did so by that.
+    cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
+    gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
+    # The deviation within few nodes is known badly: half of 2 000 sound fleets of 6 that split did so by that.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
-    return tuple(order[:place]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
+    return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
 
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
@@ -182,9 +183,9 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 # A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
 # something is wrong, whatever its siblings do.
 FLOOR = 0.5
-# What is measured faster than this share of the peak was not measured: clocks and data sheets are a few percent off.
+# A rate above this share of the peak was not measured: clocks and data sheets are a few percent off.
 CEILING = 1.15
-# These remarks on a row say that the figure is low for a cause outside the device.
+# Remarks on a row that say that the figure is low for a cause outside the device.
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
 # The screen and the JSON hold so many kinds of differences; an attack must not make more.
 MOST_KINDS = 20
@@ -192,12 +193,13 @@ MOST_KINDS = 20
 WHOLE = "all devices"
 # A node is slow, and not one of its devices, where so many of them and most of them are.
 LEAST_SLOW = 3
-# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
+# A node of three or four of a model is far below the others if it has no more than this of the lowest of them, and
 # these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
 FAR_BELOW, AGREE = 0.7, 0.85
 
-# The devices of a model in one figure, by model, label and unit.
-Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]
+# The rates of a node's devices in one figure, by host; and these by model, label and unit.
+ByHost = dict[str, list[NodeFigure]]
+Groups = dict[tuple[str, str, str], ByHost]
 # Why a node is undecided, and what to do.
 Doubt = tuple[str, str]
 
@@ -222,23 +224,24 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     """Every node and device in every figure: against its siblings, and against its part's peak."""
     whole, floors, impossible = _grouped(nodes)
     figures, modes, findings = _in_modes(whole)
-    compared = {key: members for key, members in figures.items() if len(_by_host(members)) >= LEAST_NODES}
-    comparisons = sum(map(len, compared.values()))
-    slow: dict[str, list[SlowDevice]] = defaultdict(list, _slow_nodes(compared, NODE_LEVEL))
+    compared = {key: by_host for key, by_host in figures.items() if len(by_host) >= LEAST_NODES}
+    measured = {(host, figure.device) for group in compared.values() for host, own in group.items() for figure in own}
+    comparisons = sum(len(own) for by_host in compared.values() for own in by_host.values())
+    slow = _slow_nodes(compared, NODE_LEVEL)
     for host, devices in _slow_nodes(compared, NODE_LEVEL_MAYBE).items():
         if host not in slow:
-            slow[host] += [replace(device, certain=False) for device in devices]
-    as_a_whole = {
-        host for host, own in slow.items() if any(device.device == WHOLE and device.certain for device in own)
-    }
+            slow[host] = [replace(device, certain=False) for device in devices]
+    as_a_whole = {host for host, own in slow.items() if any(row.device == WHOLE and row.certain for row in own)}
     groups: list[FleetGroup] = []
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
-    for key, members in figures.items():
-        _, label, _ = key
+    for key, by_host in figures.items():
+        label = key[1]
+        members = [(host, figure) for host, own in by_host.items() for figure in own]
         centre, spread, placed = place(members, comparisons)
-        for host, figure in members:
-            ratios[host][label] = min(round(figure.rate / centre, 4), ratios[host].get(label, math.inf))
-        beside = [] if key in compared else _slow_within(members, len(figures), label)
+        for host, own in by_host.items():  # a node may have two models, each with this figure
+            lowest_rate = min(figure.rate for figure in own)
+            ratios[host][label] = min(round(lowest_rate / centre, 4), ratios[host].get(label, math.inf))
+        beside = [] if key in compared else _slow_within(by_host, len(figures), label)
         for standing, (host, figure) in zip(placed, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
             if standing.standing != "even" and host not in as_a_whole:
@@ -248,9 +251,8 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
             same = [known for known in slow[host] if (known.device, known.figure) == (device.device, device.figure)]
             if device.certain or not same:
                 slow[host] = [device, *(known for known in slow[host] if known not in same)]
-        hosts = _by_host(members)
-        count = sum(device.figure == label and device.certain for host in hosts for device in slow[host])
-        groups.append(FleetGroup(*key, len(hosts), len(members), centre, spread, count, judged=key in compared))
+        count = sum(device.figure == label and device.certain for host in by_host for device in slow[host])
+        groups.append(FleetGroup(*key, len(by_host), len(members), centre, spread, count, judged=key in compared))
     for host, device in floors:
         slow[host].append(device)
     if alone := sorted({group.model for group in groups if not group.judged}):
@@ -259,7 +261,6 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     if impossible:
         title, names = "rates above the GPU's peak were left out", sorted(impossible)
         findings.append(Finding("fleet.impossible", "warn", title, few(names), {"nodes": names}))
-    measured = {(host, figure.device) for members in compared.values() for host, figure in members}
     hosts_compared = frozenset(
         host
         for host, document in nodes.items()
@@ -286,10 +287,10 @@ def _unmeasured(nodes: Mapping[str, NodeDocument], figures: Groups) -> dict[str,
         for id, model in _gpus(document).items() if document.exit == errors.OK else ():
             devices[model].add((host, id))
     lacking: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for (model, label, _), members in figures.items():
-        have = {(host, figure.device) for host, figure in members} & devices[model]
-        if have and 2 * len(have) >= len(devices[model]):
-            for host, id in sorted(devices[model] - have):
+    for (model, label, _), by_host in figures.items():
+        lack = devices[model] - {(host, figure.device) for host, own in by_host.items() for figure in own}
+        if lack != devices[model] and 2 * len(lack) <= len(devices[model]):
+            for host, id in sorted(lack):
                 lacking[host].append((id, label))
     doubts = {}
     for host, missing in lacking.items():
@@ -306,17 +307,9 @@ def _slow(
     return SlowDevice(figure.device, label, figure.rate, figure.unit, ratio, against, certain)
 
 
-def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFigure]]:
-    by_host: dict[str, list[NodeFigure]] = defaultdict(list)
-    for host, figure in members:
-        by_host[host].append(figure)
-    return by_host
-
-
-def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
+def _slow_within(by_host: ByHost, figures: int, label: str) -> list[tuple[str, SlowDevice]]:
     """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
     slow: list[tuple[str, SlowDevice]] = []
-    by_host = _by_host(members)
     for host, own in by_host.items():
         devices = {figure.device: figure for figure in own}
         logs = {id: math.log(figure.rate) for id, figure in devices.items()}
@@ -332,31 +325,27 @@ def _far_below(figures: Groups) -> dict[str, Doubt]:
 
     A node's own slowest device counts: one link of several may be slow.
     """
-    worst: dict[str, tuple[float, str, str, int]] = {}
-    for (_, label, _), members in figures.items():
-        slowest = {host: min(own, key=lambda figure: figure.rate) for host, own in _by_host(members).items()}
-        if not 3 <= len(slowest) < LEAST_NODES:
-            continue
-        host = min(slowest, key=lambda name: slowest[name].rate)
-        low, others = slowest.pop(host), [figure.rate for figure in slowest.values()]
-        ratio = low.rate / min(others)
-        if ratio <= FAR_BELOW and min(others) >= AGREE * max(others) and not DISTURBED.intersection(low.flags):
-            worst[host] = min((ratio, label, low.device, len(others)), worst.get(host, (1.0, "", "", 0)))
+    far = []
+    for (_, label, _), by_host in figures.items():
+        if 3 <= len(by_host) < LEAST_NODES:
+            slowest = {host: min(own, key=lambda figure: figure.rate) for host, own in by_host.items()}
+            host = min(slowest, key=lambda name: slowest[name].rate)
+            low, others = slowest.pop(host), [figure.rate for figure in slowest.values()]
+            is_far = low.rate <= FAR_BELOW * min(others) and min(others) >= AGREE * max(others)
+            if is_far and not DISTURBED.intersection(low.flags):
+                far.append((low.rate / min(others), label, low.device, host, "two" if len(others) == 2 else "three"))
     return {
         host: (
-            f"{device} far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}",
+            f"{device} far below the other {count}: {ratio:.2f} of them in {label}",
             f"on {host}: gpucheck bench {label.partition(' ')[0]} --device all",
         )
-        for host, (ratio, label, device, count) in worst.items()
+        for ratio, label, device, host, count in sorted(far, reverse=True)  # of a node the lowest comes last, and stays
     }
 
 
-# Of each node its figures with their logarithms, absolute or as distances from the median of the other nodes.
-Away = dict[str, list[tuple[NodeFigure, float]]]
-
-
-def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
-    return stats.median([log for _, log in devices])
+def _log_rate(own: Sequence[NodeFigure]) -> float:
+    """The logarithm of a node's rate: the median of its devices."""
+    return stats.median([math.log(figure.rate) for figure in own])
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
@@ -365,43 +354,40 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
 
     Where most of the devices are slow the node is named, as WHOLE; else the devices are.
     """
-    by_model: dict[str, dict[str, Away]] = defaultdict(dict)
-    for (model, label, _), members in figures.items():
-        by_model[model][label] = {
-            host: [(figure, math.log(figure.rate)) for figure in own] for host, own in _by_host(members).items()
-        }
+    by_model: dict[str, dict[str, ByHost]] = defaultdict(dict)
+    for (model, label, _), by_host in figures.items():
+        by_model[model][label] = by_host
     slow: dict[str, list[SlowDevice]] = defaultdict(list)
     for labels in by_model.values():
-        away: dict[str, Away] = {}
-        distances: dict[str, list[float]] = defaultdict(list)
+        centres: dict[str, float] = {}
+        distances: dict[str, dict[str, float]] = defaultdict(dict)
         for label, by_host in labels.items():
-            medians = {host: _middle(devices) for host, devices in by_host.items()}
-            low = lowest(medians, level / len(figures))
-            centre = stats.median([log for host, log in medians.items() if host not in low])
-            away[label] = {
-                host: [(figure, log - centre) for figure, log in devices] for host, devices in by_host.items()
-            }
-            for host, median in medians.items():
-                distances[host].append(median - centre)
-                if host in low and _is_low(median - centre):
-                    slow[host] += _named(label, away[label][host])
+            logs = {host: _log_rate(own) for host, own in by_host.items()}
+            low = lowest(logs, level / len(figures))
+            centres[label] = stats.median([log for host, log in logs.items() if host not in low])
+            for host, log in logs.items():
+                distances[host][label] = log - centres[label]
+                if host in low and _is_low(distances[host][label]):
+                    slow[host] += _named(label, by_host[host], centres[label])
         # The mean distance over the figures, of nodes that have half of them: two speeds part a figure.
-        together = {host: statistics.fmean(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
+        together = {
+            host: statistics.fmean(own.values()) for host, own in distances.items() if 2 * len(own) >= len(labels)
+        }
         for host in lowest(together, level / len(by_model)) if len(labels) > 1 else ():
             if _is_low(together[host]) and host not in slow:
-                own = {label: devices[host] for label, devices in away.items() if host in devices}
-                label = min(own, key=lambda name: _middle(own[name]))
-                slow[host] += _named(label, own[label])
+                label = min(distances[host], key=distances[host].__getitem__)
+                slow[host] += _named(label, labels[label][host], centres[label])
     return slow
 
 
-def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDevice]:
+def _named(label: str, own: Sequence[NodeFigure], centre: float) -> list[SlowDevice]:
     """The node where most of its devices are slow in this figure, else its devices that are."""
-    devices = [_slow(figure, label, math.exp(log)) for figure, log in away if _is_low(log)]
-    if len(devices) < LEAST_SLOW or 2 * len(devices) <= len(away):
+    logs = [math.log(figure.rate) - centre for figure in own]
+    devices = [_slow(figure, label, math.exp(log)) for figure, log in zip(own, logs, strict=True) if _is_low(log)]
+    if len(devices) < LEAST_SLOW or 2 * len(devices) <= len(own):
         return devices
-    rate, certain = stats.median([figure.rate for figure, _ in away]), all(device.certain for device in devices)
-    return [replace(devices[0], device=WHOLE, rate=rate, ratio=math.exp(_middle(away)), certain=certain)]
+    rate, certain = stats.median([figure.rate for figure in own]), all(device.certain for device in devices)
+    return [replace(devices[0], device=WHOLE, rate=rate, ratio=math.exp(stats.median(logs)), certain=certain)]
 
 
 def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
@@ -414,18 +400,16 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
     modes: dict[str, Doubt] = {}
     findings: list[Finding] = []
     fix = "compare what these nodes share with the others (settings, rack, cooling, power), then check again"
-    for (model, label, unit), members in whole.items():
-        logs = {
-            host: stats.median([math.log(figure.rate) for figure in own]) for host, own in _by_host(members).items()
-        }
+    for (model, label, unit), by_host in whole.items():
+        logs = {host: _log_rate(own) for host, own in by_host.items()}
         slower = sorted(slower_mode(logs))
         if len(slower) <= most_low(len(logs)):
-            figures[model, label, unit] = members
+            figures[model, label, unit] = by_host
             continue
-        sides = [[member for member in members if (member[0] in slower) is is_slower] for is_slower in (False, True)]
-        for side, name in zip(sides, ("faster", "slower"), strict=True):
-            figures[model, f"{label} ({name} nodes)", unit] = side
-        fast, slow = (stats.median([logs[host] for host in {host for host, _ in side}]) for side in sides)
+        faster = [host for host in by_host if host not in slower]
+        for word, side in (("faster", faster), ("slower", slower)):
+            figures[model, f"{label} ({word} nodes)", unit] = {host: by_host[host] for host in side}
+        fast, slow = (stats.median([logs[host] for host in side]) for side in (faster, slower))
         share = math.exp(slow - fast)
         for host in slower:
             modes.setdefault(host, (f"one of {len(slower)} nodes at {share:.2f} of the others in {label}", fix))
@@ -437,7 +421,7 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
 
 def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
     """The figures by model, name and unit; the devices below their floor; the nodes with an impossible rate."""
-    figures: Groups = defaultdict(list)
+    figures: Groups = defaultdict(dict)
     floors: list[tuple[str, SlowDevice]] = []
     impossible: set[str] = set()
     for host, document in nodes.items():
@@ -450,7 +434,7 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
                 impossible.add(host)
                 continue
             label = f"{figure.name} {figure.case}".strip()
-            figures[device.name, label, figure.unit].append((host, figure))
+            figures[device.name, label, figure.unit].setdefault(host, []).append(figure)
             if peak is not None and figure.rate < FLOOR * peak:
                 floors.append((host, _slow(figure, label, figure.rate / peak, "peak")))
     return figures, floors, impossible
@@ -463,10 +447,10 @@ def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, d
     `device` is its name, its compute capability, its multiprocessors and the width of its bus.
     """
     name, capability, multiprocessors, bus = device
-    numbers = (capability or "").split(".")
-    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
+    numbers = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability or "", re.ASCII)
+    if numbers is None:
         return None
-    part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
+    part = peaks.lookup(name, (int(numbers[1]), int(numbers[2])), multiprocessors, bus)
     if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
         return None
     if figure == "bandwidth" and unit == "B/s":

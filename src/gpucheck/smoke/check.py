@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ from gpucheck.report.facts import Host
 
 @dataclass(frozen=True, slots=True)
 class DeviceUnderTest:
-    """Where the checks run: the device under test and the machine around it."""
+    """The device under test and the machine around it."""
 
     accel: Accel
     host: Host = field(default_factory=Host)
@@ -53,13 +52,11 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
         raise Wrong(message, **evidence)
 
 
-# -- what a check needs: each is None, or the reason for a skip -------------------------------------------------------
-
-Need = Callable[[DeviceUnderTest], str | None]
-
-
 def dedicated_memory(dut: DeviceUnderTest) -> str | None:
-    """Needs a device whose memory can run out without harm: where the system shares it, everything would suffer."""
+    """Needs a device whose memory can run out without harm; else the reason for a skip.
+
+    Where the system shares it, everything would suffer.
+    """
     accel, host = dut.accel, dut.host
     if accel.is_cpu:
         return None
@@ -72,6 +69,11 @@ def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     return None
 
 
-def first_line(said: object) -> str:
-    """The first line of what an error or a warning says; its class where it says nothing."""
-    return (str(said).strip().splitlines() or [type(said).__name__])[0]
+def first_line(message: object) -> str:
+    """The first line of an error or a warning; its class where it says nothing."""
+    return (str(message).strip().splitlines() or [type(message).__name__])[0]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`float32`."""
+    return str(dtype).removeprefix("torch.")

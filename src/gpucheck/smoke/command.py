@@ -6,8 +6,9 @@ finding.
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import math
+import pkgutil
 import time
 import traceback
 import warnings
@@ -30,17 +31,13 @@ from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[DeviceUnderTest], Any]:
     """The function of a row of the table, by its name `module.function`."""
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.partition(".")
-    function_of: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
-    return function_of
+    return function if callable(function) else pkgutil.resolve_name(f"gpucheck.smoke.{function}")
 
 
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
-# What a check may take on a busy machine: it begins so long before the command has to be over.
+# A check's time on a busy machine: it begins so long before the command has to be over.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
@@ -66,7 +63,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
         now = time.monotonic()
         until = now + (deadline - now) / (len(chosen) - place)
         if _check(device_id, checks, facts, emit, until) is not None:
-            # What a lost device leaves in this process may fail the checks of the next one.
+            # A lost device may leave what fails the checks of the next one in this process.
             for other in chosen[place + 1 :]:
                 title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
                 emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))
@@ -74,9 +71,18 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
-    """Run the checks on a device; how it died on the way, None where it did not."""
-    accel = _open(device_id, facts, emit)
-    if accel is None:
+    """Run the checks on a device; how it died on the way, None where it did not.
+
+    A device that torch cannot use is the failed check.
+    """
+    try:
+        with watchdog.opening(device_id, WHERE):
+            accel = choose.open_named(device_id, facts)
+        for notice in choose.opened_again(accel):
+            emit(notice)
+    except CannotLook as error:
+        # A context takes some memory: where others hold all of it, nothing is known of the device.
+        emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
         return None
     died: Fault | None = None
     try:
@@ -97,11 +103,10 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
     """Return what the command line asks of the machine, judged by the torch of this process."""
     driver = facts.driver
     # torch of this process would wait for libcuda for ever, and nobody could end it.
-    hung = driver is not None and driver.cuinit_code is None and driver.is_hung
-    kind = None if hung else devices.default_accelerator()
-    count = devices.device_count(kind) if kind else 0
-    seen = choose.Usable(kind, count, torch.version.hip is not None)
-    return choose.judge_required(require, min_devices, seen, facts)
+    is_hung = driver is not None and driver.cuinit_code is None and driver.is_hung
+    kind = None if is_hung else devices.default_accelerator()
+    usable = choose.Usable(kind, devices.device_count(kind) if kind else 0, torch.version.hip is not None)
+    return choose.judge_required(require, min_devices, usable, facts)
 
 
 # -- the device -------------------------------------------------------------------------------------------------------
@@ -122,28 +127,11 @@ def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
     return chosen.ids
 
 
-def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
-    """Open a device; one that torch cannot use is the failed check, and None."""
-    try:
-        with watchdog.opening(device_id, WHERE):
-            accel = choose.open_named(device_id, facts)
-        for notice in choose.opened_again(accel):
-            emit(notice)
-        return accel
-    except CannotLook as error:
-        # A context takes some memory: where others hold all of it, nothing is known of the device.
-        emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
-        return None
-
-
 def _present_but_unusable(requested: str, facts: Facts) -> bool:
-    if not requested.lower().startswith(("auto", "all", "cuda", "gpu-", "mig-")):
-        return False
-    try:
+    with contextlib.suppress(CannotLook):
         choose.choose("auto", facts)
-    except CannotLook:
-        return True
-    return False
+        return False
+    return requested.lower().startswith(("auto", "all", "cuda", "gpu-", "mig-"))
 
 
 def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
@@ -164,15 +152,15 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
     why_not: str | None = None
     died: Fault | None = None
     late = False
-    finding: Finding | None
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
         if why_not is None and number and time.monotonic() >= deadline:
             why_not, late = OUT_OF_TIME, True
+        finding = None
         try:
             finding = None if why_not else run_one(check, dut)
         except watchdog.OutOfTime:
-            finding, why_not, late = None, OUT_OF_TIME, True
+            why_not, late = OUT_OF_TIME, True
         if finding is None:
             verdict: Verdict = "inconclusive" if late else "skip"
             fix = "use a longer --time-budget" if late else None
@@ -215,7 +203,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     try:
         # The generators of devices are not used.
         with torch.random.fork_rng(devices=()):
-            seen = loaded(check.function)(dut)
+            passed = loaded(check.function)(dut)
             device_lifetime.settle(dut.accel)  # an error of the device comes up here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
@@ -226,21 +214,13 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         device_lifetime.saw(error, dut.accel.id)
         cause, _ = messages.cause_in(messages.chain_of(error))
-        if cause is not None and cause.whose == "memory":
-            # The checks take little: others hold what is missing, and that is no fault of the device's.
-            fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
-            fix = cause.fix if cause.id == "oom.host" else fix
-            return "inconclusive", *_unexpected(error), fix
-        return "fail", *_unexpected(error), None
-    return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix
-
-
-def _unexpected(error: Exception) -> tuple[str, dict[str, Any]]:
-    """The text of an error that no check foresees, and where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    evidence = {
-        "type": type(error).__name__,
-        "text": str(error),
-        "raised_at": f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None,
-    }
-    return f"{type(error).__name__}: {first_line(error)}", evidence
+        *_, frame = traceback.extract_tb(error.__traceback__)
+        raised_at = f"{frame.filename}:{frame.lineno} in {frame.name}"
+        evidence = {"type": type(error).__name__, "text": str(error), "raised_at": raised_at}
+        message = f"{type(error).__name__}: {first_line(error)}"
+        if cause is None or cause.whose != "memory":
+            return "fail", message, evidence, None
+        # The checks take little: others hold what is missing, and that is no fault of the device's.
+        fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
+        return "inconclusive", message, evidence, cause.fix if cause.id == "oom.host" else fix
+    return "warn" if passed.doubt else "pass", passed.message, passed.evidence, passed.fix

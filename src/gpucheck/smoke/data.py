@@ -3,6 +3,7 @@ And running out of memory can be caught, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -22,14 +23,13 @@ from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.codec import to_json
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
 COPY_ELEMENTS = 4 * MIB // 4
 SAMPLES = 3
-T = TypeVar("T")
-# Of each item of a batch: its number, the worker that made it, and the worker's process.
+# The items of a batch: the number of each, the worker that made it, and the worker's process.
 Batch = dict[str, list[int]]
 
 
@@ -51,20 +51,17 @@ def pinned(dut: DeviceUnderTest) -> Passed:
 def _pinned(dut: DeviceUnderTest) -> Passed:
     host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    expect(
-        device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned"
-    )
-    _copies(dut, host, home)
-    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    copy = device_lifetime.own(torch.zeros(8).pin_memory())
+    expect(copy.is_pinned(), "pin_memory() returned memory that is not pinned")
+    return _copies(dut, host, home)
 
 
 def non_blocking(dut: DeviceUnderTest) -> Passed:
     """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
-    _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
-    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
+    return _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
-def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> None:
+def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Passed:
     there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=dut.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
@@ -80,6 +77,7 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
         home.copy_(there, non_blocking=True)
         dut.accel.synchronize()
         _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
+    return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
@@ -91,7 +89,7 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Where torch pins memory it aborts the process when it lets go of it on a device that is lost: so does its thread that
+# Torch aborts the process when it lets go of pinned memory on a device that is lost: so does its thread that
 # pins for a DataLoader.
 
 # The start loads torch and opens the device; then one wait for a batch that never comes.
@@ -137,7 +135,7 @@ def main() -> int:
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# What is in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
+# Bytes in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
 SHM_NEEDED = 8 * MIB
 # Docker's default, too little for real batches: torch's workers then die of a bus error.
 SHM_SMALL = 64 * MIB
@@ -152,22 +150,16 @@ class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as
         return ITEMS
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        info = get_worker_info()
-        return {
-            "index": index,
-            "pid": os.getpid(),
-            "worker": -1 if info is None else info.id,
-            "values": torch.full(ITEM_SHAPE, float(index)),
-        }
+        info, values = get_worker_info(), torch.full(ITEM_SHAPE, float(index))
+        return {"index": index, "pid": os.getpid(), "worker": -1 if info is None else info.id, "values": values}
 
 
 def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
     """Total and free bytes of the shared memory that workers pass batches through; None where it is no folder."""
-    try:
+    with contextlib.suppress(OSError):
         usage = shutil.disk_usage(folder)
-    except OSError:
-        return None
-    return usage.total, usage.free
+        return usage.total, usage.free
+    return None
 
 
 def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
@@ -181,32 +173,28 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
         left = capacity(shm[1])
         raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
     pin = dut.accel.can_pin
-    seen = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
-    items = [index for batch in seen for index in batch["index"]]
+    batches = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
+    items = [index for batch in batches for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
-    workers = sorted({worker for batch in seen for worker in batch["worker"]})
+    workers = sorted({worker for batch in batches for worker in batch["worker"]})
     expect(workers == list(range(WORKERS)), f"workers {workers} made the items, not {list(range(WORKERS))}")
-    expect(os.getpid() not in {pid for batch in seen for pid in batch["pid"]}, "the items were made in this process")
-    evidence = {
-        "workers": WORKERS,
-        "start_method": torch.multiprocessing.get_start_method(),
-        "pin_memory": pin,
-        "shared_memory_bytes": shm[0] if shm else None,
-    }
+    expect(os.getpid() not in {pid for batch in batches for pid in batch["pid"]}, "the items were made in this process")
+    method = torch.multiprocessing.get_start_method()
+    evidence = {"workers": WORKERS, "start_method": method, "pin_memory": pin, "shared_memory_bytes": shm and shm[0]}
     memory = "pinned" if pin else f"not pinned ({dut.accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
         return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
-def _in_a_thread(work: Callable[[], T], accel: Accel) -> T:
+def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     """The work's result or error; `accel` is torch's current device.
 
     No handler of a signal runs in a thread of its own. What one raises is dropped in the middle of a fork, and where it
     cuts through a queue's `put` the queue stays locked: torch's own, which it hangs up in the main thread alone and
     which raises once a worker has died, left that thread waiting for the lock forever.
     """
-    done: Future[T] = Future()
+    done: Future[list[Batch]] = Future()
 
     def run() -> None:
         try:
@@ -237,7 +225,7 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# What every training job relies on: a device that does not take one of these fails. The others are tried and told.
+# Every training job relies on these: a device that does not take one of them fails. The others are tried and told.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),
@@ -255,16 +243,11 @@ NAN_PATTERNS = {
 def usable(dut: DeviceUnderTest) -> Passed:
     """The device computes something, and tells what it is."""
     accel = dut.accel
-    reason = accel.why_broken()
-    if reason:
+    if reason := accel.why_broken():
         raise Wrong(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
     evidence = {"name": accel.name, "uuid": accel.uuid, "compute_capability": list(capability) if capability else None}
     return Passed(f"{accel.name} ({accel.id}), torch {torch.__version__}", evidence)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:
@@ -285,11 +268,6 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
-def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors have one shape, one dtype and the same bytes."""
-    return bool(left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right)))
-
-
 def round_trip(dut: DeviceUnderTest) -> Passed:
     """Each dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
@@ -301,24 +279,23 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
-            not_taken[_name(dtype)] = first_line(error)
+            not_taken[name_of(dtype)] = first_line(error)
             continue
-        if not same_bits(original, back):
+        if not torch.equal(bits(original), bits(back)):
             differing = reference.counted(bits(original) != bits(back))
             changed = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
-            raise Wrong(f"{_name(dtype)} came back with {changed}")
-        moved.append(_name(dtype))
+            raise Wrong(f"{name_of(dtype)} came back with {changed}")
+        moved.append(name_of(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
-    return Passed(
-        f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
-    )
+    evidence = {"dtypes": moved, "not_taken": not_taken}
+    return Passed(f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", evidence)
 
 
 # -- running out ------------------------------------------------------------------------------------------------------
 
 
 def one_pebibyte(dut: DeviceUnderTest) -> Passed:
-    """One allocation of 1 PiB raises out-of-memory, and the device works on, with no more memory in use than before."""
+    """An allocation of 1 PiB raises out-of-memory, and the device works on, with no more memory in use than before."""
     accel = dut.accel
     before = _allocated(accel)
     try:
@@ -337,8 +314,8 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
 
 
 def _allocated(accel: Accel) -> int:
-    """What torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
-    # What an earlier check left in a cycle must not go between two readings.
+    """Return what torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
+    # An earlier check's cycles must not go between two readings.
     gc.collect()
     accel.synchronize()
     return accel.memory().memory_allocated_bytes or 0

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line, name_of
 from gpucheck.work import precision, reference
 
 # M, K, N: one that fills tensor-core tiles, one that fits none.
@@ -75,17 +75,10 @@ def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
 def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> float:
     """The largest error as a share of its bound. Raises Wrong above 1 and for elements that are no number."""
     check = reference.check_product(product.left, product.right, product.result, seen_as)
-    share = check.worst / product.allowance
-    name = str(dtype).removeprefix("torch.")
-    if check.not_finite:
-        raise Wrong(f"{name} {product.name}: {check.not_finite} elements are not finite")
-    expect(
-        share <= 1,
-        f"{name} {product.name}: element ({check.row}, {check.column}) is off by {share:.3g} times the bound",
-        error_over_bound=share,
-        row=check.row,
-        column=check.column,
-    )
+    share, name = check.worst / product.allowance, f"{name_of(dtype)} {product.name}"
+    expect(not check.not_finite, f"{name}: {check.not_finite} elements are not finite")
+    text = f"{name}: element ({check.row}, {check.column}) is off by {share:.3g} times the bound"
+    expect(share <= 1, text, error_over_bound=share, row=check.row, column=check.column)
     return share
 
 
@@ -96,18 +89,18 @@ def _in_every_dtype(
     not_taken = {}
     with precision.precision("ieee"):
         for dtype in DTYPES:
-            name = str(dtype).removeprefix("torch.")
             try:
                 made = list(products(dut.device, dtype))
             except (RuntimeError, TypeError) as error:
                 if dtype == torch.float32 or not is_unsupported(error):
                     raise
-                not_taken[name] = first_line(error)
+                not_taken[name_of(dtype)] = first_line(error)
                 continue
             try:
-                shares[name] = max(judge(product, dtype) for product in made)
+                shares[name_of(dtype)] = max(judge(product, dtype) for product in made)
             except Wrong as wrong:
-                raise Wrong(str(wrong), hint if dut.accel.kind == "cuda" else None, **wrong.evidence) from None
+                wrong.fix = hint if dut.accel.kind == "cuda" else None
+                raise
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not supported here: {', '.join(not_taken)}"
@@ -119,8 +112,8 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 def _override_hint() -> str | None:
-    set_here = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
-    return f"unset {' and '.join(set_here)}: it overrides torch's settings" if set_here else None
+    overrides = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+    return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
 
 
 def matmul(dut: DeviceUnderTest) -> Passed:
@@ -129,20 +122,17 @@ def matmul(dut: DeviceUnderTest) -> Passed:
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
     if real != "float32":
-        fix = _override_hint()
-        raise Wrong(
-            f"float32 products in IEEE precision were requested, torch computes {real}", fix, precision_observed=real
-        )
+        text = f"float32 products in IEEE precision were requested, torch computes {real}"
+        raise Wrong(text, _override_hint(), precision_observed=real)
     hint = "gpucheck smoke --only numerics; if it fails again, suspect the GPU: gpucheck devices"
-    seen = _in_every_dtype(dut, matrix_products, hint)
-    return Passed(seen.message, seen.evidence | {"precision_observed": real})
+    passed = _in_every_dtype(dut, matrix_products, hint)
+    return Passed(passed.message, passed.evidence | {"precision_observed": real})
 
 
 def convolution(dut: DeviceUnderTest) -> Passed:
     """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
-    return _in_every_dtype(
-        dut, convolutions, "set torch.backends.cudnn.enabled = False to see whether cuDNN is the cause"
-    )
+    hint = "set torch.backends.cudnn.enabled = False to see whether cuDNN is the cause"
+    return _in_every_dtype(dut, convolutions, hint)
 
 
 def has_tf32(dut: DeviceUnderTest) -> str | None:
@@ -161,15 +151,14 @@ def tf32(dut: DeviceUnderTest) -> Passed:
     with precision.precision("tf32"):
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
-        expect(
-            real in ("tf32", "float32"), f"TF32 products were requested, torch computes {real}", precision_observed=real
-        )
+        text = f"TF32 products were requested, torch computes {real}"
+        expect(real in ("tf32", "float32"), text, precision_observed=real)
         made = [*matrix_products(dut.device, torch.float32), *convolutions(dut.device, torch.float32)]
     share = max(judge(product, torch.float32, "tf32") for product in made)
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
-        fix = _override_hint()
-        return Passed("TF32 was allowed, but products are still float32", evidence, doubt=True, fix=fix)
+        text = "TF32 was allowed, but products are still float32"
+        return Passed(text, evidence, doubt=True, fix=_override_hint())
     return Passed("within the bound of TF32", evidence)
 
 
@@ -200,7 +189,7 @@ def autocast(dut: DeviceUnderTest) -> Passed:
     expect(grad is not None and grad.dtype == torch.float32, f"the gradient is {None if grad is None else grad.dtype}")
     weight = layer.weight.detach().cpu().T.to(low)
     share = judge(Product("under autocast", inputs.to(low), weight, outputs.detach().cpu()), low)
-    return Passed(f"{str(low).removeprefix('torch.')} products", {"error_over_bound": share})
+    return Passed(f"{name_of(low)} products", {"error_over_bound": share})
 
 
 SAMPLES, CLASSES = 16, 10
@@ -261,7 +250,5 @@ def training_step(dut: DeviceUnderTest) -> Passed:
     for loss, on_cpu in ((before, reference_loss), (after, reference_after)):
         expect(abs(loss - on_cpu) <= STEP_BOUND * abs(on_cpu), f"the loss is {loss:.9g}, on the CPU {on_cpu:.9g}")
     expect(after < before, f"the step took the loss from {before:.6g} to {after:.6g}")
-    return Passed(
-        f"loss {before:.4f} → {after:.4f}, as on the CPU in float64",
-        {"loss_before": before, "loss_after": after, "error_over_bound": shares},
-    )
+    evidence = {"loss_before": before, "loss_after": after, "error_over_bound": shares}
+    return Passed(f"loss {before:.4f} → {after:.4f}, as on the CPU in float64", evidence)

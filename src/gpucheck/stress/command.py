@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpucheck import messages
@@ -93,6 +93,8 @@ def _answer_of(name: str, known: Device | None) -> StressDevice:
 
 @dataclass(slots=True)
 class _Runner:
+    """A device's child: its answer so far, and whether it is ready, or over."""
+
     answer: StressDevice
     talk: Talk | None = None
     heard_s: float = 0.0
@@ -106,7 +108,7 @@ class _Runner:
         return self.answer.name
 
     def end(self, why: str) -> None:
-        """It is over: nothing more is heard of it."""
+        """End the child: nothing more is heard of it."""
         self.answer = replace(self.answer, ended=why)
         self.is_over = True
         if self.talk is not None:
@@ -140,10 +142,8 @@ class _Run:
                 runner.talk.stop()
 
     def result(self) -> StressResult:
-        made = self.plan
-        return StressResult(
-            made.duration_s, made.turn_s, made.kinds, self.options.seed, tuple(runner.answer for runner in self.runners)
-        )
+        plan, answers = self.plan, tuple(runner.answer for runner in self.runners)
+        return StressResult(plan.duration_s, plan.turn_s, plan.kinds, self.options.seed, answers)
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
         """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
@@ -153,7 +153,7 @@ class _Run:
                 continue
             last = _same_device(first, after)
             was, now = _counted(first), {} if last is None else _counted(last)
-            # One that fell was started anew with the driver.
+            # A counter that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
@@ -173,24 +173,14 @@ class _Run:
 
     def _start(self, runner: _Runner) -> None:
         runner.heard_s, runner.limit_s = time.monotonic(), self.world.opening_s
+        ref, options = runner.answer.device, self.options
+        setup = {"device": runner.name, "name": ref.name, "uuid": ref.uuid, **asdict(self.plan)}
         try:
             runner.talk = Talk(lambda: self.world.start(runner.name))
         except Lost as lost:
             self._lost(runner, lost.ending)
-            return
-        setup = {
-            "device": runner.name,
-            "name": runner.answer.device.name,
-            "uuid": runner.answer.device.uuid,
-            "kinds": self.plan.kinds,
-            "duration_s": self.plan.duration_s,
-            "turns": self.plan.turns,
-            "parts": self.plan.parts,
-            "dtype": self.options.dtype,
-            "fill": self.options.fill,
-            "seed": self.options.seed,
-        }
-        self._send(runner, setup)
+        else:
+            self._send(runner, {**setup, "dtype": options.dtype, "fill": options.fill, "seed": options.seed})
 
     def _send(self, runner: _Runner, request: dict[str, Any]) -> None:
         assert runner.talk is not None
@@ -214,37 +204,37 @@ class _Run:
             line = runner.talk.receive(0.0)
         except Lost as lost:
             self._lost(runner, lost.ending)
-            return True
         except GpucheckError as error:
             if faults.is_device(error):  # lost while it was opened or filled
-                self.emit(Failed(faults.of(error, WHERE, runner.name, step=runner.step)))
-                runner.end("fault")
+                self._failed(runner, faults.of(error, WHERE, runner.name, step=runner.step))
             else:
                 self.emit(Skipped(of_error(error, runner.name)))
                 runner.end("error")
-            return True
-        if line is None:
-            self._silent(runner)
-            return False
-        runner.heard_s = time.monotonic()
-        self._take(runner, line)
+        else:
+            if line is None:
+                self._silent(runner)
+                return False
+            self._take(runner, line)
         return True
+
+    def _failed(self, runner: _Runner, fault: Fault) -> None:
+        self.emit(Failed(replace(fault, step=fault.step or runner.step)))
+        runner.end("fault")
 
     def _silent(self, runner: _Runner) -> None:
         now, silent_s = time.monotonic(), self.world.silent_s
         quiet_s = now - runner.heard_s
-        # One that goes on talking, and never ends, has not kept to the time either.
+        # A child that goes on talking, and never ends, has not kept to the time either.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
-        if quiet_s < runner.limit_s and not late:
-            return
-        fault = Fault("device", WHERE, runner.name, "TimeoutError", "", runner.step, None, True, None, quiet_s)
-        self.emit(Failed(fault))
-        runner.end("fault")
+        if quiet_s >= runner.limit_s or late:
+            self._failed(
+                runner, Fault("device", WHERE, runner.name, "TimeoutError", "", poisons=True, silent_s=quiet_s)
+            )
 
     def _take(self, runner: _Runner, line: Line) -> None:
-        runner.limit_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
-        if "busy" in line:
-            runner.limit_s = max(runner.limit_s, float(line["busy"]))
+        """Take in what a child has said."""
+        usual_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
+        runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, float(line.get("busy", 0.0)))
         ready = dict(line.get("ready", {}))
         runner.is_ready = runner.is_ready or "ready" in line
         unknown = {**runner.answer.unknown, **ready.pop("unknown", {}), **line.get("unknown", {})}
@@ -253,13 +243,9 @@ class _Run:
             answer = replace(answer, wrong=(*answer.wrong, from_json(StressWrong, line["wrong"])))
         if "point" in line:
             answer = replace(answer, points=(*answer.points, from_json(StressPoint, line["point"])))
-        runner.answer = answer
-        if "step" in line:
-            runner.step = str(line["step"])
+        runner.answer, runner.step = answer, str(line.get("step", runner.step))
         if "fault" in line:
-            fault = from_json(Fault, line["fault"])
-            self.emit(Failed(replace(fault, step=fault.step or runner.step)))
-            runner.end("fault")
+            self._failed(runner, from_json(Fault, line["fault"]))
         elif "end" in line:
             runner.end("")
 
@@ -269,8 +255,7 @@ class _Run:
         killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
         cause_id, is_lost = (None, False) if cause is None else (cause.id, cause.poisons)
         text = f"{ending.in_words}{killed}"
-        self.emit(Failed(Fault("device", WHERE, runner.name, "ProcessEnded", text, runner.step, cause_id, is_lost)))
-        runner.end("fault")
+        self._failed(runner, Fault("device", WHERE, runner.name, "ProcessEnded", text, "", cause_id, is_lost))
 
     def _show(self) -> None:
         """Tell each turn as it begins."""

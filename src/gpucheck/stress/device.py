@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import faults
+from gpucheck.machine import faults, host
 from gpucheck.machine.child_stdio import Say, claim_stdout, raised, requests
 from gpucheck.measure import telemetry
 from gpucheck.measure.telemetry import Sample, Watch
@@ -38,8 +38,6 @@ TELL_EVERY_S = 0.5
 BUSY_S = 600.0
 # Wrong steps that are told one by one; the others are counted. A device that computes nothing right fills no document.
 MOST_WRONG = 16
-# Energy is counted some ten times a second: a mean over less than this says nothing.
-ENERGY_SPAN_S = telemetry.ENERGY_SPAN_S
 
 
 def main() -> int:
@@ -74,11 +72,21 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     dtype = chosen_dtype(setup["dtype"], accel)
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
-        work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
+        work = Work(accel, dtype, fill_bytes(accel, setup["fill"]), setup["seed"])
         state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
-        say({"ready": described(accel, work, watch)})
+        # A model is what the libraries choose their kernels by.
+        parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
+        ready = {
+            "model": " · ".join(str(part) for part in parts if part),
+            "dtype": str(work.dtype),
+            "side": work.side,
+            "filled_bytes": work.filled_bytes,
+            "reproducible": work.reproducible,
+            "unknown": {"telemetry": watch.reason} if watch.reason else {},
+        }
+        say({"ready": ready})
         go()
         state.run(setup)
         state.check()
@@ -100,28 +108,12 @@ def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
     return dtype
 
 
-def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
+def fill_bytes(accel: Accel, share: float | None) -> int:
     """Return how much memory to fill: a share of what is free."""
     info = accel.memory_info()
     if accel.is_cpu or info is None or accel.integrated:
-        from gpucheck.machine import host
-
-        return int(host.memory().usable * (setup["fill"] or DEFAULT_FILL_CPU))
-    return int(info[0] * (setup["fill"] or DEFAULT_FILL))
-
-
-def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
-    # What the libraries choose their kernels by.
-    capability = ".".join(map(str, accel.compute_capability or ()))
-    parts = [accel.name, capability, accel.multiprocessors]
-    return {
-        "model": " · ".join(str(part) for part in parts if part),
-        "dtype": str(work.dtype),
-        "side": work.side,
-        "filled_bytes": work.filled_bytes,
-        "reproducible": work.reproducible,
-        "unknown": {"telemetry": watch.reason} if watch.reason else {},
-    }
+        return int(host.memory().usable * (share or DEFAULT_FILL_CPU))
+    return int(info[0] * (share or DEFAULT_FILL))
 
 
 @dataclass(slots=True)
@@ -173,13 +165,18 @@ class State:
                 point = _Point(number, kind, self.clock())
 
     def _step(self, point: _Point) -> None:
+        """Take a step, and say some times a second what is at work."""
         step = self.work.step(point.kind)
         self.steps += 1
         if step.seconds >= LEAST_HOST_WINDOW_S:
             point.rates.append(step.amount / step.seconds)
         point.unit = step.unit
         self._tell_wrong(step.wrong)
-        self._tell(point)
+        now = self.clock()
+        if now - self._told_s >= TELL_EVERY_S:
+            self._told_s = now
+            self._take(point)
+            self.say({"step": point.kind, **self.totals()})
 
     def check(self) -> None:
         """Hold the first product against float64 and say what is wrong with it."""
@@ -210,21 +207,14 @@ class State:
                 self.say({"wrong": to_json(result)})
         self.say(self.totals())
 
-    def _tell(self, point: _Point) -> None:
-        """Say some times a second what is at work."""
-        now = self.clock()
-        if now - self._told_s >= TELL_EVERY_S:
-            self._told_s = now
-            self._take(point)
-            self.say({"step": point.kind, **self.totals()})
-
     def _take(self, point: _Point) -> None:
         taken = [sample for sample in self.watch.take() if sample["at_s"] >= point.began_s]
         point.samples += taken
         self._recent.extend(taken)
 
-    def _close(self, point: _Point | None) -> None:
-        if point is None or not point.rates:
+    def _close(self, point: _Point) -> None:
+        """Tell a point of the curve, unless nothing was timed in it."""
+        if not point.rates:
             return
         self._take(point)
         names = telemetry.clock_reasons(point.samples) if point.samples else []
@@ -243,14 +233,13 @@ class State:
 
     def _power(self) -> float | None:
         """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
-        counted = [sample for sample in self._recent if sample.get("energy_j") is not None]
-        if not counted:
+        counted = [(row["at_s"], row["energy_j"]) for row in self._recent if row.get("energy_j") is not None]
+        before = [row for row in counted if counted[-1][0] - row[0] >= telemetry.ENERGY_SPAN_S]
+        if not before:
             return None
-        last = counted[-1]
-        before = [sample for sample in counted if last["at_s"] - sample["at_s"] >= ENERGY_SPAN_S]
-        if not before or last["energy_j"] <= before[-1]["energy_j"]:  # a reloaded driver counts from 0
-            return None
-        return float((last["energy_j"] - before[-1]["energy_j"]) / (last["at_s"] - before[-1]["at_s"]))
+        (first_s, first_j), (last_s, last_j) = before[-1], counted[-1]
+        # A reloaded driver counts from 0.
+        return float((last_j - first_j) / (last_s - first_s)) if last_j > first_j else None
 
 
 def _spread(values: Sequence[float]) -> StressSpread:

@@ -18,9 +18,9 @@ from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 
-# What gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
+# A GPU that gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
 SLOW = 0.10
-# So much of the points must show it: one dip is no slow device.
+# The share of the points that must show it: one dip is no slow device.
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
@@ -30,7 +30,7 @@ FEWEST_SLOW = 3
 MOST_UNEVEN = 0.2
 # With fewer GPUs of a model it is not known which speed is that of most.
 FEWEST_SIBLINGS = 3
-# Where devices share links, slower than a sibling is no fault yet.
+# Devices that share links may be slower than a sibling without a fault.
 _SHARED = frozenset({"copies"})
 # Held by the hardware, and no setting: heat, or power that does not come.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
@@ -171,12 +171,9 @@ def wrong(result: StressResult) -> list[Finding]:
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
     """Return how much of the memory was tested, where that is not all of it on every device."""
-    known = [device for device in devices if device.filled_bytes and device.memory_tested_bytes is not None]
-    shares = [((device.memory_tested_bytes or 0) / device.filled_bytes, device) for device in known]
-    share, least = min(shares, key=lambda pair: pair[0], default=(1.0, None))
-    if least is None or share >= 1:
-        return ""
-    return f"{units.capacity(least.memory_tested_bytes or 0)} of {units.capacity(least.filled_bytes)} of memory tested"
+    known = [(row.memory_tested_bytes, row.filled_bytes) for row in devices if row.memory_tested_bytes is not None]
+    tested, filled = min((row for row in known if row[1]), key=lambda row: row[0] / row[1], default=(0, 0))
+    return f"{units.capacity(tested)} of {units.capacity(filled)} of memory tested" if tested < filled else ""
 
 
 def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
@@ -209,30 +206,25 @@ def _is_rounding(wrong: StressWrong, device: StressDevice) -> bool:
 
 def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
     """Devices that differ where no majority says which is wrong: the first result for each set of devices."""
-    first = {tuple(device.name for device in each.devices): each for each in reversed(differing)}
-    return [
-        Finding(
-            "stress.wrong",
-            "fail" if all(device.reproducible for device in each.devices) else "warn",
-            f"{' and '.join(names)} computed different bits from the same data",
+    findings = []
+    for names, each in {tuple(row.name for row in each.devices): each for each in reversed(differing)}.items():
+        verdict: Verdict = "fail" if all(device.reproducible for device in each.devices) else "warn"
+        title = f"{' and '.join(names)} computed different bits from the same data"
+        why, evidence = (
             f"in {each.result}; which of them is wrong is unknown",
             {"names": names, "results": [each.result]},
-            _TEST.format(each.devices[0].device.id),
         )
-        for names, each in first.items()
-    ]
+        fix = _TEST.format(each.devices[0].device.id)
+        findings.append(Finding("stress.wrong", verdict, title, why, evidence, fix))
+    return findings
 
 
 def text_of(wrong: StressWrong) -> str:
     """A wrong step in words: `products at 12.3 s (step 40): 1 element wrong at index 70; …`."""
-    parts = []
-    if wrong.elements is not None:
-        where = f" at index {wrong.place}" if wrong.place is not None else ""
-        parts.append(f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong{where}")
-    elif wrong.place is not None:
-        parts.append(f"at index {wrong.place}")
-    parts += [wrong.text] if wrong.text else []
-    return f"{wrong.result} at {units.duration(max(wrong.at_s, 1e-3))} (step {wrong.step}): {'; '.join(parts)}"
+    count = "" if wrong.elements is None else f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong"
+    where = "" if wrong.place is None else f"at index {wrong.place}"
+    parts = "; ".join(filter(None, (" ".join(filter(None, (count, where))), wrong.text)))
+    return f"{wrong.result} at {units.duration(max(wrong.at_s, 1e-3))} (step {wrong.step}): {parts}"
 
 
 # -- slow devices ------------------------------------------------------------------------------------------------------
@@ -247,7 +239,7 @@ def slow(result: StressResult) -> list[Finding]:
     findings = []
     for device in gpus:
         falls = [fall for kind in result.kinds if (fall := _fall(device, kind)) is not None]
-        # One cause shows in every kind of work: the deepest fall says it.
+        # A single cause shows in every kind of work: the deepest fall says it.
         findings += [max(falls, key=lambda fall: fall[0])[1]] if falls else _limited(device)
     for group in siblings(gpus):
         findings += _unlike(group, result.kinds)
@@ -266,13 +258,12 @@ def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
         return Finding("stress.slow", "skip", "speed was not judged", why)
     title = f"{len(judged)} of {len(gpus)} devices kept their speed"
     title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else title
-    message = f"last third of the run against the first: {', '.join(f'{k} {units.percent(least[k])}' for k in kinds)}"
+    shares = {kind: least[kind] for kind in kinds}
+    message = f"last third of the run against the first: {', '.join(f'{k} {units.percent(shares[k])}' for k in kinds)}"
     if missing := [kind for kind in of if kind not in kinds]:
         title = f"{title} in {', '.join(kinds)}"
         message = f"{message}; not judged (too few points, or uneven): {', '.join(missing)}"
-    return Finding(
-        "stress.slow", "pass", title, message, {"last_third_to_first": {kind: least[kind] for kind in kinds}}
-    )
+    return Finding("stress.slow", "pass", title, message, {"last_third_to_first": shares})
 
 
 def points_of(device: StressDevice, kind: str) -> list[StressPoint]:
@@ -303,10 +294,7 @@ def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
     points = points_of(device, kind)
     third = len(points) // 3
     ratio, late = _ratio(points), points[-third:]
-    if ratio is None or ratio >= 1 - SLOW:
-        return None
-    first = _median_of(points[:third])
-    if not _are_apart(late, first):
+    if ratio is None or ratio >= 1 - SLOW or not _are_apart(late, first := _median_of(points[:third])):
         return None
     held = Counter(name for point in late for name in point.held)
     clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
@@ -315,16 +303,13 @@ def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     title = f"lost {units.percent(1 - ratio)} of its speed over the run ({kind})"
-    evidence = {"kind": kind, "fall": 1 - ratio, "first": first, "last": first * ratio, "held": sorted(held)}
-    return 1 - ratio, _slow(device, _verdict_of(held), title, "; ".join(parts), evidence)
+    evidence = {"kind": kind, "fall": 1 - ratio, "first": first, "last": first * ratio}
+    return 1 - ratio, _slow(device, held, title, "; ".join(parts), evidence)
 
 
-def _verdict_of(held: Iterable[str]) -> Verdict:
-    return "fail" if _BY_HARDWARE & set(held) else "warn"
-
-
-def _slow(device: StressDevice, verdict: Verdict, title: str, why: str, evidence: dict[str, Any]) -> Finding:
-    evidence = {"name": device.name, **evidence}
+def _slow(device: StressDevice, held: Iterable[str], title: str, why: str, evidence: dict[str, Any]) -> Finding:
+    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
+    evidence = {"name": device.name, **evidence, "held": sorted(held)}
     fix = _WATCH.format(device.device.id)
     return Finding("stress.slow", verdict, f"{device.name}: {title}", why, evidence, fix, device.device.id)
 
@@ -337,7 +322,7 @@ def _limited(device: StressDevice) -> list[Finding]:
     if len(device.points) < FEWEST_POINTS or not most:
         return []
     title = f"{_limits(Counter(most))} from the start"
-    return [_slow(device, _verdict_of(most), title, "in most of the run", {"held": sorted(most)})]
+    return [_slow(device, most, title, "in most of the run", {})]
 
 
 def _limits(held: Counter[str]) -> str:
@@ -361,18 +346,12 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
         verdict: Verdict = "fail"
         if faster:
             word, verdict, why = "faster", "inconclusive", "the same model: which are usual is unknown"
-        others = [other.name for other in group if other is not device]
-        findings.append(
-            Finding(
-                "stress.slow",
-                "warn" if set(shares) <= _SHARED else verdict,
-                f"{device.name}: {units.percent(shares[kind])} {word} than {few(others, ', ')} ({kind})",
-                why,
-                {"name": device.name, word: shares, "siblings": others},
-                f"gpucheck devices --device {device.device.id}; then gpucheck doctor",
-                device.device.id,
-            )
-        )
+        verdict = "warn" if set(shares) <= _SHARED else verdict
+        others, id = [other.name for other in group if other is not device], device.device.id
+        title = f"{device.name}: {units.percent(shares[kind])} {word} than {few(others, ', ')} ({kind})"
+        evidence = {"name": device.name, word: shares, "siblings": others}
+        fix = f"gpucheck devices --device {id}; then gpucheck doctor"
+        findings.append(Finding("stress.slow", verdict, title, why, evidence, fix, id))
     return findings
 
 
@@ -405,19 +384,17 @@ def errors(result: StressResult) -> list[Finding]:
     """A finding for each device whose error counters rose, or that the driver lists no more."""
     findings = []
     for device in result.devices:
+        id = device.device.id
         if why := device.unknown.get("state"):
             title = f"{device.name}: whether it still works is unknown"
-            findings.append(
-                Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", device.device.id)
-            )
+            findings.append(Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", id))
         risen = {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}
         if not risen:
             continue
         worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
         parts = (_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
-        cause = next((_CAUSES[name] for name in risen if name in _CAUSES), None)
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
-        fix = fix_of(cause) if cause is not None else fix
+        fix = next((fix_of(_CAUSES[name]) for name in risen if name in _CAUSES), fix)
         title = f"{device.name}: {', '.join(parts)}"
-        findings.append(Finding("stress.errors", worst, title, "during the run", dict(risen), fix, device.device.id))
+        findings.append(Finding("stress.errors", worst, title, "during the run", dict(risen), fix, id))
     return findings

@@ -18,7 +18,7 @@ WORK = {
     "mixed": "products, memory patterns and copies at the same time",
 }
 DEFAULT_DURATION_S = 60.0
-# What may be filled: of a GPU's free memory, and of the host's, which other programs need too.
+# Shares to fill: of a GPU's free memory, and of the host's, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
 # Shares of the time where several kinds are done. Products draw the most power: with nine tenths of the time they
 # heat as gpu-burn does, which does nothing else; what memory and copies get is enough to judge their speed by.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,9 @@ _WINDOW, _WINDOW_CPU = GIB, 16 * MIB
 # A step is long beside a wait for the device (some 20 µs), and short beside a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256
-# What torch asks for beside the arena: results' checksums, the parts of memory that are compared.
+# Chunks that torch asks for beside the arena: results' checksums, the parts of memory that are compared.
 _BESIDE_CHUNKS = 6
-# Where an allocation fails, less is tried, down to this share of what was asked for.
+# An allocation that fails is tried with less, down to this share of what was asked for.
 _LESS, _LEAST = 0.9, 0.2
 # Places of a wrong result that are computed in float64.
 _MOST_PLACES = 64
@@ -100,7 +100,7 @@ def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: the kind of work, how much of it (`unit` by the second) in what time, and what was wrong with it."""
+    """A step: the kind of work, how much of it (`unit` by the second) in what time, and what was wrong with it."""
 
     kind: str
     amount: float
@@ -132,7 +132,7 @@ class Work:
         # The next pattern, window and result, how many products a step has, and which way copies go next.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
-        # What stands in the windows of memory since the turn began, and the windows tested in the run: by the place
+        # The patterns in the windows of memory since the turn began, and the windows tested in the run: by the place
         # the pattern's name and number, and how many words.
         self._written: dict[int, tuple[str, int]] = {}
         self._tested: dict[int, int] = {}
@@ -185,8 +185,6 @@ class Work:
         self._calls = [self._kind.bind(a, b, result) for result in results]
         pin = self.accel.can_pin
         self._hosts = [pinned(copy, torch.int64) if pin else torch.empty(copy, dtype=torch.int64) for _ in range(2)]
-        for host in self._hosts:
-            host.fill_(POISON)
         self._sent = self._source().cpu()
         self.checksums["copies"] = self._sum(self._source())
 
@@ -233,7 +231,7 @@ class Work:
         self._began_s = time.perf_counter()
 
     def step(self, kind: str) -> Step:
-        """One step of this kind: done, hashed and compared."""
+        """Take a step of this kind: it is done, hashed and compared."""
         self._steps += 1
         works = {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}
         return works[kind]()
@@ -262,10 +260,8 @@ class Work:
         return time.perf_counter() - began
 
     def _multiply(self) -> Step:
-        slots = self._take_slots()
-        seconds = self._timed(*(self._calls[slot] for slot in slots))
-        self._settle(seconds, len(slots))
-        return Step("products", *self._flop(len(slots)), seconds, self._compared(slots, "products"))
+        slots, flop, seconds = self._fill_slots()
+        return Step("products", flop, self._kind.unit, seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
         """A window read and written: what the round before left in it, so that the whole memory lies between the two.
@@ -305,37 +301,36 @@ class Work:
             seconds += self._timed(self._exchange)
             copied += 2 * len(self._sent) * WORD
             wrong += self._arrived("copies")
-        wrong += self._left("copies")
-        return Step("copies", copied, "B/s", seconds, wrong)
+        return Step("copies", copied, "B/s", seconds, [*wrong, *self._left("copies")])
 
     def _mixed(self) -> Step:
         """Copies on a second stream, products and a pattern on the first one; all of it is compared at the end."""
-        slots, at, number = self._take_slots(), self._mixed_at, self._turn % 64
+        at, number = self._mixed_at, self._turn % 64
         window = self.arena[at : at + len(self._index)]
         self._turn += 1
-        calls = [self._calls[slot] for slot in slots]
-        seconds = self._timed(self._exchange, *calls, lambda: self._write(window, at, "ones", number))
-        self._settle(seconds, len(slots))
+        written = [lambda: self._write(window, at, "ones", number)]
+        slots, flop, seconds = self._fill_slots([self._exchange], written)
         wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
-        return Step("mixed", *self._flop(len(slots)), seconds, wrong)
+        return Step("mixed", flop, self._kind.unit, seconds, wrong)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
-    def _take_slots(self) -> list[int]:
-        """The next results to fill, made unlike any result: one that is not computed must not pass."""
+    def _fill_slots(
+        self, before: Sequence[Callable[[], object]] = (), after: Sequence[Callable[[], object]] = ()
+    ) -> tuple[list[int], float, float]:
+        """Compute the next results between other work; return which, their operations, and the seconds of it all.
+
+        They were made unlike any result before: one that is not computed must not pass.
+        """
         count = len(self._slots)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
         self._next = (slots[-1] + 1) % count
         for slot in slots:
             _words(self._slots[slot].out).fill_(POISON)
-        return slots
-
-    def _settle(self, seconds: float, done: int) -> None:
-        self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * done / max(seconds, 1e-6))))
-
-    def _flop(self, count: int) -> tuple[float, str]:
-        return 2.0 * self.side**3 * count, self._kind.unit
+        seconds = self._timed(*before, *(self._calls[slot] for slot in slots), *after)
+        self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * len(slots) / max(seconds, 1e-6))))
+        return slots, 2.0 * self.side**3 * len(slots), seconds
 
     def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
         """The words of every result that differ from the first one's; of the last result the checksum too.
@@ -362,8 +357,8 @@ class Work:
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
-            seen = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
-            return self._wrong(kind, "products", "first", elements=0, text=f"{seen}; {_GONE}")
+            text = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
+            return self._wrong(kind, "products", "first", elements=0, text=f"{text}; {_GONE}")
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()
         worst = reference.check_elements(self._one.a, self._one.b, self._first, index, self._seen_as, got=values)
@@ -375,25 +370,28 @@ class Work:
     # -- patterns ---------------------------------------------------------------------------------------------------
 
     def _write(self, window: torch.Tensor, at: int, name: str, number: int) -> None:
-        for first, part in self._parts(window):
-            part.copy_(self._made(name, at, first, len(part), number))
+        for _, part, made in self._parts(window, at, name, number):
+            part.copy_(made)
 
-    def _made(self, name: str, at: int, first: int, size: int, number: int) -> torch.Tensor:
-        """A part of the pattern; addresses count from the arena's beginning, all else from the window's."""
-        start = at + first if name == "address" else first
-        return pattern(name, self._index[:size], start, self.seed + number if name == "random" else number)
+    def _parts(
+        self, window: torch.Tensor, at: int, name: str, number: int
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Each part of a window: its first word, the part, and its words in the pattern.
 
-    def _parts(self, window: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-        size = len(self._index)
-        return [(place * size, part) for place, part in enumerate(window.split(size))]
+        Addresses count from the arena's beginning, all else from the window's.
+        """
+        size, number = len(self._index), self.seed + number if name == "random" else number
+        for first, part in zip(range(0, len(window), size), window.split(size), strict=True):
+            start = at + first if name == "address" else first
+            yield first, part, pattern(name, self._index[: len(part)], start, number)
 
     def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> list[StressWrong]:
         """Read a pattern back: every word against what was written, and the checksum against the first one's."""
         total = torch.zeros((), dtype=torch.int64, device=window.device)
         differing = torch.zeros_like(total)
-        for first, part in self._parts(window):
-            differing += (part != self._made(name, at, first, len(part), number)).sum()
-            # Of addresses, how far they are from the window's first: windows take turns.
+        for _, part, made in self._parts(window, at, name, number):
+            differing += (part != made).sum()
+            # Addresses count from the window's first here: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, summed = torch.stack([differing, total]).tolist()
         count = reference.count_of(differ, len(window))
@@ -402,9 +400,8 @@ class Work:
             return []
         # The first word that differs, as the host reads it; `count` is None where the device's own is garbage.
         garbage = f"; {reference.GARBAGE}" if count is None else ""
-        for first, part in self._parts(window):
-            now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
-            if wrong := _difference(now, right, at + first):
+        for first, part, made in self._parts(window, at, name, number):
+            if wrong := _difference(part.cpu(), made.cpu(), at + first):
                 wrong["elements"] = count if count != 0 else wrong["elements"]
                 text = f"{wrong['got']} read back where {wrong['expected']} was written{garbage}"
                 return [self._wrong(kind, result, "pattern", **wrong, text=text)]
@@ -425,11 +422,10 @@ class Work:
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
-            # Where the buffer on the host was wrong already, it had come to it so.
-            if torch.equal(origin, self._sent):
-                wrong.append(self._miscopied(self._back.cpu(), "to the device", kind))
-            else:
-                wrong.append(self._miscopied(origin, "to the host", kind))
+            # A buffer on the host that was wrong already had come to it so.
+            is_right = torch.equal(origin, self._sent)
+            now, way = (self._back.cpu(), "to the device") if is_right else (origin, "to the host")
+            wrong.append(self._miscopied(now, way, kind))
         self._back.fill_(POISON)
         origin[:: max(1, len(origin) // 64)] = POISON
         self.accel.synchronize()
@@ -479,7 +475,7 @@ def _hex(word: torch.Tensor) -> str:
 
 
 def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
-    """So many words, or as many as can be had. Raises CannotLook where it is far less."""
+    """Allocate so many words, or as many as can be had. Raises CannotLook where it is far less."""
     wanted = words
     while True:
         try:
@@ -487,13 +483,9 @@ def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
         except (RuntimeError, MemoryError) as error:
             if not accel.is_out_of_memory(error):
                 raise
-            smaller = int(words * _LESS)
-            if smaller < max(least, wanted * _LEAST):
-                raise CannotLook(
-                    f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB",
-                    str(error).strip().splitlines()[0],
-                    "use a smaller --fill, or stop other programs that use the memory",
-                    finding="stress.memory",
-                ) from error
+            words = int(words * _LESS)
+            if words < max(least, wanted * _LEAST):
+                what = f"not enough memory on {accel.id} for {wanted * WORD / GIB:.1f} GiB"
+                fix = "use a smaller --fill, or stop other programs that use the memory"
+                raise CannotLook(what, str(error).strip().splitlines()[0], fix, finding="stress.memory") from error
             accel.empty_cache()
-            words = smaller
