@@ -1,4 +1,4 @@
-"""`gpucheck bench matmul` as blocks: the table of products, the search, and the long runs."""
+"""`gpucheck bench matmul` as blocks: the table of products, and the search."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.render.text import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.tables import ALWAYS, UNKNOWN, Column, ColumnOf, filled, numbers, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import SearchedShape, SearchResult
@@ -45,13 +45,10 @@ def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, 
     if not fastest:
         return []
     best = max(fastest.values(), key=judging.rate)
-    text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
-    return [measured.answer_of(best, device, text)]
-
-
-def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
-    text, peak = units.flop_rate(rate, _unit(row)), peaks.get(row.case["dtype"])
-    return f"{units.percent(rate / peak['flop_per_s'])} of its peak: {text}" if peak else text
+    rate, dtype = judging.rate(best), best.case["dtype"]
+    share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
+    unit = best.rate.unit if best.rate is not None else "FLOP/s"
+    return [measured.answer_of(best, device, f"{dtype} reaches {share}{units.flop_rate(rate, unit)}")]
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -72,7 +69,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
-        filled(Column("M×N×K", "left"), lambda row: "×".join(_sides(row))),
+        filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
         median,
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
@@ -80,16 +77,12 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         # Empty where it is as asked for, which `-v` says.
         filled(
             Column("computed in", "left", keep=6),
-            lambda row: Cell(f"{SIGNS['fail'][0]} {_observed(row)}", "red") if _has_other_precision(row) else "",
+            lambda row: verdict_cell("fail", _observed(row)) if _has_other_precision(row) else "",
         ),
         filled(Column("samples", keep=1), measured.samples_text),
         measured.notes(7, "cold"),
     )
-    return measured.table_of(measurements, columns)
-
-
-def _sides(row: Measurement) -> list[str]:
-    return [str(row.case[side]) for side in "mnk"]
+    return table_of(measurements, columns)
 
 
 def _observed(row: Measurement) -> str:
@@ -128,7 +121,7 @@ def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
     )
     final = all(entry.finalists for entry in known)
     head = "search: the finalists, measured in turns" if final else "search: the best so far"
-    return [Line(), Line(head), measured.table_of(rows, columns)], list(map(_tried, known))
+    return [Line(), Line(head), table_of(rows, columns)], list(map(_tried, known))
 
 
 def _tried(entry: SearchResult) -> Line:
@@ -137,7 +130,3 @@ def _tried(entry: SearchResult) -> Line:
     cut = "" if entry.complete else "; cut off, this is the best so far"
     tried = f"{entry.shapes_tried}{of} shape{'s' if of or entry.shapes_tried > 1 else ''} tried"
     return Line(f"{entry.dtype}: {tried} in {units.duration(entry.time_s)} ({where}){cut}")
-
-
-def _unit(row: Measurement) -> str:
-    return row.rate.unit if row.rate is not None else "FLOP/s"
