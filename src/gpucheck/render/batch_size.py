@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import itemgetter
 
 from gpucheck import units
-from gpucheck.render.tables import (
-    UNKNOWN,
-    Cell,
-    Column,
-    by_column,
-    column_of_numbers,
-    filled,
-    numbers,
-    table_of,
-    verdict_cell,
-)
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, numbers, table_of, verdict_cell
 from gpucheck.render.text import Block, Line, Page, advice_line, answer, finding_of, short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
@@ -128,16 +117,17 @@ def _trials_of(result: FoundBatchSize) -> list[Block]:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
     size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
-    outcomes = [verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " ")) for trial in trials]
-    columns: list[tuple[Column, Sequence[str | Cell]]] = [
-        (Column(size), [str(trial.batch_size) for trial in trials]),
-        (Column("result", "left"), outcomes),
-        (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
-        (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
-        (Column("run", "left", keep=2), [Cell(trial.purpose, "dim") for trial in trials]),
-        (Column("why", "left", keep=0, wraps=True), [Cell(trial.reason or "", "dim") for trial in trials]),
+    columns: list[ColumnOf[TrialEntry]] = [
+        filled(Column(size), lambda trial: str(trial.batch_size)),
+        filled(
+            Column("result", "left"), lambda trial: verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " "))
+        ),
+        numbers(Column(f"peak, {unit}", keep=7), lambda trial: trial.peak_bytes, scale),
+        numbers(Column(rate, keep=6), lambda trial: trial.samples_per_s),
+        filled(Column("run", "left", keep=2), lambda trial: Cell(trial.purpose, "dim")),
+        filled(Column("why", "left", keep=0, wraps=True), lambda trial: Cell(trial.reason or "", "dim")),
     ]
-    return [by_column(columns)]
+    return [table_of(trials, columns)]
 
 
 def _verdict_of(trial: TrialEntry) -> Verdict:

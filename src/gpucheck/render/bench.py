@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.measured import Answer, notes_column, ratio_text
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, once, table_of, verdict_cell
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, once, table, table_of, verdict_cell
 from gpucheck.render.text import Block, Line, Page, answer, counted, short_name
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
@@ -37,10 +37,12 @@ def bandwidth_page(report: Report) -> Page:
     )
     return measured.pages_of(
         report,
-        report.measurements,
+        measured.by_device(report.measurements),
         lambda device, rows: _bandwidth_answer(report, device, rows),
         lambda device, rows: [table_of(rows, columns)],
-        lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}",
+        measured.flag_lines(
+            report.measurements, lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
+        ),
     )
 
 
@@ -92,36 +94,39 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
 
 
 def overlap_page(report: Report) -> Page:
-    """For each device what hides in one line, then a row for each case."""
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
-    devices = list(measured.by_device(report.measurements))
-    for device, _ in devices:
-        entries = [entry for entry in report.results.get("bench_overlap", ()) if entry.device == device.id]
-        answers += _overlap_answer(device, entries)
-        if entries:
-            laid_out += [*measured.head(device, several=len(devices) > 1), table_of(entries, _OVERLAP_COLUMNS)]
-        flagged: list[tuple[str, str]] = []
-        for entry in entries:
-            name = f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
-            flagged += [(flag, name) for flag in entry.flags]
-        details += measured.flag_lines(flagged)
-    return measured.bench_page(report, answers, laid_out, details)
+    """Return for each device what hides in one line, then a row for each case."""
+    results = report.results.get("bench_overlap", ())
+
+    def name(entry: OverlapResult) -> str:
+        return f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
+
+    return measured.pages_of(
+        report,
+        _entries(report, results),
+        _overlap_answer,
+        lambda device, entries: [table_of(entries, _OVERLAP_COLUMNS)] if entries else [],
+        measured.flag_lines(results, name),
+    )
 
 
-def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> list[Answer]:
+def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, list[Any]]]:
+    """Return each device that was measured with its results."""
+    devices = dict.fromkeys(row.device for row in report.measurements)
+    return [(device, [entry for entry in results if entry.device == device.id]) for device in devices]
+
+
+def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
     """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied."""
     from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
     best = judge.answering(entries)
     if not best:
-        return []
+        return None
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
     note = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
     doubt = f" ({note})" if note else ""
-    return [Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")]
+    return Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")
 
 
 # -- crossover ---------------------------------------------------------------------------------------------------------
@@ -144,20 +149,16 @@ def crossover_page(report: Report) -> Page:
             return ""
         return f"no gain; out of {entry.ended_by}" if entry.ended_by else "no gain"
 
-    def answered(device: DeviceRef) -> Answer | None:
+    def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
         """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
-        entries = entries_of(device)
-        counted = [entry for entry in entries if entry.transfers] or entries
-        won = [entry for entry in counted if entry.device_faster_from is not None]
+        copied = [entry for entry in entries if entry.transfers] or entries
+        won = [entry for entry in copied if entry.device_faster_from is not None]
         # At the sizes tried, which the table tells.
-        lost = ", ".join(entry.operation for entry in counted if entry.device_faster_from is None)
+        lost = ", ".join(entry.operation for entry in copied if entry.device_faster_from is None)
         if not won:
             return Answer(device, f"GPU does not pay for {lost}") if entries else None
         pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in won)
         return Answer(device, f"GPU pays from {pays}{f'; not {lost}' if lost else ''}")
-
-    def entries_of(device: DeviceRef) -> list[CrossoverResult]:
-        return [entry for entry in report.results.get("bench_crossover", ()) if entry.device == device.id]
 
     columns: tuple[ColumnOf[CrossoverResult], ...] = (
         once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
@@ -170,10 +171,12 @@ def crossover_page(report: Report) -> Page:
     )
     return measured.pages_of(
         report,
-        report.measurements,
-        lambda device, rows: answered(device),
-        lambda device, rows: [table_of(entries, columns)] if (entries := entries_of(device)) else [],
-        lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}",
+        _entries(report, report.results.get("bench_crossover", ())),
+        answered,
+        lambda device, entries: [table_of(entries, columns)] if entries else [],
+        measured.flag_lines(
+            report.measurements, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}"
+        ),
     )
 
 
@@ -214,14 +217,15 @@ def collective_page(report: Report) -> Page:
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
     by = f"{case['backend']}{', host transport' if is_gloo else ''}"
     text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
-    details = measured.flag_lines(measured.flags_of(rows, label), len(rows))
     answers = [Answer(DeviceRef(place), text)]
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: what is not there is said below it.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
     below = [Line(), *(Line(f"{finding.title} ({finding.message})") for finding in left)] if left else []
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
-    return measured.bench_page(report, answers, [table_of(rows, _COLLECTIVE_COLUMNS), *below], details)
+    return measured.bench_page(
+        report, answers, [table_of(rows, _COLLECTIVE_COLUMNS), *below], measured.flag_lines(rows, label)
+    )
 
 
 # -- all, in one table -------------------------------------------------------------------------------------------------
@@ -265,8 +269,7 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
-    details = measured.flag_lines(flagged, len(answered.headlines))
+    details = measured.flag_lines(answered.headlines, lambda line: f"{line.benchmark} {line.case}")
     return Page(answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings)
 
 
@@ -311,15 +314,10 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
             # A doubt has its sign here: the notes are the first to go where the screen is narrow.
             shown = Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure
             notes = measured.note_cell(line.flags).text.removeprefix("! ")
-            rows.append([head, line.device, line.case, shown, share, notes])
+            rows.append([head, line.device if several else "", line.case, shown, share, notes])
             head = ""
         rows += [["", of, "nothing was timed", UNKNOWN, "", ""] for name, of in untimed if name == benchmark.benchmark]
-    columns: list[ColumnOf[list[str | Cell]]] = [
-        filled(column, itemgetter(place))
-        for place, column in enumerate(_ALL_COLUMNS)
-        if several or column.head != "device"
-    ]
-    return table_of(rows, columns)
+    return table(_ALL_COLUMNS, rows)
 
 
 def _of_benchmark(finding: Finding) -> Finding:

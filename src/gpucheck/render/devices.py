@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from gpucheck import units
 from gpucheck.cards.at_work import work
@@ -12,34 +13,13 @@ from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.render.tables import (
-    ALWAYS,
-    UNKNOWN,
-    Cell,
-    Column,
-    ColumnOf,
-    Table,
-    bar,
-    by_column,
-    filled,
-    table_of,
-    verdict_cell,
-)
-from gpucheck.render.text import (
-    Block,
-    Line,
-    Page,
-    answer,
-    blocks,
-    counted,
-    finding_of,
-    short_name,
-    worst_of,
-)
+from gpucheck.render.tables import ALWAYS, UNKNOWN, Cell, Column, ColumnOf, Table, bar, filled, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page, answer, blocks, counted, finding_of, short_name, worst_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 
+Value = TypeVar("Value", int, float)
 # Cells of a bar.
 _BAR = 5
 # Faults that are seen in a column: there it stays as long as the table does.
@@ -284,20 +264,22 @@ def is_about(finding: Finding, device: Device) -> bool:
 def _processes(facts: Facts) -> Block:
     """A line for each process on each device; their kind where one does more than compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
-    found = [process for _, process in rows]
-    sizes, ages = [process.used_memory_bytes for process in found], [process.age_s for process in found]
-    kinds = [process.kind for process in found]
-    columns = [
-        (Column("GPU", "left"), [called(device) for device, _ in rows]),
-        (Column("PID"), [str(process.pid) for process in found]),
-        (Column("user", "left", keep=5), [process.user or UNKNOWN for process in found]),
-        (Column("memory"), [UNKNOWN if size is None else units.capacity(size) for size in sizes]),
-        (Column("util", keep=4), [_percent(process.utilization_percent) for process in found]),
-        (Column("age", keep=3), [UNKNOWN if age is None else units.age(age) for age in ages]),
-        (Column("kind", "left", keep=1), [""] * len(kinds) if set(kinds) == {"compute"} else kinds),
-        (Column("command", "left", cropped=8), [_command(process) for process in found]),
+    alike = {process.kind for _, process in rows} == {"compute"}
+    columns: list[ColumnOf[tuple[Device, Process]]] = [
+        filled(Column("GPU", "left"), lambda row: called(row[0])),
+        filled(Column("PID"), lambda row: str(row[1].pid)),
+        filled(Column("user", "left", keep=5), lambda row: row[1].user or UNKNOWN),
+        filled(Column("memory"), lambda row: _known(units.capacity, row[1].used_memory_bytes)),
+        filled(Column("util", keep=4), lambda row: _percent(row[1].utilization_percent)),
+        filled(Column("age", keep=3), lambda row: _known(units.age, row[1].age_s)),
+        filled(Column("kind", "left", keep=1), lambda row: "" if alike else row[1].kind),
+        filled(Column("command", "left", cropped=8), lambda row: _command(row[1])),
     ]
-    return replace(by_column(columns), dense=True)
+    return replace(table_of(rows, columns), dense=True)
+
+
+def _known(text: Callable[[Value], str], value: Value | None) -> str:
+    return UNKNOWN if value is None else text(value)
 
 
 def _command(process: Process) -> str:

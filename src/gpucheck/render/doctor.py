@@ -11,7 +11,7 @@ from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
 from gpucheck.render.devices import NONE, NONE_THEN, devices_table, versions_line
 from gpucheck.render.explain import SURE
-from gpucheck.render.tables import UNKNOWN, Cell, Column, by_column, table, verdict_cell
+from gpucheck.render.tables import UNKNOWN, Cell, Column, table, verdict_cell
 from gpucheck.render.text import (
     Block,
     Line,
@@ -58,8 +58,13 @@ def page(report: Report) -> Page:
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
-        line, *shown = _diagnosis(first)
-        return Page(line, body, findings=others, cause=first, under=shown, order=gravity)
+        # How it shows and how sure it is; the id is what `explain` takes.
+        sure = SURE[first.evidence["certainty"]]
+        under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
+        if first.evidence.get("settle"):
+            under.append(Line(f"to make sure: {first.evidence['settle']}"))
+        line = answer(first.verdict, first.title)
+        return Page(line, body, findings=others, cause=first, under=under, order=gravity)
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not whole)
@@ -81,16 +86,6 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     return answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
 
 
-def _diagnosis(first: Finding) -> list[Line]:
-    """Return what is broken; below it how that shows and how sure it is."""
-    sure = SURE[first.evidence["certainty"]]
-    # The id is what `explain` takes.
-    shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
-    if first.evidence.get("settle"):
-        shown.append(Line(f"to make sure: {first.evidence['settle']}"))
-    return [answer(first.verdict, first.title), *shown]
-
-
 def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
     """The rungs that there are here, without the `title` that the first line has already."""
     here = [rung for rung in rungs if rung.state != "absent"]
@@ -110,6 +105,15 @@ _ENDED: dict[Verdict, str] = {
     "pass": "passed",
     "skip": "skipped",
 }
+
+
+_CHECKS = (
+    Column("verdict", "left"),
+    Column("check", "left"),
+    Column("what", "left", keep=2),
+    Column("time", keep=1),
+    Column("detail", "left", keep=3, wraps=True),
+)
 
 
 def smoke_page(report: Report) -> Page:
@@ -150,16 +154,12 @@ def _where(report: Report) -> str:
 
 
 def _checks(findings: Sequence[Finding]) -> Block:
-    seconds = [finding.evidence.get("elapsed_s") for finding in findings]
-    return by_column(
-        [
-            (Column("verdict", "left"), [verdict_cell(finding.verdict) for finding in findings]),
-            (Column("check", "left"), [finding.id for finding in findings]),
-            (Column("what", "left", keep=2), [finding.title for finding in findings]),
-            (Column("time", keep=1), [units.duration(s) if isinstance(s, float) else UNKNOWN for s in seconds]),
-            (Column("detail", "left", keep=3, wraps=True), [" ".join(finding.message.split()) for finding in findings]),
-        ]
-    )
+    rows = []
+    for finding in findings:
+        elapsed_s, detail = finding.evidence.get("elapsed_s"), " ".join(finding.message.split())
+        time = units.duration(elapsed_s) if isinstance(elapsed_s, float) else UNKNOWN
+        rows.append((verdict_cell(finding.verdict), finding.id, finding.title, time, detail))
+    return table(_CHECKS, rows)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
@@ -157,7 +157,8 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     measured_on = {answer.device.id for answer in answers}
     several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
     findings = [named(finding, several=several) for finding in remarks_once(report.findings)]
-    lines = sorted(((_verdict(report, answer, several=several), answer) for answer in answers), key=_gravity)
+    lines = [(_verdict(report, answer, several=several), answer) for answer in answers]
+    lines.sort(key=lambda line: WORST_FIRST.index(line[0]))
     worst = worst_of(findings)
     cause = worst if worst is not None and _leads(worst, answers) else None
     above: list[Block] = []
@@ -209,10 +210,6 @@ def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
     """Return the verdict of the answer's line: the worst of the device's findings."""
     mine = worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
     return report.summary.verdict if not several else mine.verdict if mine else "pass"
-
-
-def _gravity(line: tuple[Verdict, Answer]) -> int:
-    return WORST_FIRST.index(line[0])
 
 
 def _fitting(answer: Answer) -> str:
@@ -267,37 +264,29 @@ def rests_on(report: Report) -> str:
 
 def pages_of(
     report: Report,
-    rows: Sequence[Measurement],
-    answer: Callable[[DeviceRef, Sequence[Measurement]], Answer | None],
-    blocks: Callable[[DeviceRef, Sequence[Measurement]], Iterable[Block]],
-    name: Callable[[Measurement], str],
+    devices: Iterable[tuple[DeviceRef, Sequence[Row]]],
+    answer: Callable[[DeviceRef, Sequence[Row]], Answer | None],
+    blocks: Callable[[DeviceRef, Sequence[Row]], Sequence[Block]],
+    details: Sequence[Block],
     beside: Sequence[Block] = (),
 ) -> Page:
-    """A benchmark's page: of each device its answer and its blocks; `beside` stands below them. `name` names a row."""
-    devices = list(by_device(rows))
+    """Return a benchmark's page: of each device its answer and its blocks; `beside` stands below them."""
+    known = list(devices)
     laid_out: list[Block] = []
-    for device, mine in devices:
-        laid_out += [*head(device, several=len(devices) > 1), *blocks(device, mine)]
-    answers = [answered for device, mine in devices if (answered := answer(device, mine)) is not None]
-    details = flag_lines(flags_of(report.measurements, name), len(report.measurements))
+    for device, rows in known:
+        if shown := blocks(device, rows):
+            laid_out += [*head(device, several=len(known) > 1), *shown]
+    answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
     return bench_page(report, answers, [*laid_out, *beside], details)
 
 
-def flags_of(rows: Iterable[Measurement], name: Callable[[Measurement], str]) -> Iterator[tuple[str, str]]:
-    """Each flag of each row with the row's name."""
-    return ((flag, name(row)) for row in rows for flag in row.flags)
-
-
-def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -> list[Line]:
-    """A line for each flag of these pairs (flag, row): what it means, and the rows that have it.
-
-    Where the table has `of_rows` rows, more than a few of them are counted.
-    """
+def flag_lines(rows: Sequence[Any], name: Callable[[Any], str]) -> list[Line]:
+    """Return a line for each flag of these rows: what it means, and the rows that have it; many are counted."""
     lines = []
-    for flag, names in judging.by(itemgetter(0), flagged).items():
+    for flag, flagged in judging.by(itemgetter(0), ((flag, row) for row in rows for flag in row.flags)).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
-        many = of_rows is not None and len(names) > MOST_NAMED
-        rows = f"{len(names)} of {of_rows} rows" if many else ", ".join(name for _, name in names)
-        lines.append(Line(f"{head}: {rows}", "dim"))
+        few = len(flagged) <= MOST_NAMED
+        names = ", ".join(name(row) for _, row in flagged) if few else f"{len(flagged)} of {len(rows)} rows"
+        lines.append(Line(f"{head}: {names}", "dim"))
     return lines

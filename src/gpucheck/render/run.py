@@ -13,7 +13,7 @@ from gpucheck.render.text import Block, Line, Page, answer, counted, finding_lin
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
-from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult, TimeShares
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult
 
 # Of what the largest line holds at the peak; that a row always shows.
 _LEAST_TRACED = 0.01
@@ -131,14 +131,10 @@ def _time(result: RunResult) -> Iterator[Block]:
         yield Line(f"{steps.count} steps{median}{slowest}")
         if steps.first_s:
             yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
-    yield _shares(shares)
-
-
-def _shares(shares: TimeShares) -> Block:
     names = ("data", "copies", "waits", "rest", "device busy")
     busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
     parts = [units.percent(share) for share in (shares.data, shares.copies, shares.waits, shares.rest)]
-    return table([Column(name) for name in names], [[*parts, busy]])
+    yield table([Column(name) for name in names], [[*parts, busy]])
 
 
 def _lines(rows: Sequence[RunLine], folder: str) -> Block:

@@ -54,7 +54,8 @@ def page(report: Report) -> Page:
     beside: list[Block] = []
     for shared in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    return measured.pages_of(report, alone, answer, blocks, _name, beside)
+    details = measured.flag_lines(report.measurements, _name)
+    return measured.pages_of(report, measured.by_device(alone), answer, blocks, details, beside)
 
 
 def _name(row: Measurement) -> str:
