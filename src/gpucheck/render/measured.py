@@ -1,4 +1,4 @@
-"""What the pages of benchmarks share: the columns of a measurement, its doubts, and the lines around the tables."""
+"""The parts that pages of benchmarks share: columns of a measurement, its doubts, and the lines around the tables."""
 
 from __future__ import annotations
 
