@@ -21,7 +21,7 @@ from tests.fleet.nodes import node, slower
 
 from gpucheck import errors
 from gpucheck.cli import commands
-from gpucheck.cli.parse import parameters
+from gpucheck.cli.parse import HelpCommand
 from gpucheck.fleet.documents import write
 from gpucheck.report.results.fleet import NodePart, NodeProblem
 
@@ -46,10 +46,9 @@ def loaded(path: Path) -> Any:
 def accepts(words: list[str]) -> str:
     """Let the command's own parser read a command line behind `gpucheck`; the command's name."""
     name = next(name for size in (2, 1) if (name := " ".join(words[:size])) in commands.names())
-    import typer
-
-    command = typer.core.TyperCommand(name, params=parameters(commands.parameters(name)))
-    command.make_context(name, list(words[len(name.split()) :]))
+    row = commands.find(name)
+    assert row is not None
+    HelpCommand(row).make_context(name, list(words[len(name.split()) :]))
     return name
 
 

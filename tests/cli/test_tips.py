@@ -17,6 +17,11 @@ LINES = [
     ("doctor --bundle", "gpucheck doctor --bundle report.zip"),
     ("compare a.json b.json c.json", ""),
     ("devices page.html", "gpucheck devices --output page.html"),
+    ("--list", "gpucheck devices"),
+    # The value of an option that `run` does not have is no program.
+    ("--device cpu run train.py", "gpucheck run train.py --device cpu"),
+    ("status --device cuda:0", "gpucheck devices --device cuda:0"),
+    ("judge a.json --min-gbps 9", "set thresholds in a file and give it with --config FILE"),
     ("bench all transfer", "gpucheck bench transfer"),
     ("top", "gpucheck devices --watch 2s"),
     ("nvidia-smi", "gpucheck devices"),

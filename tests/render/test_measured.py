@@ -6,8 +6,8 @@ import bench_scenes as scenes
 import pytest
 
 from gpucheck.config import Limit
-from gpucheck.render import measured
-from gpucheck.render.text import Cell, Column, Table
+from gpucheck.render import tables
+from gpucheck.render.tables import Cell, Column, ColumnOf, Table
 from gpucheck.report.report import Part
 
 ROWS = [("a", 1.0), ("a", 20.0), ("b", None), ("a", 4.0)]
@@ -19,12 +19,12 @@ def texts(table: Table) -> list[tuple[str, ...]]:
 
 
 def test_a_column_fills_itself_from_the_rows() -> None:
-    columns: tuple[measured.ColumnOf[tuple[str, float | None]], ...] = (
-        measured.once(NAME, lambda row: row[0]),
-        measured.numbers(RATE, lambda row: row[1]),
-        measured.filled(Column("mark"), lambda row: Cell("!", "red") if row[1] is None else ""),
+    columns: tuple[ColumnOf[tuple[str, float | None]], ...] = (
+        tables.once(NAME, lambda row: row[0]),
+        tables.numbers(RATE, lambda row: row[1]),
+        tables.filled(Column("mark"), lambda row: Cell("!", "red") if row[1] is None else ""),
     )
-    made = measured.table_of(ROWS, columns)
+    made = tables.table_of(ROWS, columns)
     assert [column.head for column in made.columns] == ["name", "rate", "mark"]
     # A group is named once, and one precision serves the column.
     assert texts(made) == [("a", "1.00", ""), ("", "20.00", ""), ("b", "–", "!"), ("a", "4.00", "")]

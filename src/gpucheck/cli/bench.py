@@ -49,12 +49,12 @@ class RepeatOptions:
 COMMANDS = tuple(
     Command(
         f"bench {benchmark.id}",
-        benchmark.help,
+        "\n".join([benchmark.help, "", *(f"$ {line}" for line in benchmark.examples)]),
         "gpucheck.cli.bench:run",
         benchmark.options_at,
+        device="auto",
         other_python=True,
         beside="gpucheck.cli.bench:RepeatOptions",
-        examples=benchmark.examples,
     )
     for benchmark in BENCHMARKS
 )

@@ -32,15 +32,13 @@ COMMANDS = (
 
         Start it on every node with torchrun, srun, mpirun or a Kubernetes Job; of several ranks on a node, one works.
         Read the documents in --gather with `gpucheck fleet judge`. Without a launcher it checks this node alone.
+
+        $ gpucheck fleet check
+        $ srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks
+        $ gpucheck fleet check --prolog --within 60s --quiet
         """,
         "gpucheck.cli.fleet:check",
         "gpucheck.fleet.options:FleetCheckOptions",
-        device=None,
-        examples=(
-            "gpucheck fleet check",
-            "srun --ntasks-per-node=1 gpucheck fleet check --gather /shared/checks",
-            "gpucheck fleet check --prolog --within 60s --quiet",
-        ),
     ),
     Command(
         "fleet judge",
@@ -49,16 +47,14 @@ COMMANDS = (
         Compares each node and device with the same model on other nodes. A node without a document, or whose check
         stopped, is silent and never good. A model on fewer than 5 nodes is compared within each node only.
         Also reads the folder of `gpucheck run --output DIR/` under torchrun: which rank holds up the job.
+
+        $ gpucheck fleet judge /shared/checks
+        $ gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists
+        $ gpucheck fleet judge job.log --expect 64 --output fleet.json
         """,
         "gpucheck.cli.fleet:judge",
         "gpucheck.fleet.options:FleetJudgeOptions",
-        device=None,
         loads_torch=False,
-        examples=(
-            "gpucheck fleet judge /shared/checks",
-            "gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists",
-            "gpucheck fleet judge job.log --expect 64 --output fleet.json",
-        ),
     ),
 )
 

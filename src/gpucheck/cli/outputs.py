@@ -40,11 +40,10 @@ class Wanted:
 class Output:
     """One file to write: where, through which temporary file, and how its content is made."""
 
+    wanted: Wanted
     target: Path
     temporary: Path
-    option: str
     content: Content
-    mode: int
 
     def put(self, report: Report) -> None:
         """Write the file whole and put it in the place of the old one. Raises OSError and MemoryError."""
@@ -55,7 +54,7 @@ class Output:
             self.temporary.write_text(made, encoding="utf-8")
         # There is no way to read the mask without setting it.
         os.umask(mask := os.umask(0o022))
-        self.temporary.chmod(self.mode & ~mask)
+        self.temporary.chmod(self.wanted.mode & ~mask)
         self.temporary.replace(self.target)
 
 
@@ -115,7 +114,8 @@ class Outputs:
             try:
                 output.put(report)
             except (OSError, MemoryError) as error:
-                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *why(error)))
+                name = f"{output.wanted.option} {str(output.target)!r}"
+                failed.append(CannotLook(f"{name} cannot be written", *why(error)))
         self.discard()
         if failed:
             raise failed[0]
@@ -129,37 +129,34 @@ class Outputs:
 
 
 def _opened(wanted: Wanted) -> Output:
-    option, path = wanted.option, wanted.path
-    target = Path(os.path.realpath(path))  # a link stays a link: what it points to is written
-    name = Path(path).name.lower()
+    target = Path(os.path.realpath(wanted.path))  # a link stays a link: what it points to is written
+    named, name = f"{wanted.option} {wanted.path!r}", Path(wanted.path).name.lower()
     suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)
     if suffix is None:
-        raise UsageError(f"{option} {path!r} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
+        raise UsageError(f"{named} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
     # A Path raises where it may not look, and for a name that is too long.
     if os.path.exists(target) and not target.is_file():  # the rename would take the place of a device as /dev/null
-        raise UsageError(f"{option} {path!r} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
+        raise UsageError(f"{named} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
     if os.path.exists(target) and not os.access(target, os.W_OK):
-        raise CannotLook(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
+        raise CannotLook(f"{named} cannot be written", "the file is read-only", "give another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        errors.temporary.add(temporary)
-        os.close(handle)
     except OSError as error:
-        raise CannotLook(
-            f"{option} {path!r} cannot be written",
-            os.strerror(error.errno or 0),
-            "give a file in a folder that you can write to",
-        ) from error
-    return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
+        fix = "give a file in a folder that you can write to"
+        raise CannotLook(f"{named} cannot be written", os.strerror(error.errno or 0), fix) from error
+    errors.temporary.add(temporary)
+    os.close(handle)
+    return Output(wanted, target, Path(temporary), wanted.formats[suffix])
 
 
 def why(error: OSError | MemoryError) -> tuple[str, str]:
     """Return what kept a file from being written, and what to do."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
-    cause = os.strerror(error.errno) if error.errno else str(error)
+    fix = "write it to another place"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return cause, "free disk space and run it again"
-    may_not = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-    return cause, "make the folder writable" if may_not else "write it to another place"
+        fix = "free disk space and run it again"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "make the folder writable"
+    return os.strerror(error.errno) if error.errno else str(error), fix

@@ -35,8 +35,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     row = commands.find(name)
     assert row is not None
     parts = [wrapped(commands.usage(name), width, first="Usage: ", rest="    ")]
-    for paragraph in row.about.strip().split("\n\n"):
-        parts.append(wrapped(paragraph, width, first="  ", rest="  "))
+    parts += [wrapped(paragraph, width, first="  ", rest="  ") for paragraph in row.paragraphs]
     parameters = commands.parameters(name)
     sections = [("Arguments", [(option.metavar, option.text) for option in parameters if option.positional])]
     for group, members in grouped([option for option in parameters if not option.positional]):
@@ -50,22 +49,16 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     column = _column(name for _, rows in sections for name, _ in rows)
     parts += [[f"{title}:", *definitions(rows, width, column)] for title, rows in sections if rows]
     below = commands.below(name)
-    column = _column(below)
-    for heading in dict.fromkeys(command.heading for command in below.values()):
-        rows = [(own, summary(command.about)) for own, command in below.items() if command.heading == heading]
-        parts.append([heading, *definitions(rows, width, column)])
+    for own, command in below.items():
+        if command.heading or own == next(iter(below)):
+            parts.append([command.heading or "Commands:"])
+        parts[-1] += definitions([(own, command.summary)], width, _column(below))
     if exit_codes and not name:
         codes = [(str(row.code), row.meaning) for row in errors.EXITS]
         parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
     parts.append(["Examples:", *(f"  {naming.as_typed(text)}" for text in row.examples)])
     parts += [[naming.as_typed("Exit codes: gpucheck --help")]] if exit_codes and name else []
     return "\n\n".join("\n".join(lines) for lines in parts)
-
-
-def summary(about: str) -> str:
-    """The first sentence of a description, without its full stop."""
-    first = " ".join(about.strip().split("\n\n")[0].split())
-    return first.partition(". ")[0].rstrip(".")
 
 
 def _column(names: Iterable[str]) -> int:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import field, fields, make_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
-from typer.main import get_command
 
 from gpucheck import errors
 from gpucheck.cli import commands, pages
@@ -27,20 +25,12 @@ DAY_S = 86400.0
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 
 
-class UnknownCommand(TyperException):
-    """The first of `words` names no command of the group that `ctx` is of."""
+class UnknownWords(TyperException):
+    """The `words` name no command of the group that `ctx` is of, or its command takes no such arguments."""
 
-    what = "unknown command"
-
-    def __init__(self, ctx: Any, words: Sequence[str]) -> None:
+    def __init__(self, ctx: Any, what: str, words: Sequence[str]) -> None:
         self.ctx, self.words = ctx, " ".join(words)
-        super().__init__(f"{self.what} {self.words!r}")
-
-
-class UnexpectedArguments(UnknownCommand):
-    """Words behind a command that takes no more of them."""
-
-    what = "unexpected argument"
+        super().__init__(f"{what} {self.words!r}")
 
 
 class HelpGroup(TyperGroup):
@@ -64,7 +54,7 @@ class HelpGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command's name, the command and its arguments."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise UnknownCommand(ctx, args[:1])
+            raise UnknownWords(ctx, "unknown command", args[:1])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -92,7 +82,7 @@ class HelpCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters that the row declares, and `--help`."""
-        self.params = self.params or parameters(commands.parameters(self.row.name))
+        self.params = self.params or [parameter(option) for option in commands.parameters(self.row.name)]
         params: list[Any] = super().get_params(ctx)
         return params
 
@@ -111,25 +101,17 @@ class HelpCommand(TyperCommand):
         ctx.allow_interspersed_args = not programs
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            raise UnexpectedArguments(ctx, rest)
+            raise UnknownWords(ctx, "unexpected argument", rest)
         for key in programs:
             words = ctx.params.get(key)
             before = given[: -len(words)] if words else []
             if words and before[-1:] != ["--"]:
-                try:
-                    resolve_name("gpucheck.program.options:refuse_misplaced")(words, before)
-                except UsageError as error:
-                    error.command = self.row.name
-                    raise
+                resolve_name("gpucheck.program.options:refuse_misplaced")(words, before)
         return rest
 
     def invoke(self, ctx: Any) -> int:
         """Run the command with what was typed."""
-        try:
-            return _run(self.row, ctx.params)
-        except UsageError as error:
-            error.command = self.row.name
-            raise
+        return _run(self.row, ctx.params)
 
 
 def name_of(context: Any) -> str:
@@ -155,14 +137,15 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
 
 
 def _run(row: Command, typed: dict[str, Any]) -> int:
-    code: int
     if not row.options:
-        code = resolve_name(row.function)()
+        code: int = resolve_name(row.function)()
         return code
     for option in commands.parameters(row.name):
-        value = typed[option.key] = list(typed[option.key] or ()) if option.repeat else typed[option.key]
-        for text in () if option.verbatim else value if option.repeat else [value]:
-            if isinstance(text, str):
+        if option.repeat:
+            typed[option.key] = list(typed[option.key] or ())
+        value = typed[option.key]
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not option.verbatim:
                 refuse_empty(option, text)
     if typed.get("python") and row.other_python:
         return _with_other_python(row, typed)
@@ -227,31 +210,18 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     return session.run(common, lambda emit: function(options, emit))
 
 
-def _proposing(words: Sequence[str]) -> Callable[[], list[str]]:
-    return lambda: list(words)
-
-
-def parameters(options: Sequence[Option]) -> list[Any]:
-    """Return the parameters that Typer makes of a class with a field for each option: text, as it was typed, or None.
-
-    Its own parameter classes are built differently in each of its versions.
-    """
-    declared: list[tuple[str, Any, Any]] = []
-    for option in options:
-        words = DEVICES if option.name == "--device" else option.choices
-        how: Any = typer.Argument(metavar=option.metavar, show_default=False)
-        if not option.positional:
-            how = typer.Option(
-                *option.names,
-                metavar=option.metavar or None,
-                help=option.help,
-                show_default=False,
-                autocompletion=_proposing(words),
-            )
-        kind: Any = bool if option.is_flag else list[str] if option.repeat else str
-        default = field() if option.required else field(default=False if option.is_flag else None)
-        is_optional = not (option.required or option.is_flag)
-        declared.append((option.key, Annotated[kind | None if is_optional else kind, how], default))
-    app = typer.Typer(add_completion=False)
-    app.command()(make_dataclass("taking", declared, kw_only=True))
-    return get_command(app).params
+def parameter(option: Option) -> Any:
+    """Return Typer's parameter of an option: text as it was typed, a list of texts, or whether a flag was given."""
+    if option.positional:
+        many = -1 if option.repeat else 1
+        return TyperArgument(param_decls=[option.key], metavar=option.metavar, nargs=many, required=option.required)
+    words = DEVICES if option.name == "--device" else option.choices
+    return TyperOption(
+        param_decls=[*option.names, option.key],
+        metavar=option.metavar or None,
+        help=option.help,
+        is_flag=option.is_flag,
+        default=False if option.is_flag else None,
+        multiple=option.repeat,
+        autocompletion=lambda context, line, begun: [word for word in words if word.startswith(begun)],
+    )

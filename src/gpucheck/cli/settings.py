@@ -47,13 +47,9 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
                 break
     if device is not None and values["device"] is None:
         values["device"] = device
-    wanted = {threshold.id: threshold for threshold in THRESHOLDS if _concerns(threshold, command, given)}
-    limits = [
-        config.limit(threshold, text, threshold.option)
-        for threshold in wanted.values()
-        if (text := given.get(threshold.key))
-    ]
-    limits += [limit for limit in file.thresholds if limit.id in wanted] if file else []
+    wanted = [threshold for threshold in THRESHOLDS if _concerns(threshold, command, given)]
+    limits = [config.limit(row, given[row.key], row.option) for row in wanted if given.get(row.key)]
+    limits += [limit for limit in file.thresholds if limit.id in [row.id for row in wanted]] if file else []
     slower = next((limit for limit in limits if limit.id == "compare.slower"), None)
     if slower is not None and not given.get("fail_if_slower"):
         given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
@@ -62,12 +58,11 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
 
 def told(settings: Settings) -> str:
     """Name what variables and the file set, in one sentence; empty if they set nothing."""
-    values = {name: getattr(settings, name) for name in settings.origins}
-    texts = [
-        f"{name.replace('_', ' ')} {str(value).lower() if value is True or value is False else value} "
-        f"({settings.origins[name]})"
-        for name, value in values.items()
-    ]
+    texts = []
+    for name, origin in settings.origins.items():
+        value = getattr(settings, name)
+        shown = str(value).lower() if isinstance(value, bool) else value
+        texts.append(f"{name.replace('_', ' ')} {shown} ({origin})")
     limits = [limit for limit in settings.thresholds if not limit.origin.startswith("--")]
     texts += [f"{limit.id} {config.told(limit)} ({limit.origin})" for limit in limits]
     return f"set: {'; '.join(texts)}" if texts else ""

@@ -15,10 +15,10 @@ from typing import Any
 
 from typer.exceptions import TyperException
 
-from gpucheck import naming
+from gpucheck import config, naming
 from gpucheck.cli import commands
 from gpucheck.cli.commands import parameters
-from gpucheck.cli.parse import HelpCommand, UnexpectedArguments, UnknownCommand, name_of
+from gpucheck.cli.parse import HelpCommand, UnknownWords, name_of
 from gpucheck.errors import UsageError
 from gpucheck.machine import choose
 from gpucheck.options import read
@@ -109,10 +109,10 @@ _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--exclude --ignore", "--skip {}"),
     ("--interpreter --venv", "--python {}"),
     ("--fail-on-warning --warnings-as-errors", "--strict"),
-    # Left out: the line does without it what it asks for.
-    ("--fix --no-color --color --yes -y --force --run --start --device", ""),
 )
 OPTIONS = {word: forms for words, *forms in _OPTIONS for word in words.split()}
+# The line does without these what they ask for.
+LEFT_OUT = ["--fix", "--no-color", "--color", "--yes", "-y", "--force", "--run", "--start", "--device"]
 # Where a value belongs that stands alone, before any other option.
 _LIKELIEST = ("--size", "--duration", "--watch", "--time-budget")
 OUTPUTS = (".json", ".html", ".xml", ".md", ".csv", ".prom", ".sarif", ".svg")
@@ -154,9 +154,9 @@ def split(line: Sequence[str]) -> tuple[str, Line]:
 def is_taken(line: Sequence[str]) -> bool:
     """Return whether a command reads this line without an error. Nothing of it is run."""
     command, arguments = split(line)
+    row = commands.find(command)
     if line[1:] == ["--help"] and commands.find(line[0]) is not None:
         return True
-    row = commands.find(command)
     if not command or row is None:
         return list(line) in (["--help"], ["--version"], ["--show-completion"])
     if {"--help", "-h"} & {*arguments}:
@@ -199,12 +199,14 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
     lines: Iterator[Line] = iter(())
-    if isinstance(error, UnknownCommand):
-        propose = _for_argument if isinstance(error, UnexpectedArguments) else _for_command
-        lines = propose(command, error.words, given)
+    if isinstance(error, UnknownWords):
+        is_group = row is None or bool(row.commands)
+        lines = (_for_command if is_group else _for_argument)(command, error.words, given)
     elif (name := getattr(error, "option_name", None)) is not None:
         if hasattr(error, "possibilities"):  # only an option that is not there has some
             what, lines = f"unknown option {name!r}", _for_option(command, name, given)
+            if command == "judge" and name in [threshold.option for threshold in config.THRESHOLDS]:
+                tip = "set thresholds in a file and give it with --config FILE"
         elif taker := next((known for known in own if name in known.names and not known.is_flag), None):
             value = "report.zip" if name == "--bundle" else (*taker.choices, _VALUES.get(taker.metavar, ""))[0]
             what, lines = f"option {name!r} needs a value", iter([[*given, value]] if value else [])
@@ -308,38 +310,39 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
     if place is None:
         return
     word, equals, value = line[place].partition("=")
-    follows = [] if equals else [part for part in line[place + 1 : place + 2] if not part.startswith("-")]
-    value = value or "".join(follows)
     before, after = line[:place], line[place + 1 :]
+    follows = [] if equals else [part for part in after[:1] if not part.startswith("-")]
+    value, rest = value or "".join(follows), after[len(follows) :]
     if not command:
-        for value_of, rest in ((follows, after[len(follows) :]), ([], after)):
+        for value_of, behind in ((follows, rest), ([], after)):
             # Behind the command that follows; without one it is an option of `devices`.
-            target, arguments = split(rest)
+            target, arguments = split(behind)
             moved = [*(target or "devices").split(), *before, line[place], *value_of, *arguments]
             yield moved
             yield from _for_option(split(moved)[0], name, moved)
         return
     for text in OPTIONS.get(word, ()):
         if "{}" not in text:
-            yield from ([*before, *text.split(), *after], [*before, *text.split(), *after[len(follows) :]])
+            yield from ([*before, *text.split(), *after], [*before, *text.split(), *rest])
             yield [*command.split(), *text.split()]
         for each in (value, *spellings(value)) if value and "{}" in text else ():
-            yield [*before, *text.format(each).split(), *after[len(follows) :]]
+            yield [*before, *text.format(each).split(), *rest]
     own = [option.name for option in parameters(command) if not option.positional]
     dashed = f"--{word.lstrip('-').replace('_', '-')}"
     # The first word of a name is no beginning of it: `--device` is no `--device-arrival`.
     meant = dashed if dashed in own else near(dashed, [each for each in own if not each.startswith(f"{dashed}-")])
     if meant is not None:
         yield [*before, meant + equals + (value if equals else ""), *after]
-        for each in (value, *spellings(value)) if value else ():
-            yield [*before, meant, each, *after[len(follows) :]]
-        yield [*before, meant, *after[len(follows) :]]
+        yield from ([*before, meant, each, *rest] for each in (value, *spellings(value)) if value)
+        yield [*before, meant, *rest]
     if word in ("-V", "--version"):
         yield ["--version"]
     if command == "run" and word not in LAUNCHERS:  # the program may know it
-        yield [*before, *after[len(follows) :], line[place], *follows]
+        yield [*before, *rest, line[place], *follows]
     if command == "status":  # of which people expect what `devices` has
-        yield ["devices", *before[1:], *line[place:]]
+        yield from (["devices", *before[1:], *line[place:]], WORDS.get(word.strip("-"), "").split())
+    if word in LEFT_OUT:
+        yield from ([*before, *after], [*before, *rest])
 
 
 # -- our own errors ----------------------------------------------------------------------------------------------------
@@ -355,6 +358,7 @@ def completed(error: TyperException | UsageError, given: Sequence[str]) -> Usage
     or an option lacks."""
     if isinstance(error, TyperException):
         return _of_typer(error, given)
+    error.command = error.command or split(given)[0]
     wrong, meant = _VALUE.search(error.what), _MEANT.fullmatch(error.fix)
     if (added := _ADDED.fullmatch(error.fix)) and not re.search(r"\b[A-Z]{3,}\b", error.fix):
         error.fix = first_taken(iter([[*given, *added[1].split()]]), given) or error.fix

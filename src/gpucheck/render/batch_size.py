@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from operator import itemgetter
 
 from gpucheck import units
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    advice_line,
-    answer,
-    by_column,
-    column_of_numbers,
-    finding_text,
-    short_name,
-    table,
-    verdict_cell,
-)
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, numbers, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page, advice_line, answer, finding_of, short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (
@@ -28,7 +14,6 @@ from gpucheck.report.results.find_batch_size import (
     EstimatedBatchSize,
     FoundBatchSize,
     MemorySplit,
-    RecommendedSize,
     StepRecipe,
     TrialEntry,
 )
@@ -55,79 +40,66 @@ _UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
 def page(report: Report) -> Page:
-    """The answer and on what device, then the trials in the order they ran, then what the answer means for use."""
-    estimate = report.results.get("find_batch_size_estimate")
-    result = report.results.get("find_batch_size")
+    """Return the answer and on what device, then the trials in the order they ran, then what the answer means for
+    use."""
+    result, estimate = report.results.get("find_batch_size"), report.results.get("find_batch_size_estimate")
     if estimate is not None:
         return _page_of_estimate(report, estimate)
-    return Page(None, findings=report.findings) if result is None else _page_of_one(report, result)
-
-
-def _page_of_one(report: Report, result: FoundBatchSize) -> Page:
+    if result is None:
+        return Page(findings=report.findings)
     # Without a size, what ended the search is the answer; and a device that failed stands before any.
     findings, ended = report.findings, "fail" if result.largest is None else None
     broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
     fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
-    cause = broken or fits
-    first = None
+    cause, first = broken or fits, None
     if result.largest is not None and broken is None:
         first = answer(report.summary.verdict, _first_line(result))
-    elif cause is not None:
-        first = answer(cause.verdict, finding_text(cause))
-    elif not report.summary.complete:
+    elif cause is None and not report.summary.complete:
         first = answer("inconclusive", "no batch passed; interrupted")
-    under = [Line(_subject(result), "dim")] if first else []
+    under = [Line(_subject(result), "dim")] if first or cause else []
     in_use = _in_use(result)
     body = [*_trials_of(result), *([Line(), *in_use] if in_use else [])]
     details = _details(result) if result.largest is not None else []
-    return Page(first, body, details, findings, cause if first else None, under=under)
+    return Page(first, body, details, findings, cause, under=under)
 
 
-def _in_use(result: FoundBatchSize) -> list[Block]:
+def _in_use(result: FoundBatchSize) -> list[Line]:
     """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
-    best = result.knee.batch_size if result.knee is not None else None
-    knee = "" if best is None else f"best value: {best} (within 5 % of top speed)"
-    limit = (
-        f"limit: {_limit(result)}" if result.max_batch_size and result.limiting_factor not in (None, "memory") else ""
-    )
-    texts = (knee, limit, _split(result.memory_split, result.axis_name))
-    advice = [advice_line(text) for text in accumulation_lines(result.accumulation)]
-    return [*(Line(text) for text in texts if text), *advice]
+    lines = []
+    if result.knee is not None and result.knee.batch_size is not None:
+        lines.append(Line(f"best value: {result.knee.batch_size} (within 5 % of top speed)"))
+    if result.max_batch_size and result.limiting_factor not in (None, "memory"):
+        lines.append(Line(f"limit: {_limit(result)}"))
+    if split := _split(result.memory_split, result.axis_name):
+        lines.append(Line(split))
+    return lines + ([advice_line(accumulation(result.accumulation))] if result.accumulation else [])
 
 
 def _details(result: FoundBatchSize) -> list[Block]:
     """Return what needs no action: what the answer takes, and what it was held against."""
-    failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
-    texts = (
-        f"peak {taken}" if (taken := _of_budget(result)) else "",
-        f"limit: {_limit(result)}{failing}" if result.limiting_factor is not None else "",
-        f"budget: {result.budget_reason or UNKNOWN}",
-    )
-    return [*(Line(text) for text in texts if text), Line()]
+    lines = [Line(f"peak {taken}")] if (taken := _of_budget(result)) else []
+    if result.limiting_factor is not None:
+        failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
+        lines.append(Line(f"limit: {_limit(result)}{failing}"))
+    return [*lines, Line(f"budget: {result.budget_reason or UNKNOWN}"), Line()]
 
 
 def _subject(result: FoundBatchSize) -> str:
-    device = result.device
+    """Return what was searched: the model, on which device, how a step is run, and the budget."""
+    device, recipe = result.device, result.method.recipe
     name = f"{short_name(device)} ({device.id})" if device.name else device.id
-    parts = [f"{_what(result)} on {name}", *_how(result)]
+    parts = [f"{_what(result)} on {name}"]
+    parts += [result.optimizer.rpartition(".")[2]] if result.mode == "train" and result.optimizer else []
+    parts += [result.dtype] if result.dtype else []
+    parts += [f"{result.axis.name} at batch size {result.axis.batch_size}"] if result.axis else []
+    parts += _how_run(recipe) if recipe else []
+    parts += [f"multiples of {result.multiple_of}"] if result.multiple_of > 1 else []
+    parts += ["exact"] if result.tolerance == 0 else []
     return " · ".join([*parts, f"budget {units.capacity(result.budget_bytes)}"])
 
 
 def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
     return f"{result.target}, {'training' if result.mode == 'train' else 'inference'}"
-
-
-def _does(result: FoundBatchSize | EstimatedBatchSize) -> str:
-    return "trains" if result.mode == "train" else "infers"
-
-
-def _how(result: FoundBatchSize) -> list[str]:
-    parts = [result.optimizer.rpartition(".")[2]] if result.mode == "train" and result.optimizer else []
-    parts += [result.dtype] if result.dtype else []
-    parts += [f"{result.axis.name} at batch size {result.axis.batch_size}"] if result.axis else []
-    parts += _how_run(result.method.recipe) if result.method.recipe else []
-    parts += [f"multiples of {result.multiple_of}"] if result.multiple_of > 1 else []
-    return [*parts, *(["exact"] if result.tolerance == 0 else [])]
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
@@ -145,18 +117,17 @@ def _trials_of(result: FoundBatchSize) -> list[Block]:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
     size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
-    outcomes = [verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " ")) for trial in trials]
-    columns: list[tuple[Column, Sequence[Cell | str]]] = [
-        (Column(size), [str(trial.batch_size) for trial in trials]),
-        (Column("result", "left"), outcomes),
-        (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
-        (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
-        (Column("run", "left", keep=2), [Cell(trial.purpose, "dim") for trial in trials]),
+    columns: list[ColumnOf[TrialEntry]] = [
+        filled(Column(size), lambda trial: str(trial.batch_size)),
+        filled(
+            Column("result", "left"), lambda trial: verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " "))
+        ),
+        numbers(Column(f"peak, {unit}", keep=7), lambda trial: trial.peak_bytes, scale),
+        numbers(Column(rate, keep=6), lambda trial: trial.samples_per_s),
+        filled(Column("run", "left", keep=2), lambda trial: Cell(trial.purpose, "dim")),
+        filled(Column("why", "left", keep=0, wraps=True), lambda trial: Cell(trial.reason or "", "dim")),
     ]
-    if any(trial.reason for trial in trials):
-        reasons = [Cell(trial.reason or "", "dim") for trial in trials]
-        columns.append((Column("why", "left", keep=0, wraps=True), reasons))
-    return [by_column(columns)]
+    return [table_of(trials, columns)]
 
 
 def _verdict_of(trial: TrialEntry) -> Verdict:
@@ -177,13 +148,16 @@ def _first_line(result: FoundBatchSize) -> str:
     note = "" if result.confirmed else " (passed once)"
     if result.max_batch_size is not None:
         within = " within 85 %" if result.limited_by == "safety" else ""
-        text = f"largest {axis}that {_does(result)}{within}: {result.max_batch_size}{note}"
+        does = "trains" if result.mode == "train" else "infers"
+        text = f"largest {axis}that {does}{within}: {result.max_batch_size}{note}"
     elif result.limiting_factor in _CAPS:
         text = f"at least {axis}{result.at_least}{note} ({_limit(result)})"
     else:
         return _at_least(result, axis, note)
-    recommended = _recommended(result.recommended)
-    return f"{text}   {recommended}" if recommended else text
+    recommended = result.recommended
+    if recommended is None or recommended.batch_size is None:
+        return text
+    return f"{text}   recommended: {recommended.batch_size} ({(recommended.headroom or 0) * 100:.0f} % headroom)"
 
 
 def _at_least(result: FoundBatchSize, axis: str, note: str) -> str:
@@ -211,44 +185,34 @@ def _of_budget(result: FoundBatchSize) -> str:
     return f"{units.capacity(result.peak_bytes)} of {units.capacity(result.budget_bytes)}"
 
 
-def _recommended(recommended: RecommendedSize | None) -> str:
-    if recommended is None or recommended.batch_size is None:
-        return ""
-    return f"recommended: {recommended.batch_size} ({(recommended.headroom or 0) * 100:.0f} % headroom)"
-
-
 def _split(split: MemorySplit | None, axis: str | None) -> str:
-    """Where the memory goes, in one line; empty where nothing of it is known."""
+    """Return where the memory goes, in one line; empty where nothing of it is known."""
     if split is None:
         return ""
-    known = (
-        ("weights", split.parameter_bytes),
-        ("gradients", split.gradient_bytes),
-        ("optimizer", split.optimizer_bytes),
-        ("other", split.fixed_bytes),
-    )
-    held = {name: size for name, size in known if size}
-    parts = []
-    if split.activation_bytes_per_sample is not None:
-        each = f"each unit of {axis}" if axis else "each sample"
-        parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)}")
-    if held:
-        parts.append(", ".join(f"{name} {units.capacity(size)}" for name, size in held.items()))
-    return "; ".join(parts)
+    known = {
+        "weights": split.parameter_bytes,
+        "gradients": split.gradient_bytes,
+        "optimizer": split.optimizer_bytes,
+        "other": split.fixed_bytes,
+    }
+    held = ", ".join(f"{name} {units.capacity(size)}" for name, size in known.items() if size)
+    if split.activation_bytes_per_sample is None:
+        return held
+    cost = f"each {f'unit of {axis}' if axis else 'sample'} costs {units.capacity(split.activation_bytes_per_sample)}"
+    return f"{cost}; {held}" if held else cost
 
 
-def accumulation_lines(how: Accumulation | None) -> list[str]:
-    if how is None:
-        return []
+def accumulation(how: Accumulation) -> str:
+    """Return how to reach an effective batch size."""
     text = f"for an effective batch of {how.effective_batch}: micro-batch {how.micro_batch}"
     if how.steps == 1:
-        return [f"{text}, no accumulation needed"]
+        return f"{text}, no accumulation needed"
     if not how.smaller:
-        return [f"{text} × {how.steps} accumulation steps"]
-    return [
+        return f"{text} × {how.steps} accumulation steps"
+    return (
         f"{text} × {how.steps - how.smaller} and {how.micro_batch - 1} × {how.smaller} accumulation steps: "
         f"{how.effective_batch} has no divisor near {how.limit}"
-    ]
+    )
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
@@ -256,16 +220,14 @@ def accumulation_lines(how: Accumulation | None) -> list[str]:
 
 def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
     """An estimate for a device that is not here: what it comes to, and where the memory goes."""
-    cause = next((finding for finding in report.findings if finding.id == "batch_size.estimate"), None)
-    size, recipe = result.max_batch_size, result.recipe
-    first = answer(cause.verdict, finding_text(cause)) if cause else None
+    cause, recipe = finding_of(report, "batch_size.estimate"), result.recipe
     parts = [_what(result), *([result.dtype] if result.dtype else [])]
     parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
     under = [Line(" · ".join([*parts, *_how_run(recipe), "nothing was run"]), "dim")]
-    is_aside = result.context_bytes or result.workspace_bytes
-    details = [Line(f"set aside, {result.source}")] if is_aside else []
-    then = None if size is not None else "use a smaller model, or estimate for a larger --memory-limit"
-    return Page(first, [_estimate_memory(result)], details, report.findings, cause, then, under)
+    details = [Line(f"set aside, {result.source}")] if result.context_bytes or result.workspace_bytes else []
+    smaller = "use a smaller model, or estimate for a larger --memory-limit"
+    then = smaller if result.max_batch_size is None else None
+    return Page(None, [_estimate_memory(result)], details, report.findings, cause, then, under)
 
 
 def _estimate_memory(result: EstimatedBatchSize) -> Block:
@@ -282,7 +244,6 @@ def _estimate_memory(result: EstimatedBatchSize) -> Block:
         ("the device", result.memory_bytes),
     )
     # Nothing is set aside for a CPU, and inference has no gradients.
-    known = [(name, size) for name, size in held if size]
-    sizes = column_of_numbers([size for _, size in known], scale)
-    columns = (Column("memory", "left"), Column(unit))
-    return table(columns, [[name, size] for (name, _), size in zip(known, sizes, strict=True)])
+    known = [row for row in held if row[1]]
+    name, size = filled(Column("memory", "left"), itemgetter(0)), numbers(Column(unit), itemgetter(1), scale)
+    return table_of(known, [name, size])

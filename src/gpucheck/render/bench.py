@@ -1,31 +1,22 @@
-"""`gpucheck bench bandwidth`, `overlap`, `collective` and `all` as blocks."""
+"""`gpucheck bench bandwidth`, `overlap`, `crossover`, `collective` and `all` as blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled, once
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    answer,
-    short_name,
-    verdict_cell,
-)
+from gpucheck.render.measured import Answer, notes_column, ratio_text
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, once, table, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page, answer, counted, short_name
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, OverlapResult
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, CrossoverResult, OverlapResult
 
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 
@@ -46,18 +37,20 @@ def bandwidth_page(report: Report) -> Page:
     )
     return measured.pages_of(
         report,
-        report.measurements,
+        measured.by_device(report.measurements),
         lambda device, rows: _bandwidth_answer(report, device, rows),
-        lambda device, rows: [measured.table_of(rows, columns)],
-        lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}",
+        lambda device, rows: [table_of(rows, columns)],
+        measured.flag_lines(
+            report.measurements, lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
+        ),
     )
 
 
-def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> list[measured.Answer]:
-    """The rate of copies in memory (else of another operation), of the largest array; cold where one is."""
+def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> Answer | None:
+    """Return the rate of copies in memory (else of another operation), of the largest array; cold where one is."""
     rated = [row for row in measurements if row.rate is not None]
     if not rated:
-        return []
+        return None
     best = max(
         rated, key=lambda row: (row.method.cache == "cold", row.case["operation"] == "copy", row.case["size_bytes"])
     )
@@ -66,7 +59,7 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     doubt = measured.doubtful(best, "warm")
     what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
     memory = "host memory" if device.id == "cpu" else "memory"
-    return [measured.Answer(device, f"{memory} reaches {rate} ({what})")]
+    return Answer(device, f"{memory} reaches {rate} ({what})")
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
@@ -74,13 +67,10 @@ def _share_of_peak(report: Report, row: Measurement) -> str | None:
     shares = (finding for finding in report.findings if finding.id == "bandwidth.share_of_peak")
     of_device = (finding for finding in shares if finding.device in (None, row.device.id))
     peak = next((finding.evidence.get("peak_bytes_per_s") for finding in of_device), None)
-    if not peak or row.rate is None or row.method.cache != "cold":
-        return None
-    return units.percent(row.rate.median / peak)
+    return units.percent(row.rate.median / peak) if peak and row.rate and row.method.cache == "cold" else None
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
-
 
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("host\nmemory", "left"), lambda answer: answer.host_memory),
@@ -99,44 +89,99 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
     filled(Column("rounds", keep=1), lambda answer: str(answer.rounds)),
-    measured.notes_column(7, lambda answer: measured.note_cell(answer.flags)),
+    notes_column(7, lambda answer: measured.note_cell(answer.flags)),
 )
 
 
 def overlap_page(report: Report) -> Page:
-    """For each device what hides in one line, then a row for each case."""
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
+    """Return for each device what hides in one line, then a row for each case."""
     results = report.results.get("bench_overlap", ())
-    devices = list(measured.by_device(report.measurements))
-    for device, _ in devices:
-        entries = [entry for entry in results if entry.device == device.id]
-        answers += _overlap_answer(device, entries)
-        if entries:
-            laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(entries, _OVERLAP_COLUMNS)]
-        flagged: list[tuple[str, str]] = []
-        for entry in entries:
-            name = f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
-            flagged += [(flag, name) for flag in entry.flags]
-        details += measured.flag_lines(flagged)
-    return measured.bench_page(report, answers, laid_out, details)
+
+    def name(entry: OverlapResult) -> str:
+        return f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
+
+    return measured.pages_of(
+        report,
+        _entries(report, results),
+        _overlap_answer,
+        lambda device, entries: [table_of(entries, _OVERLAP_COLUMNS)] if entries else [],
+        measured.flag_lines(results, name),
+    )
 
 
-def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> list[measured.Answer]:
+def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, list[Any]]]:
+    """Return each device that was measured with its results."""
+    devices = dict.fromkeys(row.device for row in report.measurements)
+    return [(device, [entry for entry in results if entry.device == device.id]) for device in devices]
+
+
+def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
     """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied."""
     from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
     best = judge.answering(entries)
     if not best:
-        return []
+        return None
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
     note = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
     doubt = f" ({note})" if note else ""
-    text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
-    return [measured.Answer(device, text)]
+    return Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")
 
+
+# -- crossover ---------------------------------------------------------------------------------------------------------
+
+
+def crossover_page(report: Report) -> Page:
+    """Return for each device the crossing of each operation."""
+    from gpucheck.bench.crossover.judge import short_text, size_text  # late: other pages of this file need no judge
+
+    def size(entry: CrossoverResult, size: int | None) -> str:
+        return UNKNOWN if size is None else short_text(entry.operation, size)
+
+    def speedup(entry: CrossoverResult) -> str:
+        won = entry.speedup
+        return f"{ratio_text(won.ratio)} at {size_text(entry.operation, won.size)}" if won is not None else ""
+
+    def why_not(entry: CrossoverResult) -> str:
+        """Return that the device did not win, and why sizes stopped growing."""
+        if entry.device_faster_from is not None:
+            return ""
+        return f"no gain; out of {entry.ended_by}" if entry.ended_by else "no gain"
+
+    def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
+        """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
+        copied = [entry for entry in entries if entry.transfers] or entries
+        won = [entry for entry in copied if entry.device_faster_from is not None]
+        # At the sizes tried, which the table tells.
+        lost = ", ".join(entry.operation for entry in copied if entry.device_faster_from is None)
+        if not won:
+            return Answer(device, f"GPU does not pay for {lost}") if entries else None
+        pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in won)
+        return Answer(device, f"GPU pays from {pays}{f'; not {lost}' if lost else ''}")
+
+    columns: tuple[ColumnOf[CrossoverResult], ...] = (
+        once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
+        filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
+        filled(Column("CPU faster\nup to", keep=6), lambda entry: size(entry, entry.cpu_faster_up_to)),
+        filled(Column("GPU faster\nfrom"), lambda entry: size(entry, entry.device_faster_from)),
+        filled(Column("largest\ntried", keep=5), lambda entry: size(entry, entry.largest)),
+        filled(Column("GPU speed-up", "left", keep=7), speedup),
+        filled(Column("", "left", keep=4), why_not),
+    )
+    return measured.pages_of(
+        report,
+        _entries(report, report.results.get("bench_crossover", ())),
+        answered,
+        lambda device, entries: [table_of(entries, columns)] if entries else [],
+        measured.flag_lines(
+            report.measurements, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}"
+        ),
+    )
+
+
+# Each with what its sizes count.
+_OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
 
 # -- collective --------------------------------------------------------------------------------------------------------
 
@@ -152,7 +197,7 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     ),
     filled(Column("busbw"), lambda row: units.byte_rate(row.rate.median) if row.rate else UNKNOWN),
     filled(Column("samples", keep=1), measured.samples_text),
-    measured.notes_column(6, lambda row: measured.note_cell(row.flags)),
+    notes_column(6, lambda row: measured.note_cell(row.flags)),
 )
 
 
@@ -170,17 +215,17 @@ def collective_page(report: Report) -> Page:
     place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {short_name(best.device)}"
     place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
-    doubt = measured.doubt(best)
     by = f"{case['backend']}{', host transport' if is_gloo else ''}"
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{doubt} ({by})"
-    details = measured.flag_lines(measured.flags_of(rows, label), len(rows))
-    answers = [measured.Answer(DeviceRef(place), text)]
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
+    answers = [Answer(DeviceRef(place), text)]
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: what is not there is said below it.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
     below = [Line(), *(Line(f"{finding.title} ({finding.message})") for finding in left)] if left else []
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
-    return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS), *below], details)
+    return measured.bench_page(
+        report, answers, [table_of(rows, _COLLECTIVE_COLUMNS), *below], measured.flag_lines(rows, label)
+    )
 
 
 # -- all, in one table -------------------------------------------------------------------------------------------------
@@ -199,7 +244,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
     "OP/s": lambda value: units.flop_rate(value, "OP/s"),
     "s": units.duration,
     "1": units.percent,
-    "times": lambda value: measured.ratio_text(value, 3),
+    "times": lambda value: ratio_text(value, 3),
     "bytes": units.capacity,
     "1/s": lambda value: f"{units.significant(value, 3)} /s",
 }
@@ -207,8 +252,8 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 def all_page(report: Report) -> Page:
     """Return how many benchmarks passed and on what; one table of the figures that stand for each."""
-    answered = report.results.get("bench_all") or BenchAll((), ())
-    if not answered.benchmarks:
+    answered = report.results.get("bench_all")
+    if answered is None or not answered.benchmarks:
         return measured.bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
     names = [f"{short_name(device)} ({name})" for name, device in devices.items()]
@@ -224,8 +269,7 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
-    details = [*measured.flag_lines(flagged, len(answered.headlines))]
+    details = measured.flag_lines(answered.headlines, lambda line: f"{line.benchmark} {line.case}")
     return Page(answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings)
 
 
@@ -243,13 +287,14 @@ MOST_NAMED = 2
 
 def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
     """`transfer failed, 3 passed, 2 skipped`."""
-    parts = []
+    parts: list[str] = []
     for ended in dict.fromkeys(_COUNTED.values()):
         names = [summary.benchmark for summary in benchmarks if _COUNTED[summary.verdict] == ended]
-        named = ended in ("failed", "inconclusive") and len(names) <= MOST_NAMED
-        parts += [f"{' and '.join(names) if named else len(names)} {ended}"] if names else []
-    number, _, rest = ", ".join(parts).partition(" ")
-    return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else f"{number} {rest}"
+        if ended in ("failed", "inconclusive") and 0 < len(names) <= MOST_NAMED:
+            parts.append(f"{' and '.join(names)} {ended}")
+        elif names:
+            parts.append(f"{len(names) if parts else counted(len(names), 'benchmark')} {ended}")
+    return ", ".join(parts)
 
 
 def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> Block:
@@ -257,33 +302,22 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
     rows: list[list[str | Cell]] = []
     for benchmark in answer.benchmarks:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
-        head = verdict_cell(benchmark.verdict, benchmark.benchmark)
+        # The verdict is the benchmark's, not the row's.
+        head: str | Cell = verdict_cell(benchmark.verdict, benchmark.benchmark)
         if not lines:
-            why = benchmark.why or benchmark.verdict
-            rows.append([head, "", why, UNKNOWN, "", ""])
-        for place, line in enumerate(lines):
-            of = (line.of or "").removeprefix("the ")
-            share = "" if line.share is None else f"{units.percent(line.share)} of {of}"
+            rows.append([head, "", benchmark.why or benchmark.verdict, UNKNOWN, "", ""])
+        for line in lines:
+            share = ""
+            if line.share is not None:
+                share = f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
             figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
-            rows.append(
-                [
-                    # The verdict is the benchmark's, not the row's.
-                    head if place == 0 else "",
-                    line.device,
-                    line.case,
-                    # A doubt has its sign here: the notes are the first to go where the screen is narrow.
-                    Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure,
-                    share,
-                    measured.note_cell(line.flags).text.removeprefix("! "),
-                ]
-            )
+            # A doubt has its sign here: the notes are the first to go where the screen is narrow.
+            shown = Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure
+            notes = measured.note_cell(line.flags).text.removeprefix("! ")
+            rows.append([head, line.device if several else "", line.case, shown, share, notes])
+            head = ""
         rows += [["", of, "nothing was timed", UNKNOWN, "", ""] for name, of in untimed if name == benchmark.benchmark]
-    columns: list[ColumnOf[list[str | Cell]]] = [
-        filled(column, itemgetter(place))
-        for place, column in enumerate(_ALL_COLUMNS)
-        if several or column.head != "device"
-    ]
-    return measured.table_of(rows, columns)
+    return table(_ALL_COLUMNS, rows)
 
 
 def _of_benchmark(finding: Finding) -> Finding:

@@ -48,7 +48,7 @@ def junit(report: Report) -> str:
         element.set("tests", str(len(cases)))
         for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             element.set(name, str(sum(case.find(kind) is not None for case in cases)))
-        element.set("time", _seconds(report.elapsed_s))
+        element.set("time", f"{report.elapsed_s:.3f}")
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
@@ -70,7 +70,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
     case = ElementTree.Element("testcase", {"classname": classname, "name": clean(finding.id)})
     elapsed = finding.evidence.get("elapsed_s")
     if isinstance(elapsed, (int, float)):
-        case.set("time", _seconds(elapsed))
+        case.set("time", f"{elapsed:.3f}")
     verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
     kind = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
     if kind:
@@ -94,10 +94,6 @@ def _details(finding: Finding) -> str:
             text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
             lines.append(f"{name}: {text}")
     return "\n".join(lines)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3f}"
 
 
 # -- SARIF -------------------------------------------------------------------------------------------------------------

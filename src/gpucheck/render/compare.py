@@ -8,7 +8,8 @@ from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.measured import FLAGS, rate_text
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page, answer, finding_text, table, verdict_cell
+from gpucheck.render.tables import UNKNOWN, Cell, Column, table, verdict_cell
+from gpucheck.render.text import Block, Line, Page, answer, counted, finding_of, finding_text
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -24,22 +25,23 @@ _COLUMNS = (
     Column("notes", "left", keep=1, wraps=True),
 )
 # What changed comes first.
-_ORDER: tuple[Change, ...] = ("slower", "cannot tell", "faster", "same")
-_WORDS: dict[Change, str] = {"slower": "slower", "faster": "faster", "same": "same", "cannot tell": "inconclusive"}
-_SIGNS: dict[Change, Verdict] = {"slower": "warn", "faster": "pass", "same": "info", "cannot tell": "inconclusive"}
+_SIGNS: dict[Change, tuple[Verdict, str]] = {
+    "slower": ("warn", "slower"),
+    "cannot tell": ("inconclusive", "inconclusive"),
+    "faster": ("pass", "faster"),
+    "same": ("info", "same"),
+}
 _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
     """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
-    found = {finding.id: finding for finding in report.findings}
-    gate, changes = found.get(_GATE), found.get(_CHANGES)
+    gate, changes = finding_of(report, _GATE), finding_of(report, _CHANGES)
     # The gate, where it did not pass, is what the answer is about; else what changed.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
-        told = answer(cause.verdict, finding_text(cause)) if cause else None
-        return Page(told, findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
+        return Page(findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     method = (
@@ -59,7 +61,7 @@ def page(report: Report) -> Page:
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
     """Return how many rows changed, and the one that did most."""
-    by = {change: [row for row in rows if row.change == change] for change in _ORDER}
+    by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
         return answer(verdict, finding_text(gate))
     if gate is not None and gate.verdict == "inconclusive":
@@ -71,26 +73,26 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
         count = len(by["cannot tell"])
         return answer("inconclusive", f"inconclusive: {count} of {len(rows)} rows; none shown to be slower")
     if not slower and not by["faster"]:
-        return answer(verdict, f"no change in {len(rows)} row{'s' * (len(rows) != 1)}")
+        return answer(verdict, f"no change in {counted(len(rows), 'row')}")
     changed, word = (slower, "slower") if slower else (by["faster"], "faster")
     most = max(changed, key=_distance)
-    figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{_between(most, ' (', ')')}"
+    interval = f" ({bounds})" if (bounds := _interval(most)) else ""
+    figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{interval}"
     return answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:
-    return f"{count} of {len(rows)} row{'s' * (len(rows) != 1)} {'is' if count == 1 else 'are'}"
+    return f"{count} of {counted(len(rows), 'row')} {'is' if count == 1 else 'are'}"
 
 
 def _distance(row: ComparedRow) -> float:
     return max(row.ratio, 1 / row.ratio)
 
 
-def _between(row: ComparedRow, opening: str = "", closing: str = "") -> str:
+def _interval(row: ComparedRow) -> str:
     if row.ci_low is None or row.ci_high is None:
         return ""
-    low, high = (speed_text(bound).removeprefix("×") for bound in (row.ci_high, row.ci_low))
-    return f"{opening}{low} to {high}{closing}"
+    return " to ".join(speed_text(bound).removeprefix("×") for bound in (row.ci_high, row.ci_low))
 
 
 def _subject(compared: Comparison, gate: Finding | None) -> str:
@@ -111,22 +113,13 @@ def comparison(report: Report) -> list[Block]:
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []
-    gate = next((finding for finding in report.findings if finding.id == _GATE), None)
-    return [_table(_ordered(compared.rows), gate)]
-
-
-def _ordered(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
-    return sorted(rows, key=lambda row: (_ORDER.index(row.change), -_distance(row) if row.change != "same" else 0))
-
-
-def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
+    gate = finding_of(report, _GATE)
     failed = gate.evidence["slower"] if gate is not None else []
-    several = len({row.new_device for row in rows}) > 1
-    cells = [_cells(row, failed=row_label(row) in failed, several=several) for row in rows]
-    columns: Sequence[Column] = _COLUMNS
-    if not any(line[-1] for line in cells):
-        columns, cells = columns[:-1], [line[:-1] for line in cells]
-    return table(columns, cells)
+    several = len({row.new_device for row in compared.rows}) > 1
+    rows = sorted(
+        compared.rows, key=lambda row: ([*_SIGNS].index(row.change), -_distance(row) if row.change != "same" else 0)
+    )
+    return [table(_COLUMNS, [_cells(row, failed=row_label(row) in failed, several=several) for row in rows])]
 
 
 def _same(rows: Sequence[ComparedRow]) -> set[str]:
@@ -149,14 +142,12 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
         units.duration(time_s) if rate is None or row.rate_unit is None else rate_text(rate, row.rate_unit)
         for rate, time_s in ((row.old_rate, row.old_s), (row.new_rate, row.new_s))
     ]
-    verdict: Verdict = "fail" if failed else _SIGNS[row.change]
-    word = "slower" if failed else _WORDS[row.change]
     return [
         f"{label} ({row.new_device})" if several else label,
         *figures,
         speed_text(row.ratio),
-        _between(row) or UNKNOWN,
+        _interval(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
-        verdict_cell(verdict, word),
+        verdict_cell("fail", "slower") if failed else verdict_cell(*_SIGNS[row.change]),
         ", ".join(notes),
     ]

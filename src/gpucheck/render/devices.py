@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from gpucheck import units
 from gpucheck.cards.at_work import work
@@ -12,29 +13,13 @@ from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.render.text import (
-    ALWAYS,
-    SIGNS,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    Table,
-    answer,
-    bar,
-    blocks,
-    by_column,
-    cell_of,
-    finding_line,
-    short_name,
-    verdict_cell,
-)
+from gpucheck.render.tables import ALWAYS, UNKNOWN, Cell, Column, ColumnOf, Table, bar, filled, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page, answer, blocks, counted, finding_of, short_name, worst_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 
+Value = TypeVar("Value", int, float)
 # Cells of a bar.
 _BAR = 5
 # Faults that are seen in a column: there it stays as long as the table does.
@@ -42,9 +27,8 @@ _SEEN_IN = {
     **dict.fromkeys(("low_clock", "throttled", "power_limited", "power_limit", "clock_setting", "violations"), "MHz"),
     **dict.fromkeys(("link_width", "link_generation", "pcie_replays"), "PCIe"),
 }
-# Said in the first line where it is so: no GPU, and none that torch can use.
-NONE = "devices.none"
-_UNUSABLE = ("devices.hidden", "devices.torch_build")
+# Said in the first line where it is so: there is no GPU.
+NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
 # States of devices in few words; the others are as short as they are.
 _SHORT_STATES = (
@@ -66,69 +50,62 @@ def page(report: Report) -> Page:
     if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings, order=gravity)
     line, cause = _answer(report)
-    then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
+    then = NONE_THEN if cause is not None and cause.id == NONE else None
     return Page(line, _body(report), findings=findings, cause=cause, then=then)
 
 
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
-    """One reading of a watch: when it was taken, then the page. A small screen is cut at its foot."""
+    """Return one reading of a watch: when it was taken, then the page. A small screen is cut at its foot."""
     following = read + datetime.timedelta(seconds=interval_s)
     when = f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"
     return [Line(when, "dim"), *blocks(report)]
 
 
-def _body(report: Report) -> list[Block]:
-    facts = report.facts
-    parts: list[list[Block]] = []
-    if facts.devices:
-        parts.append([devices_table(facts.devices, report.findings)])
-    if any(device.processes for device in facts.devices):
-        parts.append([_processes(facts)])
-    # What hides cards is said once for all of them.
-    masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
-    parts.append([*(Line(mask) for mask in masks if mask), *versions_line(facts)])
-    return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
-
-
 def _clock_time(moment: datetime.datetime) -> str:
-    """The time of day where the reader is."""
+    """Return the time of day where the reader is."""
     return moment.astimezone().strftime("%H:%M:%S")
 
 
+def _body(report: Report) -> list[Block]:
+    facts = report.facts
+    body: list[Block] = []
+    if facts.devices:
+        body += [devices_table(facts.devices, report.findings), Line()]
+    if any(device.processes for device in facts.devices):
+        body += [_processes(facts), Line()]
+    # What hides cards is said once for all of them.
+    masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
+    below = [*(Line(mask) for mask in masks if mask), *versions_line(facts)]
+    return [*body, *below] if below else body[:-1]
+
+
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
-    """The first line where nothing is wrong, and the finding that it says."""
-    told = {finding.id: finding for finding in report.findings}
-    if NONE in told:
-        return finding_line(told[NONE]), told[NONE]
+    """Return the first line where nothing is wrong, and the finding that it says, or is where there is no line."""
+    if (none := finding_of(report, NONE)) is not None:
+        return None, none
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
         sleepers = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
-        if not sleepers:
-            return None, None
-        which = f"{len(sleepers)} GPU{'s' * (len(sleepers) != 1)} asleep, not woken"
-        return answer("pass", f"{which}: {', '.join(sleepers)}"), None
-    for unusable in _UNUSABLE:
-        if unusable in told:
-            finding = told[unusable]
-            count = f"{len(cards)} GPU{'s' * (len(cards) != 1)}"
-            beside = ", ".join([count, "no fault", *_unseen(report, cards)])
-            return answer("warn", f"{finding.title}: {finding.message} ({beside})"), finding
+        asleep = f"{counted(len(sleepers), 'GPU')} asleep, not woken: {', '.join(sleepers)}"
+        return answer("pass", asleep) if sleepers else None, None
+    if (unusable := finding_of(report, "devices.hidden") or finding_of(report, "devices.torch_build")) is not None:
+        beside = ", ".join([counted(len(cards), "GPU"), "no fault", *_unseen(report, cards)])
+        return answer("warn", f"{unusable.title}: {unusable.message} ({beside})"), unusable
     alone = len(cards) == 1
     named = f"{called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [work(card) for card in cards]
     words = [word if alone else f"{does.count(word)} {word}" for word in ("busy", "light load", "idle") if word in does]
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
-    words += hottest(cards)
-    words += _unseen(report, cards)
+    words += [*hottest(cards), *_unseen(report, cards)]
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
     """Return what nobody could look at, though nothing is found wrong."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
-    log = any(finding.id == "log.unreadable" for finding in report.findings)
-    return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
+    words = [f"{kept} not accessible"] if kept else []
+    return [*words, "Xid unread"] if finding_of(report, "log.unreadable") else words
 
 
 def hottest(cards: Sequence[Device]) -> list[str]:
@@ -142,63 +119,61 @@ def hottest(cards: Sequence[Device]) -> list[str]:
 # -- the table of devices ----------------------------------------------------------------------------------------------
 
 
-# A column, and what stands in it for a device.
-_ColumnOf = tuple[Column, Callable[[Device], str | Cell]]
-
-
 def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> Table:
-    """A line for each device, for wide and for narrow screens, without the columns that no device here fills."""
+    """Return a line for each device, for wide and for narrow screens."""
     cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
     asking = [finding.id.partition(".")[2] for finding in findings if finding.verdict in ASKING]
     needed = {_SEEN_IN[name] for name in asking if name in _SEEN_IN}
     narrow, wide = (
-        by_column(
-            (replace(column, keep=ALWAYS) if column.head in needed else column, cells)
-            for column, text in columns
-            for cells in [[cell_of(text(device)) for device in devices]]
-            if any(cell.text for cell in cells) and not (alike and column.head == "NVML")
+        table_of(
+            devices,
+            [
+                (replace(column, keep=ALWAYS) if column.head in needed else column, cells)
+                for column, cells in columns
+                if not (alike and column.head == "NVML")
+            ],
         )
         for columns in _columns(findings)
     )
     return replace(wide, narrow=replace(narrow, dense=True), dense=True)
 
 
-def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]:
-    """The columns in 40 characters, and where there is room for more, as many as fit."""
-    util = (Column("util"), _of_card(lambda card: _percent(card.utilization_percent)))
-    narrow: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), lambda device: called(device).removeprefix("cuda:")),
-        (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
+def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[ColumnOf[Device], ...], ...]:
+    """Return the columns in 40 characters, and where there is room for more, as many as fit."""
+    util = of_card(Column("util"), lambda card: _percent(card.utilization_percent))
+    narrow: tuple[ColumnOf[Device], ...] = (
+        filled(Column("GPU", "left"), lambda device: called(device).removeprefix("cuda:")),
+        filled(Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
-        (Column("W"), _of_card(lambda card: _watts(card.power_w))),
-        (Column("°C", keep=3), _of_card(_temperature)),
-        (Column("state", "left", cropped=1), lambda device: _state(device, findings)),
+        of_card(Column("W"), lambda card: _whole(card.power_w)),
+        of_card(Column("°C", keep=3), _temperature),
+        filled(Column("state", "left", cropped=1), lambda device: _state(device, findings)),
     )
-    wide: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
-        (Column("NVML", "left", keep=4), _of_card(lambda card: _number(card.nvml_index))),
-        (Column("device", "left", keep=3, cropped=10), _name),
-        (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
-        (Column("memory, GiB"), _memory),
-        (Column("", "left", keep=0), _of_card(lambda card: Cell(bar(_share(card.utilization_percent), _BAR), "cyan"))),
+    wide: tuple[ColumnOf[Device], ...] = (
+        filled(Column("GPU", "left"), lambda device: device.id or UNKNOWN),
+        of_card(Column("NVML", "left", keep=4), lambda card: _whole(card.nvml_index)),
+        filled(Column("device", "left", keep=3, cropped=10), _name),
+        filled(Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
+        filled(Column("memory, GiB"), _memory),
+        of_card(Column("", "left", keep=0), lambda card: Cell(bar(_share(card.utilization_percent), _BAR), "cyan")),
         util,
-        (Column("power, W"), _of_card(lambda card: f"{_watts(card.power_w)} / {_watts(card.power_limit_w)}")),
-        (Column("°C", keep=4), _of_card(_temperature)),
-        (Column("MHz", keep=2), _of_card(_clock)),
-        (Column("PCIe", "left", keep=2), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
+        of_card(Column("power, W"), lambda card: f"{_whole(card.power_w)} / {_whole(card.power_limit_w)}"),
+        of_card(Column("°C", keep=4), _temperature),
+        of_card(Column("MHz", keep=2), lambda card: _whole(card.sm_clock_hz, 1e-6)),
+        of_card(Column("PCIe", "left", keep=2), lambda card: link(card.pcie).removeprefix("PCIe ")),
         # A CPU's load has nine characters.
-        (Column("state", "left", cropped=9), lambda device: _state(device, findings)),
-        (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
-        (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),
+        filled(Column("state", "left", cropped=9), lambda device: _state(device, findings)),
+        of_card(Column("PCI address", "left", keep=1), lambda card: Cell(card.pci_address or UNKNOWN, "dim")),
+        of_card(Column("UUID", "left", keep=0), lambda card: Cell(card.uuid or UNKNOWN, "dim")),
     )
     return narrow, wide
 
 
-def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | Cell]:
-    """Return what stands in a column in which the CPU has nothing."""
-    return lambda device: "" if device.kind == "cpu" else text(device)
+def of_card(column: Column, text: Callable[[Device], str | Cell]) -> ColumnOf[Device]:
+    """Return a column in which the CPU has nothing."""
+    return filled(column, lambda device: "" if device.kind == "cpu" else text(device))
 
 
 def _name(device: Device) -> str:
@@ -206,16 +181,8 @@ def _name(device: Device) -> str:
     return f"{short_name(device)}{cores}"
 
 
-def _number(value: int | None) -> str:
-    return UNKNOWN if value is None else str(value)
-
-
-def _clock(device: Device) -> str:
-    return UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f}"
-
-
-def _watts(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}"
+def _whole(value: float | None, scale: float = 1.0) -> str:
+    return UNKNOWN if value is None else f"{scale * value:.0f}"
 
 
 def _share(percent: float | None) -> float | None:
@@ -223,7 +190,7 @@ def _share(percent: float | None) -> float | None:
 
 
 def _percent(value: float | None, scale: float = 1.0) -> str:
-    return UNKNOWN if value is None else f"{scale * value:.0f} %"
+    return UNKNOWN if value is None else f"{_whole(value, scale)} %"
 
 
 def _memory_share(device: Device) -> float | None:
@@ -271,17 +238,15 @@ def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
     mine = [finding for finding in findings if is_about(finding, device)]
-    for worst in ASKING:
-        for finding in mine:
-            if finding.verdict == worst:
-                return verdict_cell(finding.verdict, finding.title)
+    if (worst := worst_of(mine)) is not None and worst.verdict in ASKING:
+        return verdict_cell(worst.verdict, worst.title)
     if device.state:
         short = next((word for begins, word in _SHORT_STATES if device.state.startswith(begins)), device.state)
         return Cell(short, "yellow")
     if device.nvml_index is None:
         return Cell(UNKNOWN)
     does = work(device)
-    return Cell(f"{SIGNS['pass'][0]} {'no fault' if does == 'unknown' else does}", SIGNS["pass"][2])
+    return verdict_cell("pass", "no fault" if does == "unknown" else does)
 
 
 def is_about(finding: Finding, device: Device) -> bool:
@@ -299,20 +264,22 @@ def is_about(finding: Finding, device: Device) -> bool:
 def _processes(facts: Facts) -> Block:
     """A line for each process on each device; their kind where one does more than compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
-    found = [process for _, process in rows]
-    sizes, ages = [process.used_memory_bytes for process in found], [process.age_s for process in found]
-    kinds = [process.kind for process in found]
-    columns = [
-        (Column("GPU", "left"), [called(device) for device, _ in rows]),
-        (Column("PID"), [str(process.pid) for process in found]),
-        (Column("user", "left", keep=5), [process.user or UNKNOWN for process in found]),
-        (Column("memory"), [UNKNOWN if size is None else units.capacity(size) for size in sizes]),
-        (Column("util", keep=4), [_percent(process.utilization_percent) for process in found]),
-        (Column("age", keep=3), [UNKNOWN if age is None else units.age(age) for age in ages]),
-        *([] if set(kinds) == {"compute"} else [(Column("kind", "left", keep=1), kinds)]),
-        (Column("command", "left", cropped=8), [_command(process) for process in found]),
+    alike = {process.kind for _, process in rows} == {"compute"}
+    columns: list[ColumnOf[tuple[Device, Process]]] = [
+        filled(Column("GPU", "left"), lambda row: called(row[0])),
+        filled(Column("PID"), lambda row: str(row[1].pid)),
+        filled(Column("user", "left", keep=5), lambda row: row[1].user or UNKNOWN),
+        filled(Column("memory"), lambda row: _known(units.capacity, row[1].used_memory_bytes)),
+        filled(Column("util", keep=4), lambda row: _percent(row[1].utilization_percent)),
+        filled(Column("age", keep=3), lambda row: _known(units.age, row[1].age_s)),
+        filled(Column("kind", "left", keep=1), lambda row: "" if alike else row[1].kind),
+        filled(Column("command", "left", cropped=8), lambda row: _command(row[1])),
     ]
-    return replace(by_column(columns), dense=True)
+    return replace(table_of(rows, columns), dense=True)
+
+
+def _known(text: Callable[[Value], str], value: Value | None) -> str:
+    return UNKNOWN if value is None else text(value)
 
 
 def _command(process: Process) -> str:
@@ -337,19 +304,13 @@ def versions_line(facts: Facts) -> list[Block]:
 
 def versions(facts: Facts) -> str:
     """Driver, torch and Python in one line; what is not there is said."""
-    parts = []
     driver, torch = facts.driver, facts.torch
+    parts = ["no NVIDIA driver", "no torch"]
     if driver is not None and driver.version:
-        cuda = f" (CUDA {driver.cuda_version})" if driver.cuda_version else ""
-        parts.append(f"driver {driver.version}{cuda}")
-    else:
-        parts.append("no NVIDIA driver")
-    if torch is None or torch.version is None:
-        parts.append("no torch")
-    else:
+        parts[0] = f"driver {driver.version}{f' (CUDA {driver.cuda_version})' if driver.cuda_version else ''}"
+    if torch is not None and torch.version is not None:
         names = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "CPU build"}
         toolkit = f" {torch.toolkit_version}" if torch.toolkit_version else ""
-        parts.append(f"torch {torch.version} ({names.get(torch.built_for or '', 'unknown build')}{toolkit})")
-    if facts.python is not None:
-        parts.append(f"Python {facts.python.version}")
+        parts[1] = f"torch {torch.version} ({names.get(torch.built_for or '', 'unknown build')}{toolkit})"
+    parts += [f"Python {facts.python.version}"] if facts.python is not None else []
     return " · ".join(parts)

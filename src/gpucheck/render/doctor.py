@@ -9,23 +9,21 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
-from gpucheck.render.devices import NONE, devices_table, versions_line
+from gpucheck.render.devices import NONE, NONE_THEN, devices_table, versions_line
 from gpucheck.render.explain import SURE
+from gpucheck.render.tables import UNKNOWN, Cell, Column, table, verdict_cell
 from gpucheck.render.text import (
-    UNKNOWN,
     Block,
-    Cell,
-    Column,
     Line,
     Page,
     advice_line,
     answer,
-    by_column,
+    counted,
     finding_line,
+    finding_of,
     finding_text,
     short_name,
-    table,
-    verdict_cell,
+    worst_of,
 )
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import ASKING, Finding, Verdict, in_short
@@ -49,48 +47,43 @@ COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question
 
 
 def page(report: Report) -> Page:
-    """The diagnosis first, how it shows and what to type, then what stands on its own, then the ladder."""
+    """Return the diagnosis first, how it shows and what to type, then what stands on its own, then the ladder."""
     result = report.results.get("doctor")
-    first = next((finding for finding in report.findings if result is not None and finding.id == result.first), None)
+    first = finding_of(report, result.first or "") if result is not None else None
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
-    rungs = result.rungs if result is not None else ()
-    body = ladder(rungs, "" if first is None else first.title)
+    body = ladder(result.rungs if result is not None else (), "" if first is None else first.title)
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
-        line, *shown = _diagnosis(first)
-        return Page(line, body, findings=others, cause=first, under=shown, order=gravity)
+        # How it shows and how sure it is; the id is what `explain` takes.
+        sure = SURE[first.evidence["certainty"]]
+        under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
+        if first.evidence.get("settle"):
+            under.append(Line(f"to make sure: {first.evidence['settle']}"))
+        line = answer(first.verdict, first.title)
+        return Page(line, body, findings=others, cause=first, under=under, order=gravity)
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
-    counted = Counter(finding.verdict for finding in others if finding is not whole)
-    if whole is not None and whole.verdict == "pass" and counted["fail"]:
+    counts = Counter(finding.verdict for finding in others if finding is not whole)
+    if whole is not None and whole.verdict == "pass" and counts["fail"]:
         # A GPU that is lost comes first, and then that the others work.
         body = [Line(finding_text(whole)), Line(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
-    line_of_all = None if whole is None else _whole(whole, counted)
+    line_of_all = None if whole is None else _whole(whole, counts)
     return Page(line_of_all, body, findings=others, cause=whole, order=gravity)
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     """Return what holds for the machine; where something else asks for action, the worst of that is the verdict."""
-    counts = [(verdict, word) for verdict, word in COUNTED.items() if beside[verdict]]
-    if whole.verdict == "inconclusive" or not counts:
-        return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
-    message = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
-    return answer(counts[0][0], f"{whole.title}; {message}")
-
-
-def _diagnosis(first: Finding) -> list[Line]:
-    """Return what is broken; below it how that shows and how sure it is."""
-    sure = SURE[first.evidence["certainty"]]
-    # The id is what `explain` takes.
-    shown = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
-    if first.evidence.get("settle"):
-        shown.append(Line(f"to make sure: {first.evidence['settle']}"))
-    return [answer(first.verdict, first.title), *shown]
+    counts = {verdict: counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
+    if whole.verdict == "inconclusive":
+        return answer("inconclusive", whole.title)
+    if not counts:
+        return answer(whole.verdict, finding_text(whole))
+    return answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
 
 
 def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
@@ -105,7 +98,6 @@ def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
 
 # -- smoke -------------------------------------------------------------------------------------------------------------
 
-
 _ENDED: dict[Verdict, str] = {
     "fail": "failed",
     "inconclusive": "inconclusive",
@@ -115,37 +107,38 @@ _ENDED: dict[Verdict, str] = {
 }
 
 
+_CHECKS = (
+    Column("verdict", "left"),
+    Column("check", "left"),
+    Column("what", "left", keep=2),
+    Column("time", keep=1),
+    Column("detail", "left", keep=3, wraps=True),
+)
+
+
 def smoke_page(report: Report) -> Page:
     """Return how many checks failed, passed and were skipped; those that failed, with what to do; every check with
     `-v`."""
     findings = report.findings
-    # A check's title says what must hold: beside a failure it would read as if it did.
-    # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
-    named = [
-        replace(finding, title=finding.id, message=finding.message or finding.title) if finding.device else finding
-        for finding in findings
-    ]
     every = [_checks(findings)] if findings else []
-    several = len({finding.device for finding in findings if finding.device}) > 1
-    asking = [
-        replace(row, title=f"{row.device}: {row.title}") if several and row.device else row
-        for row in named
-        if row.verdict in ASKING
-    ]
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and why is the answer.
-        (only,) = findings
-        return Page(answer(only.verdict, finding_text(only)), versions_line(report.facts), every, cause=only)
-    message, verdict = f"{_counts(findings)}{_where(report)}", report.summary.verdict
+        return Page(None, versions_line(report.facts), every, cause=findings[0])
+    several = len({finding.device for finding in findings if finding.device}) > 1
+    asking = []
+    for finding in findings:
+        # A check's title says what must hold: beside a failure it would read as if it did.
+        # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
+        if finding.device:
+            title = f"{finding.device}: {finding.id}" if several else finding.id
+            finding = replace(finding, title=title, message=finding.message or finding.title)
+        asking += [finding] if finding.verdict in ASKING else []
+    counts = Counter(finding.verdict for finding in findings)
+    ended = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _ENDED.items() if counts[verdict])
+    verdict = report.summary.verdict
     if not report.summary.complete and verdict in ("pass", "skip", "info"):
         verdict = "inconclusive"
-    return Page(answer(verdict, message), versions_line(report.facts), every, asking)
-
-
-def _counts(findings: Sequence[Finding]) -> str:
-    counted = Counter(finding.verdict for finding in findings)
-    counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    return ", ".join(counts) or "no check ran"
+    return Page(answer(verdict, (ended or "no check ran") + _where(report)), versions_line(report.facts), every, asking)
 
 
 def _where(report: Report) -> str:
@@ -161,16 +154,12 @@ def _where(report: Report) -> str:
 
 
 def _checks(findings: Sequence[Finding]) -> Block:
-    seconds = [finding.evidence.get("elapsed_s") for finding in findings]
-    return by_column(
-        [
-            (Column("verdict", "left"), [verdict_cell(finding.verdict) for finding in findings]),
-            (Column("check", "left"), [finding.id for finding in findings]),
-            (Column("what", "left", keep=2), [finding.title for finding in findings]),
-            (Column("time", keep=1), [units.duration(s) if isinstance(s, float) else UNKNOWN for s in seconds]),
-            (Column("detail", "left", keep=3, wraps=True), [" ".join(finding.message.split()) for finding in findings]),
-        ]
-    )
+    rows = []
+    for finding in findings:
+        elapsed_s, detail = finding.evidence.get("elapsed_s"), " ".join(finding.message.split())
+        time = units.duration(elapsed_s) if isinstance(elapsed_s, float) else UNKNOWN
+        rows.append((verdict_cell(finding.verdict), finding.id, finding.title, time, detail))
+    return table(_CHECKS, rows)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -179,39 +168,39 @@ def _checks(findings: Sequence[Finding]) -> Block:
 def memory_page(report: Report) -> Page:
     """Return how much is free and whether torch's figures are right; other processes; the sequence with every
     figure."""
+    accounting, others = finding_of(report, "memory.accounting"), finding_of(report, "memory.processes")
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
-    accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
     if accounting is not None and accounting.device is None and of_nvml:
         # torch can use none of them.
         names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
         held = {
-            row.device: row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")
+            row.device: f"; {row.message}"
+            for row in report.findings
+            if row.id == "memory.processes" and row.evidence.get("others")
         }
         lines = []
         for row in of_nvml:
-            room = f"{row.device} ({names.get(row.device or '', 'GPU')}): {_room(row) or row.message}"
-            lines.append(Line(f"{room}; {held[row.device].message}" if row.device in held else room))
+            room = _room(row) or row.message
+            lines.append(Line(f"{row.device} ({names.get(row.device or '', 'GPU')}): {room}{held.get(row.device, '')}"))
         lines += [finding_line(row) for row in report.findings if row.id == "devices.unclaimed_memory"]
         what = lines.pop().text if len(lines) == 1 else f"{len(lines)} GPUs, by NVML"
         why = f"torch's memory figures not checked: {accounting.message}"
         return Page(answer("info", f"{what}; {why}"), lines, cause=accounting)
-    by_id = {finding.id: finding for finding in report.findings}
-    steps = report.results.get("memory")
-    judged, others = by_id.get("memory.accounting"), by_id.get("memory.processes")
+    steps = report.results.get("memory") or ()
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
         body += [finding_line(others), Line()]
     # Where torch keeps no figures there is nothing to show.
-    if steps and any(step.verdict != "skip" for step in steps):
+    if any(step.verdict != "skip" for step in steps):
         body.append(_steps(steps))
-    details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
+    details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps]
     shown = [finding for finding in report.findings if finding is not others or not body]
-    return Page(_answer(report, by_id), body, details, shown, judged)
+    return Page(_answer(report, accounting), body, details, shown, accounting)
 
 
-def _answer(report: Report, by_id: dict[str, Finding]) -> Line | None:
+def _answer(report: Report, judged: Finding | None) -> Line | None:
     """Return what the sequence came to and how much is free. None where something failed before: that stands first."""
-    overall, judged = by_id.get("memory.device") or by_id.get("memory.host"), by_id.get("memory.accounting")
+    overall = finding_of(report, "memory.device") or finding_of(report, "memory.host")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
             return None
@@ -290,42 +279,38 @@ def status_page(report: Report) -> Page:
     body += versions_line(report.facts)
     for entry in whose:
         body += [Line(f"{entry.title}: {entry.message}"), *([advice_line(entry.fix)] if entry.fix else [])]
-    rungs = result.rungs if result is not None else ()
-    details = ladder(rungs)
-    then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
-    then = "gpucheck smoke" if line is not None and result is not None and result.torch_works else then
+    details = ladder(result.rungs if result is not None else ())
+    then = NONE_THEN if cause is not None and cause.id == NONE else None
+    then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
     return Page(line, body, details, findings, cause=cause, then=then, under=under, order=gravity)
 
 
 def _status_answer(
     result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
 ) -> tuple[Line | None, Finding | None, list[Line]]:
-    """The first line, the finding that it says, and what is said below; no line where a finding has to come first."""
-    none = next((finding for finding in findings if finding.id == NONE), None)
-    if none is not None:
-        return finding_line(none), none, []
-    first = next((finding for finding in findings if result is not None and finding.id == result.first), None)
-    worst = next((finding for verdict in ASKING for finding in findings if finding.verdict == verdict), None)
+    """Return the first line, the finding that it says (or that is it), and what is said below; nothing where a finding
+    has to come first."""
+    by_id = {finding.id: finding for finding in reversed(findings)}
+    if NONE in by_id:
+        return None, by_id[NONE], []
+    works = result is not None and result.torch_works
+    first = by_id.get(result.first or "") if result is not None else None
+    worst = worst_of(finding for finding in findings if finding.verdict in ASKING)
     if first is not None and first.verdict in ASKING:
         short = first.message.startswith("torch ")
         text = first.message if short else first.title
-        uses = result is not None and result.torch_works
-        lead = "" if uses or ("torch" in first.title and not short) else "torch cannot use the GPU: "
+        lead = "" if works or ("torch" in first.title and not short) else "torch cannot use the GPU: "
         under = [] if short or not first.message else [Line(first.message)]
         return answer(first.verdict, f"{lead}{text}"), first, under
-    works = _works(facts) if result is not None and result.torch_works else None
-    if works is not None and (worst is None or worst.verdict == "warn"):
-        counted = Counter(finding.verdict for finding in findings)["warn"]
-        more = f"; {counted} {COUNTED['warn']}{'s' * (counted != 1)}" if counted else ""
-        return answer("warn" if counted else "pass", f"{works}{more}"), None, []
-    if worst is not None:
-        return None, None, []
-    other = next((finding for finding in findings if finding.id == "doctor.no_gpu"), None)
-    return (finding_line(other), other, []) if other is not None else (None, None, [])
+    if works and (worst is None or worst.verdict == "warn"):
+        warnings = sum(finding.verdict == "warn" for finding in findings)
+        more = f"; {counted(warnings, 'warning')}" if warnings else ""
+        return answer("warn" if warnings else "pass", f"{_works(facts)}{more}"), None, []
+    return None, by_id.get("doctor.no_gpu") if worst is None else None, []
 
 
 def _works(facts: Facts) -> str:
-    """How many GPUs torch can use, and which torch that is."""
+    """Return how many GPUs torch can use, and which torch that is."""
     usable = [device for device in facts.devices if device.kind != "cpu" and device.id is not None]
     hidden = sum((device.state or "").startswith("hidden") for device in facts.devices)
     torch = facts.torch

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from gpucheck.render.text import (
-    SIGNS,
-    Block,
-    Column,
-    Line,
-    Page,
-    advice_line,
-    answer,
-    counted,
-    finding_line,
-    finding_text,
-    table,
-)
+from gpucheck.render.tables import SIGNS, Column, table
+from gpucheck.render.text import Block, Line, Page, advice_line, answer, counted
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch
@@ -25,6 +15,7 @@ from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, Lint
 _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "left", wraps=True))
 SURE: dict[Certainty, str] = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text alone does not prove it"}
+_SYMPTOM = "a symptom: the text does not name its cause"
 # What else a long log holds: more than this is a list that nobody reads.
 _MOST_OTHERS = 5
 
@@ -38,8 +29,7 @@ def page(report: Report) -> Page:
         return _page_of_id(result.page)
     if result.matches:
         return _page_of_text(result.matches)
-    unknown = next(iter(report.findings), None)
-    return Page(answer(unknown.verdict, finding_text(unknown)) if unknown else None, cause=unknown)
+    return Page(cause=next(iter(report.findings), None))
 
 
 def _page_of_text(matches: Sequence[TextMatch]) -> Page:
@@ -61,21 +51,15 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
 def _certainty(match: TextMatch) -> str:
     if match.doubt:
         return f"a guess: {match.doubt}"
-    return (
-        "a symptom: the text does not name its cause"
-        if match.symptom
-        else SURE[match.certainty] + _BY_TEXT[match.certainty]
-    )
+    return _SYMPTOM if match.symptom else SURE[match.certainty] + _BY_TEXT[match.certainty]
 
 
 def _page_of_id(page: IdPage) -> Page:
-    body: list[Block] = [Line(page.meaning)]
-    if page.settle:
-        body.append(Line(f"to make sure: {page.settle}"))
     parts = ["an error text" if page.of == "text" else f"a finding of gpucheck {page.of}"]
     parts += [f"breaks the stage {page.rung}"] if page.rung else []
     parts += [SURE[page.certainty]] if page.certainty else []
-    body.append(Line(" · ".join(parts), "dim"))
+    settle = [Line(f"to make sure: {page.settle}")] if page.settle else []
+    body = [Line(page.meaning), *settle, Line(" · ".join(parts), "dim")]
     # Texts, conditions and rules are titled by what is wrong, other findings by what they check.
     is_fault = page.of in ("text", "doctor", "lint")
     title = f"{page.title} ({page.id})" if is_fault else f"{page.id} checks: {page.title}"
@@ -103,24 +87,20 @@ def lint_page(report: Report) -> Page:
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
-    told_first = finding_line(clean) if clean is not None and not placed else _lint_verdict(placed, result)
-    return Page(told_first, mistakes, ignored, others, cause=clean)
+    return Page(_lint_verdict(placed, result), mistakes, ignored, others, cause=clean)
 
 
 def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
     """Return what all of it comes to, in one line; None where another finding says so."""
     if not placed:
         return None
-    parts = []
-    for verdict, text in (("fail", "device mistake"), ("inconclusive", "file not judged"), ("info", "remark")):
-        count = sum(finding.verdict == verdict for finding in placed)
-        if count:
-            parts.append(
-                f"{count} files not judged" if verdict == "inconclusive" and count > 1 else counted(count, text)
-            )
-    skipped = sum(finding.verdict == "skip" for finding in placed)
-    parts += [f"{counted(skipped, 'notebook')} not read"] if skipped else []
-    worst = min((finding.verdict for finding in placed), key=WORST_FIRST.index)
+    counts = Counter(finding.verdict for finding in placed)
+    parts = [counted(counts["fail"], "device mistake")] if counts["fail"] else []
+    if unjudged := counts["inconclusive"]:
+        parts.append(f"{unjudged} file{'s' * (unjudged > 1)} not judged")
+    parts += [counted(counts["info"], "remark")] if counts["info"] else []
+    parts += [f"{counted(counts['skip'], 'notebook')} not read"] if counts["skip"] else []
+    worst = min(counts, key=WORST_FIRST.index)
     where = f" in {counted(row.files, 'file')}" if row.files else ""
     return answer(worst, f"{', '.join(parts)}{where}")
 

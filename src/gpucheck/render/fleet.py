@@ -8,9 +8,10 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
+from gpucheck.render.measured import rate_text
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import ADVICE, UNKNOWN, Block, Cell, Column, Line, Page, answer, counted, table, verdict_cell
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, table, table_of, verdict_cell
+from gpucheck.render.text import ADVICE, Block, Line, Page, answer, counted, finding_of, finding_text, worst_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetResult, NodeDocument, NodeState
@@ -49,12 +50,11 @@ def page(report: Report) -> Page:
         return ranks_page(report)
     if checked is not None:
         return _node(report, checked)
-    worst = min(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
-    return Page(None if worst is None else text.finding_line(worst), findings=report.findings, cause=worst)
+    return Page(findings=report.findings, cause=worst_of(report.findings))
 
 
 def _fleet(report: Report, fleet: FleetResult) -> Page:
-    first = next((finding for finding in report.findings if finding.id in ("fleet.nodes", "fleet.suspect")), None)
+    first = finding_of(report, "fleet.nodes", "fleet.suspect")
     headline = first or next(iter(report.findings), None)
     asking = [row for row in fleet.nodes if row.state != "good"]
     body: list[Block] = []
@@ -69,9 +69,9 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
-    told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
-    if headline is not None and headline.id == "fleet.suspect":
-        told = text.finding_line(headline)
+    told = None
+    if headline is not None and headline.id != "fleet.suspect":
+        told = answer(report.summary.verdict if first is None else first.verdict, headline.title)
     return Page(told, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
 
 
@@ -90,8 +90,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     if node.exit is None:
         word = "not done"
         cause = next((one for one in ranked if one.id == "fleet.part" and one.evidence.get("part") == node.step), None)
-    if cause is not None:
-        word += f": {cause.title}{f': {cause.message}' if cause.message else ''}"
+    word += "" if cause is None else f": {finding_text(cause)}"
     told = answer(report.summary.verdict, f"{node.host} is {word}")
     rows: list[Sequence[str | Cell]] = []
     for part in node.parts:

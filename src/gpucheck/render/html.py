@@ -17,7 +17,8 @@ from typing import Any
 import gpucheck
 from gpucheck import units
 from gpucheck.render import devices, text
-from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table, filled_columns, finding_line, table
+from gpucheck.render.tables import EIGHTHS, SIGNS, Column, Table, table, verdict_cell
+from gpucheck.render.text import Block, Line, Page
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
@@ -55,28 +56,28 @@ th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
 """
 # A cell of more characters may be broken into lines.
 LONG = 40
+_COLUMNS = (
+    Column("verdict", "left"),
+    Column("document", "left", wraps=True),
+    Column("command", "left", keep=2),
+    Column("answer", "left", keep=1, wraps=True),
+)
 
 
 def page(report: Report) -> Page:
     """`gpucheck report` on screen: how many results are on the page, and a line for each of them."""
     if not report.findings:
-        return Page(None)
+        return Page()
     (written, *_) = report.findings
     documents = written.evidence["documents"]
     # A name is enough, unless two files have it.
     names = [Path(path).name for path, _, _ in documents]
     names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
     rows = [
-        (text.verdict_cell(verdict), name, command, answer)
+        (verdict_cell(verdict), name, command, answer)
         for name, (_, command, verdict), answer in zip(names, documents, written.evidence["answers"], strict=True)
     ]
-    columns = (
-        Column("verdict", "left"),
-        Column("document", "left", wraps=True),
-        Column("command", "left", keep=2),
-        Column("answer", "left", keep=1, wraps=True),
-    )
-    return Page(finding_line(written), [table(columns, rows)])
+    return Page(None, [table(_COLUMNS, rows)], cause=written)
 
 
 def document(report: Report) -> str:
@@ -218,17 +219,16 @@ def _table(table: Table) -> Iterable[str]:
     """Yield a table without columns of bars, which say in characters what the next column says in figures."""
     bars = set(f"█░ {EIGHTHS}")
     kept = [
-        place
-        for place in filled_columns(table)
-        if table.columns[place].head or not all(set(row[place].text) <= bars for row in table.rows)
+        (place, column)
+        for place, column in enumerate(table.columns)
+        if column.head or not all(set(row[place].text) <= bars for row in table.rows)
     ]
     if not table.rows:
         return
     yield '<div class="scroll" tabindex="0" role="group" aria-label="table"><table>'
-    yield f"<tr>{''.join(_cell(table.columns[place], table.columns[place].head, 'th') for place in kept)}</tr>"
+    yield f"<tr>{''.join(_cell(column, column.head, 'th') for _, column in kept)}</tr>"
     for row in table.rows[:MOST_ROWS]:
-        cells = (_cell(table.columns[place], row[place].text, "td", row[place].style) for place in kept)
-        yield f"<tr>{''.join(cells)}</tr>"
+        yield f"<tr>{''.join(_cell(column, row[place].text, 'td', row[place].style) for place, column in kept)}</tr>"
     yield "</table></div>"
     if len(table.rows) > MOST_ROWS:
         yield f'<p class="dim">and {len(table.rows) - MOST_ROWS} more rows: the JSON has all</p>'

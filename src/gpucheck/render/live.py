@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
-from gpucheck.render.text import SIGNS, Line
+from gpucheck.render.text import Line, signed
 from gpucheck.report.events import Answered, Event, Failed, Finished, Judged, Measured, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding
@@ -58,7 +58,7 @@ class LiveView:
         match event:
             case Notice(text, level):
                 if level == "warning" or (level == "info" and not self._quiet):
-                    self._later(f"gpucheck: {text}", "yellow" if level == "warning" else "")
+                    self._later(Line(f"gpucheck: {text}", "yellow" if level == "warning" else ""))
             case _ if self._quiet:
                 pass
             case Progress():
@@ -73,16 +73,15 @@ class LiveView:
     def _judged(self, finding: Finding) -> None:
         """Keep what went wrong until work goes on: a pipe, and what is found last, have it in the report alone."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
-            sign, _, style = SIGNS[finding.verdict]
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
-            self._went_wrong.append(Line(f"{sign} {who}{finding.title}", style))
+            self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
 
-    def _later(self, text: str, style: str = "") -> None:
+    def _later(self, line: Line) -> None:
         """Say this once the work begins."""
         if self._held is None:
-            self._say([Line(text, style)])
+            self._say([line])
         else:
-            self._held.append(Line(text, style))
+            self._held.append(line)
 
     def _release(self) -> None:
         held, self._held = self._held, None
@@ -97,15 +96,14 @@ class LiveView:
     def _step(self, event: Progress) -> None:
         if not self._moves:
             if not event.live:
-                self._later(_joined(*_parts(event)))
+                self._later(Line(said_of(event)))
             return
         self._ends_s = min(self._ends_s, end_of(event, time.monotonic() - self._started))
         line = _LiveLine(event, self._started, self._ends_s, self._console)
         if self._status is None:
             self._status = self._console.status(line, spinner="line")
             self._status.start()
-        else:
-            self._status.update(line)
+        self._status.update(line)
 
     def close(self, *, refused: bool = False) -> None:
         """End the live line; if the usage was `refused`, what was held back stays unsaid."""
@@ -132,23 +130,19 @@ class _LiveLine:
         left_s = self._ends_s - elapsed_s
         # The time left while there is some; else the time so far.
         took = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
-        line = _joined(*_parts(self._event), took, HINT)
+        line = " · ".join([said_of(self._event), took, HINT])
         return Text(terminal.writable(self._out, line), no_wrap=True, overflow="crop")
 
 
 def end_of(event: Progress, elapsed_s: float) -> float:
-    """When the work should be over, if the steps to come take as long as those behind; infinite where nobody can tell.
+    """Return when the work should be over, if the steps to come take as long as those behind; infinite if unknown.
 
     Both are seconds from the command's start, `elapsed_s` as this step begins.
     """
     return elapsed_s / event.done * event.total if event.done and event.total else math.inf
 
 
-def _parts(event: Progress) -> list[str]:
+def said_of(event: Progress) -> str:
     """Return what is done and how far, and the best so far where there is one."""
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
-    return [f"{count}{event.step}", *([f"best so far {event.best}"] if event.best else [])]
-
-
-def _joined(*parts: str) -> str:
-    return " · ".join(parts)
+    return f"{count}{event.step}{f' · best so far {event.best}' if event.best else ''}"

@@ -1,4 +1,4 @@
-"""`gpucheck bench matmul` as blocks: the table of products, the search, and the long runs."""
+"""`gpucheck bench matmul` as blocks: the table of products, and the search."""
 
 from __future__ import annotations
 
@@ -9,49 +9,44 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.render.text import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.tables import ALWAYS, UNKNOWN, Column, ColumnOf, filled, numbers, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import SearchedShape, SearchResult
 
 
 def page(report: Report) -> Page:
-    """For each device a table and its search."""
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
+    """Return for each device a table and its search."""
     searched = report.results.get("bench_matmul_search", ())
     devices = {entry.device: DeviceRef(entry.device) for entry in searched}
     devices |= {row.device.id: row.device for row in report.measurements}
-    for device in devices.values():
-        mine = [row for row in report.measurements if row.device.id == device.id]
-        usual = [row for row in mine if row.name == "matmul"]
-        peaks = _peaks(report, device.id)
-        laid_out += measured.head(device, several=len(devices) > 1)
-        answers += _answer(device, mine, peaks)
-        if usual:
-            laid_out.append(_products(usual, peaks))
-            details += measured.flag_lines(measured.flags_of(usual, judge.label), len(usual))
-        table, tried = _search([entry for entry in searched if entry.device == device.id])
-        laid_out += table
-        details += tried
-    return measured.bench_page(report, answers, laid_out, details)
+    usual = [row for row in report.measurements if row.name == "matmul"]
+
+    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
+        products = [row for row in rows if row.name == "matmul"]
+        table = [_products(products, _peaks(report, device.id))] if products else []
+        return [*table, *_search([entry for entry in searched if entry.device == device.id])]
+
+    return measured.pages_of(
+        report,
+        [(device, [row for row in report.measurements if row.device.id == name]) for name, device in devices.items()],
+        lambda device, rows: _answer(device, rows, _peaks(report, device.id)),
+        blocks,
+        [*measured.flag_lines(usual, judge.label), *(_tried(entry) for entry in searched if entry.best is not None)],
+    )
 
 
-def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> list[measured.Answer]:
+def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> measured.Answer | None:
     """Return the rate of the fastest dtype; its share of the peak where known."""
     fastest = judge.fastest_products(rows)
     if not fastest:
-        return []
+        return None
     best = max(fastest.values(), key=judging.rate)
-    text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
-    return [measured.answer_of(best, device, text)]
-
-
-def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
-    text, peak = units.flop_rate(rate, _unit(row)), peaks.get(row.case["dtype"])
-    return f"{units.percent(rate / peak['flop_per_s'])} of its peak: {text}" if peak else text
+    rate, dtype = judging.rate(best), best.case["dtype"]
+    share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
+    unit = best.rate.unit if best.rate is not None else "FLOP/s"
+    return measured.answer_of(best, device, f"{dtype} reaches {share}{units.flop_rate(rate, unit)}")
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -72,7 +67,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
-        filled(Column("M×N×K", "left"), lambda row: "×".join(_sides(row))),
+        filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
         median,
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
@@ -80,16 +75,12 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         # Empty where it is as asked for, which `-v` says.
         filled(
             Column("computed in", "left", keep=6),
-            lambda row: Cell(f"{SIGNS['fail'][0]} {_observed(row)}", "red") if _has_other_precision(row) else "",
+            lambda row: verdict_cell("fail", _observed(row)) if _has_other_precision(row) else "",
         ),
         filled(Column("samples", keep=1), measured.samples_text),
         measured.notes(7, "cold"),
     )
-    return measured.table_of(measurements, columns)
-
-
-def _sides(row: Measurement) -> list[str]:
-    return [str(row.case[side]) for side in "mnk"]
+    return table_of(measurements, columns)
 
 
 def _observed(row: Measurement) -> str:
@@ -110,11 +101,11 @@ def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
 # -- the search --------------------------------------------------------------------------------------------------------
 
 
-def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
-    """The finalists of each dtype with the intervals of their medians; and what was tried."""
+def _search(entries: Sequence[SearchResult]) -> list[Block]:
+    """Return the finalists of each dtype with the intervals of their medians."""
     known = [entry for entry in entries if entry.best is not None]
     if not known:
-        return [], []
+        return []
     rows = [(entry.dtype, shape) for entry in known for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
     unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in known))
@@ -128,7 +119,7 @@ def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
     )
     final = all(entry.finalists for entry in known)
     head = "search: the finalists, measured in turns" if final else "search: the best so far"
-    return [Line(), Line(head), measured.table_of(rows, columns)], list(map(_tried, known))
+    return [Line(), Line(head), table_of(rows, columns)]
 
 
 def _tried(entry: SearchResult) -> Line:
@@ -137,7 +128,3 @@ def _tried(entry: SearchResult) -> Line:
     cut = "" if entry.complete else "; cut off, this is the best so far"
     tried = f"{entry.shapes_tried}{of} shape{'s' if of or entry.shapes_tried > 1 else ''} tried"
     return Line(f"{entry.dtype}: {tried} in {units.duration(entry.time_s)} ({where}){cut}")
-
-
-def _unit(row: Measurement) -> str:
-    return row.rate.unit if row.rate is not None else "FLOP/s"

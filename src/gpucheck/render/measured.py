@@ -1,38 +1,24 @@
-"""Tables of what was measured: a column and what stands in it are one row here; and the lines around such tables."""
+"""The parts that pages of benchmarks share: columns of a measurement, its doubts, and the lines around the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
-from gpucheck.render.text import (
-    ALWAYS,
-    SIGNS,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    Table,
-    by_column,
-    cell_of,
-    column_of_numbers,
-    finding_text,
-    short_name,
-)
-from gpucheck.render.text import answer as said_by
+from gpucheck.render import text
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, Row, filled, numbers
+from gpucheck.render.text import Block, Line, Page, counted, finding_text, short_name, worst_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
-Row = TypeVar("Row")
 # Rows that a flag names one by one where there are many; the JSON has all.
 MOST_NAMED = 4
+NOTHING = "nothing was measured"
 # A terminal's usual width: the first line is made for it.
 WIDTH = 80
 # Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
@@ -58,45 +44,6 @@ FLAGS: dict[str, tuple[str, str]] = {
 CACHES = {"warm": "in cache", "cold": "cold"}
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnOf(Generic[Row]):
-    """A column of a table, and the cells that it has for these rows."""
-
-    column: Column
-    cells: Callable[[Sequence[Row]], Sequence[str | Cell]]
-
-
-def filled(column: Column, text: Callable[[Row], str | Cell]) -> ColumnOf[Row]:
-    """A column whose cells come each from its own row."""
-    return ColumnOf(column, lambda rows: [text(row) for row in rows])
-
-
-def once(column: Column, text: Callable[[Row], str]) -> ColumnOf[Row]:
-    """A column that names a group of rows: where the row above has the same, the cell is empty."""
-
-    def cells(rows: Sequence[Row]) -> list[str]:
-        texts = [text(row) for row in rows]
-        return ["" if before == own else own for before, own in zip(["", *texts], texts, strict=False)]
-
-    return ColumnOf(column, cells)
-
-
-def numbers(column: Column, value: Callable[[Row], float | None], scale: float = 1.0) -> ColumnOf[Row]:
-    """A column of numbers with the same precision down the column."""
-    return ColumnOf(column, lambda rows: column_of_numbers([value(row) for row in rows], scale))
-
-
-def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
-    """A table with a line for each row; a column in which nothing stands, or nothing is known, is left out."""
-    kept = []
-    for each in columns:
-        cells = [cell_of(cell) for cell in each.cells(rows)]
-        nothing = ("", UNKNOWN) if each.column.keep < ALWAYS else ("",)
-        if not rows or any(cell.text not in nothing for cell in cells):
-            kept.append((each.column, cells))
-    return by_column(kept)
-
-
 # -- what every measurement has ----------------------------------------------------------------------------------------
 
 
@@ -107,15 +54,15 @@ def median_rate(measurement: Measurement) -> float | None:
 
 def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[ColumnOf[Measurement], ...]:
     """The columns of the median rate and of its slow and fast ends, which stay as `percentiles_keep` says."""
-    heads = Column(unit), Column("p05", keep=percentiles_keep), Column("p95", keep=percentiles_keep)
-    low, high = (lambda row: row.rate and row.rate.p05), (lambda row: row.rate and row.rate.p95)
-    return tuple(numbers(head, value, scale) for head, value in zip(heads, (median_rate, low, high), strict=True))
+    return (
+        numbers(Column(unit), median_rate, scale),
+        numbers(Column("p05", keep=percentiles_keep), lambda row: row.rate.p05 if row.rate else None, scale),
+        numbers(Column("p95", keep=percentiles_keep), lambda row: row.rate.p95 if row.rate else None, scale),
+    )
 
 
 def time_text(measurement: Measurement | None) -> str:
-    if measurement is None or measurement.time_s is None:
-        return UNKNOWN
-    return units.duration(measurement.time_s.median)
+    return UNKNOWN if measurement is None or measurement.time_s is None else units.duration(measurement.time_s.median)
 
 
 def samples_text(measurement: Measurement) -> str:
@@ -145,19 +92,14 @@ def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
 
 
 def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
-    """The weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
+    """Return the weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
-    return weightiest(measurement.flags)
-
-
-def weightiest(flags: Sequence[str]) -> str:
-    """The weightiest doubt of these flags in a word, but for those that a finding says of the machine; else empty."""
-    return next((FLAGS[flag][0] for flag in judging.own_doubts(flags)), "")
+    return next((FLAGS[flag][0] for flag in judging.own_doubts(measurement.flags)), "")
 
 
 def doubt(measurement: Measurement) -> str:
-    """` (! noisy)` behind a figure; empty where nothing lowers its worth."""
+    """Return ` (! noisy)` for behind a figure; empty where nothing lowers its worth."""
     return f" (! {word})" if (word := doubtful(measurement)) else ""
 
 
@@ -206,52 +148,52 @@ def answer_of(row: Measurement, device: DeviceRef, text: str, place: str = "") -
 
 
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
-    """A benchmark's page. The first line is the worst device's answer, or the finding that is worse than any figure.
+    """Return a benchmark's page.
 
-    Such is a failure that no threshold asked for, and what is about a device without a figure. The answers of other
-    devices stand above the tables; below these is what the figures rest on.
+    The first line is the worst device's answer, or the finding that is worse than any figure: a failure that no
+    threshold asked for, or what is about a device without a figure. The answers of other devices stand above the
+    tables; below these is what the figures rest on.
     """
     measured_on = {answer.device.id for answer in answers}
     several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
     findings = [named(finding, several=several) for finding in remarks_once(report.findings)]
-    worst = min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
-    ranked = sorted(answers, key=lambda answer: WORST_FIRST.index(_verdict(report, answer, several=several)))
-    leads = worst is not None and _leads(worst, ranked)
-    if worst is not None and leads:
+    lines = [(_verdict(report, answer, several=several), answer) for answer in answers]
+    lines.sort(key=lambda line: WORST_FIRST.index(line[0]))
+    worst = worst_of(findings)
+    cause = worst if worst is not None and _leads(worst, answers) else None
+    above: list[Block] = []
+    if cause is not None:
         # A skip is never a pass, whatever the rows that were measured come to.
-        verdict = worst.verdict if several or worst.verdict == "skip" else report.summary.verdict
-        first = said_by(verdict, finding_text(worst))
-    elif ranked:
-        first = _line(report, ranked[0], several=several)
+        verdict = cause.verdict if several or cause.verdict == "skip" else report.summary.verdict
+        first = text.answer(verdict, finding_text(cause))
+    elif lines:
+        (verdict, leading), *lines = lines
+        first = text.answer(verdict, _fitting(leading))
     else:
         count = len(report.measurements)
-        what = f"{count} row{'s' * (count > 1)} measured" if count else "nothing was measured"
-        first = said_by(report.summary.verdict, what)
-    cause = worst if leads else None
-    body = _from_text_on(body)
-    others = ranked if leads else ranked[1:]
-    above: list[Block] = [
-        _line(report, answer, several=several) if several else Line(f"  {_fitting(answer, '  ')}") for answer in others
-    ]
-    if ranked and several:
+        first = text.answer(report.summary.verdict, f"{counted(count, 'row')} measured" if count else NOTHING)
+    for verdict, answer in lines:
+        above.append(text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}"))
+    if answers and several:
         # A device of which nothing else is said was left out, and why.
         told = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
-        skips = {one.device: one for one in reversed(findings) if one.verdict == "skip" and one.device not in told}
-        above += [said_by("skip", f"{finding.title}: {finding.message}") for finding in skips.values()]
+        skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in told}
+        above += [text.answer("skip", f"{finding.title}: {finding.message}") for finding in skips.values()]
         findings = [finding for finding in findings if finding not in skips.values()]
-    advice = [one.fix for name in ids.OF_ROLE["advises"] for one in findings if one.id == name and one.fix]
+    advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
     # What to do where nothing is wrong, in a sentence that needs no other.
     then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
     if then is not None:
-        findings = [replace(one, fix=None) if one.fix == then and one is not cause else one for one in findings]
-    below = [Line(text, "dim")] if (text := rests_on(report)) else []
-    below = [*([Line()] if below and body and not isinstance(body[-1], Line) else []), *below]
+        findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]
+    body = _from_text_on(body)
+    below = [Line(rests, "dim")] if (rests := rests_on(report)) else []
+    gap = [Line()] if below and body and not isinstance(body[-1], Line) else []
     above += [Line()] if above and body else []
-    return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
+    return Page(first, [*above, *body, *gap, *below], _from_text_on(details), findings, cause, then)
 
 
 def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
-    """The blocks without a gap in front: whoever puts them on a page puts one there."""
+    """Return the blocks without a gap in front: whoever puts them on a page puts one there."""
     return blocks[1:] if blocks and blocks[0] == Line() else blocks
 
 
@@ -265,22 +207,17 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """The verdict of the answer's line: the worst of the device's findings."""
-    mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in ASKING]
-    return min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
+    """Return the verdict of the answer's line: the worst of the device's findings."""
+    mine = worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
+    return report.summary.verdict if not several else mine.verdict if mine else "pass"
 
 
-def _line(report: Report, answer: Answer, *, several: bool) -> Line:
-    verdict = _verdict(report, answer, several=several)
-    return said_by(verdict, _fitting(answer, f"{SIGNS[verdict][0]} "))
-
-
-def _fitting(answer: Answer, before: str) -> str:
-    """The answer and its device, which is named as fully as 80 columns allow."""
+def _fitting(answer: Answer) -> str:
+    """Return the answer and its device, which is named as fully as 80 columns allow behind the verdict's sign."""
     short, place = short_name(answer.device), answer.place
     name = f"{short} ({answer.device.id})" if short != answer.device.id else short
     texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
-    return next((text for text in texts if len(before) + len(text) <= WIDTH), texts[-1])
+    return next((said for said in texts if len(said) <= WIDTH - len("✓ ")), texts[-1])
 
 
 def named(finding: Finding, *, several: bool) -> Finding:
@@ -316,8 +253,7 @@ def rests_on(report: Report) -> str:
     samples = [time.n for time in times]
     counts = " to ".join(dict.fromkeys((str(min(samples)), str(max(samples))))) if samples else ""
     parts = [f"{counts} sample{'s' * (counts != '1')} each"] if samples else []
-    known = [time for time in times if time.p05 is not None and time.p95 is not None]
-    widest = max(((time.p95 - time.p05) / time.median for time in known if time.p95 and time.p05), default=None)
+    widest = max(((time.p95 - time.p05) / time.median for time in times if time.p95 and time.p05), default=None)
     if widest is not None:
         parts[0] += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
     checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
@@ -328,38 +264,29 @@ def rests_on(report: Report) -> str:
 
 def pages_of(
     report: Report,
-    rows: Sequence[Measurement],
-    answer: Callable[[DeviceRef, Sequence[Measurement]], Iterable[Answer]],
-    blocks: Callable[[DeviceRef, Sequence[Measurement]], Iterable[Block]],
-    name: Callable[[Measurement], str],
+    devices: Iterable[tuple[DeviceRef, Sequence[Row]]],
+    answer: Callable[[DeviceRef, Sequence[Row]], Answer | None],
+    blocks: Callable[[DeviceRef, Sequence[Row]], Sequence[Block]],
+    details: Sequence[Block],
     beside: Sequence[Block] = (),
 ) -> Page:
-    """A benchmark's page: of each device its answer and its blocks; `beside` stands below them. `name` names a row."""
-    devices = list(by_device(rows))
+    """Return a benchmark's page: of each device its answer and its blocks; `beside` stands below them."""
+    known = list(devices)
     laid_out: list[Block] = []
-    answers: list[Answer] = []
-    for device, mine in devices:
-        answers += answer(device, mine)
-        laid_out += [*head(device, several=len(devices) > 1), *blocks(device, mine)]
-    details = flag_lines(flags_of(report.measurements, name), len(report.measurements))
+    for device, rows in known:
+        if shown := blocks(device, rows):
+            laid_out += [*head(device, several=len(known) > 1), *shown]
+    answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
     return bench_page(report, answers, [*laid_out, *beside], details)
 
 
-def flags_of(rows: Iterable[Measurement], name: Callable[[Measurement], str]) -> Iterator[tuple[str, str]]:
-    """Each flag of each row with the row's name."""
-    return ((flag, name(row)) for row in rows for flag in row.flags)
-
-
-def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -> list[Line]:
-    """A line for each flag of these pairs (flag, row): what it means, and the rows that have it.
-
-    Where the table has `of_rows` rows, more than a few of them are counted.
-    """
+def flag_lines(rows: Sequence[Any], name: Callable[[Any], str]) -> list[Line]:
+    """Return a line for each flag of these rows: what it means, and the rows that have it; many are counted."""
     lines = []
-    for flag, names in judging.by(itemgetter(0), flagged).items():
+    for flag, flagged in judging.by(itemgetter(0), ((flag, row) for row in rows for flag in row.flags)).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
-        many = of_rows is not None and len(names) > MOST_NAMED
-        rows = f"{len(names)} of {of_rows} rows" if many else ", ".join(name for _, name in names)
-        lines.append(Line(f"{head}: {rows}", "dim"))
+        few = len(flagged) <= MOST_NAMED
+        names = ", ".join(name(row) for _, row in flagged) if few else f"{len(flagged)} of {len(rows)} rows"
+        lines.append(Line(f"{head}: {names}", "dim"))
     return lines

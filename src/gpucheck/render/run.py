@@ -8,25 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Column,
-    Line,
-    Page,
-    answer,
-    by_column,
-    column_of_numbers,
-    counted,
-    finding_line,
-    finding_text,
-    said,
-    table,
-)
+from gpucheck.render.tables import UNKNOWN, Column, by_column, column_of_numbers, filled, numbers, table, table_of
+from gpucheck.render.text import Block, Line, Page, answer, counted, finding_line, finding_of, finding_text, said
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
-from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult, TimeShares
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult
 
 # Of what the largest line holds at the peak; that a row always shows.
 _LEAST_TRACED = 0.01
@@ -52,41 +39,36 @@ def page(report: Report) -> Page:
     """Return what the program waits for, what to change, then the time, the lines and the memory."""
     if "run_dry" in report.results:
         return _dry_page(report)
-    result = report.results.get("run")
-    of_ranks = [finding for finding in report.findings if finding.id.startswith("run.ranks.")]
-    time_found = next((finding for finding in report.findings if finding.id == "run.time"), None)
-    if result is None or time_found is None:
-        return Page(None, findings=report.findings)
+    result, time, ended = report.results.get("run"), finding_of(report, "run.time"), finding_of(report, "run.ended")
+    if result is None or time is None:
+        return Page(findings=report.findings)
     where = "; ".join(device.name for device in result.devices)
     # What ended the program is the answer, unless somebody did; else what it waited for.
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
-    answers = ("run.memory.full", *(("run.ended",) if by_itself else ()))
-    main = next((finding for name in answers for finding in report.findings if finding.id == name), time_found)
+    main = finding_of(report, "run.memory.full") or (ended if by_itself else None) or time
     text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
-    if "ranks" in report.results and of_ranks[0].verdict == "inconclusive":
-        body = [*_periodic(report.findings), *body]
-    # A job's own verdict comes first, and this rank's follows it.
-    if "ranks" in report.results and main.id != "run.memory.full" and of_ranks[0].verdict != "inconclusive":
-        main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
-        text = finding_text(main)
+    job = next((finding for finding in report.findings if finding.id.startswith("run.ranks.")), None)
+    if "ranks" in report.results and job is not None:
+        if job.verdict == "inconclusive":
+            body = [*_periodic(report.findings), *body]
+        elif main.id != "run.memory.full":
+            # A job's own verdict comes first, and this rank's follows it.
+            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
+            text = finding_text(main)
     folder = os.getcwd()
     rows = list(costly(result))
     if rows:
         body += [Line(), _lines(rows, folder)]
-    body += [Line(), *_memory(result)]
-    body += _traced(result, folder)
+    body += [Line(), *_memory(result), *_traced(result, folder)]
     if result.snapshot is not None:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
-    ended = [finding_line(finding) for finding in report.findings if finding.id == "run.ended" and main is time_found]
-    others = [finding for finding in report.findings if finding is not main and finding.id != "run.ended"]
-    others = [
-        finding
-        for finding in others
-        if finding is not time_found or (main.id == "run.ended" and finding.verdict == "warn")
-    ]
-    return Page(answer(main.verdict, text), [*ended, *body], [], others, main)
+    body = [finding_line(ended), *body] if ended is not None and main is time else body
+    # The time is told where the program's end is the answer, and something was wrong with it.
+    is_told = main.id == "run.ended" and time.verdict == "warn"
+    others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
+    return Page(answer(main.verdict, text), body, [], others, main)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
@@ -102,14 +84,7 @@ def ranks_page(report: Report) -> Page:
     if result.arrival != "arrival":
         how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
         body.append(Line(f"collectives by {how}; gpucheck was never tried with NCCL between GPUs", "dim"))
-    details = [Line(f"not seen: {text}") for text in result.not_seen]
-    return Page(
-        answer(main.verdict, finding_text(main)),
-        body,
-        details,
-        [finding for finding in found if finding is not main],
-        main,
-    )
+    return Page(None, body, [Line(f"not seen: {text}") for text in result.not_seen], found, main)
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
@@ -135,7 +110,7 @@ def _ranks(result: RanksResult) -> Block:
         [
             (Column("rank"), [str(row.rank) for row in rows]),
             (Column("host", "left", keep=3), [row.host for row in rows]),
-            *[(Column("last"), [units.percent(share or 0.0) for share in shares])] * any(shares),
+            (Column("last"), [units.percent(share or 0.0) if any(shares) else "" for share in shares]),
             *(
                 (column, column_of_numbers([getattr(row, name) for row in rows], 1e-3))
                 for name, column in times.items()
@@ -156,41 +131,32 @@ def _time(result: RunResult) -> Iterator[Block]:
         yield Line(f"{steps.count} steps{median}{slowest}")
         if steps.first_s:
             yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
-    yield _shares(shares)
-
-
-def _shares(shares: TimeShares) -> Block:
     names = ("data", "copies", "waits", "rest", "device busy")
     busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
     parts = [units.percent(share) for share in (shares.data, shares.copies, shares.waits, shares.rest)]
-    return table([Column(name) for name in names], [[*parts, busy]])
+    yield table([Column(name) for name in names], [[*parts, busy]])
 
 
 def _lines(rows: Sequence[RunLine], folder: str) -> Block:
-    places = [at(row.file, row.line, folder) for row in rows]
     spent = (Column("time, ms", keep=9), column_of_numbers([row.time_s for row in rows], 1e-3))
     memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
-    return _by_line(rows, places, spent, memory)
+    return _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)
 
 
 def _by_line(
     rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *beside: tuple[Column, list[str]]
 ) -> Block:
-    """Lines of source with what each does, how often and with how many bytes; `beside` stands before the source."""
+    """Return lines of source with what each does, how often and with how many bytes, then what is `beside`."""
     return by_column(
         [
             (Column("line", "left"), places),
-            (Column("what", "left", keep=8), [_what(line) for line in rows]),
+            (Column("what", "left", keep=8), [NAMES.get(line.kind, line.kind) for line in rows]),
             (Column("times", keep=6), [str(line.count) for line in rows]),
             (Column("bytes", keep=5), [units.capacity(line.bytes) if line.bytes else UNKNOWN for line in rows]),
             *beside,
             (Column("source", "left", keep=1, cropped=1), [line.source or UNKNOWN for line in rows]),
         ]
     )
-
-
-def _what(line: RunLine | DryLine) -> str:
-    return NAMES.get(line.kind, line.kind)
 
 
 def _pinned(line: RunLine) -> str:
@@ -217,17 +183,16 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
     # Of those that hold next to nothing a line counts only by what it keeps.
     least = _LEAST_TRACED * max(row.peak_bytes for row in traced.lines)
-    rows = [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step]
-    kept = [row.kept_bytes_per_step or None for row in rows]
-    lines = by_column(
+    lines = table_of(
+        [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step],
         [
-            (Column("line", "left"), [at(row.file, row.line, folder) for row in rows]),
-            (Column("module", "left", keep=5), [row.module or UNKNOWN for row in rows]),
-            (Column("phase", "left", keep=4), [row.phase for row in rows]),
-            (Column("at the peak, MiB"), column_of_numbers([row.peak_bytes for row in rows], units.MIB)),
-            (Column("kept a step, MiB"), column_of_numbers(kept, units.MIB)),
-            (Column("held by", "left", keep=3), [row.held_by or UNKNOWN for row in rows]),
-        ]
+            filled(Column("line", "left"), lambda row: at(row.file, row.line, folder)),
+            filled(Column("module", "left", keep=5), lambda row: row.module or UNKNOWN),
+            filled(Column("phase", "left", keep=4), lambda row: row.phase),
+            numbers(Column("at the peak, MiB"), lambda row: row.peak_bytes, units.MIB),
+            numbers(Column("kept a step, MiB"), lambda row: row.kept_bytes_per_step or None, units.MIB),
+            filled(Column("held by", "left", keep=3), lambda row: row.held_by or UNKNOWN),
+        ],
     )
     peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
     head = f"{counted(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
@@ -238,19 +203,15 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
 
 
 def _dry_page(report: Report) -> Page:
-    """The verdict and how far it was judged, the findings, the lines, and the memory by line."""
-    result = report.results.get("run_dry")
-    if result is None:
-        return Page(None, findings=report.findings)
+    """Return the verdict and how far it was judged, the findings, the lines, and the memory by line."""
+    result: DryResult = report.results["run_dry"]
     bad = [finding for finding in report.findings if finding.verdict in ASKING]
-    shown = [finding for finding in report.findings if finding.verdict != "pass" and finding.id != "run.waits"]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
-    body: list[Block] = [
-        Line(f"{finding.title}: {finding.message}" if finding.message else finding.title) for finding in remarks
-    ]
-    shown = [finding for finding in shown if finding not in remarks]
+    shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
+    body: list[Block] = [Line(finding_text(finding)) for finding in remarks]
     if result.lines:
-        body += [*([Line()] if body else []), _dry_lines(result.lines)]
+        places = [f"{line.file}:{line.line}" for line in result.lines]
+        body += [*([Line()] if body else []), _by_line(result.lines, places)]
     if result.memory is not None:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
     first = _verdict(result, bad)
@@ -285,10 +246,6 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
         yield f"{counted(len(caught), noun)} {what}, caught by the program ({counted(times, 'time')})"
 
 
-def _dry_lines(rows: Sequence[DryLine]) -> Block:
-    return _by_line(rows, [f"{line.file}:{line.line}" for line in rows])
-
-
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
@@ -302,14 +259,14 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     sizes = [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]
     if sizes:
         yield Line(", ".join(sizes))
-    rows = peak.held
-    if rows:
-        yield by_column(
+    if peak.held:
+        yield table_of(
+            peak.held,
             [
-                (Column("held at the peak by", "left"), [row.place or "no line" for row in rows]),
-                (Column("made in", "left"), [row.phase for row in rows]),
-                (Column("MiB"), column_of_numbers([row.bytes for row in rows], units.MIB)),
-            ]
+                filled(Column("held at the peak by", "left"), lambda row: row.place or "no line"),
+                filled(Column("made in", "left"), lambda row: row.phase),
+                numbers(Column("MiB"), lambda row: row.bytes, units.MIB),
+            ],
         )
     yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
@@ -323,7 +280,7 @@ def model_page(report: Report) -> Page:
     """The verdict, the findings with the worst first, the folded tree, and the totals."""
     result = report.results.get("model")
     if result is None:
-        return Page(None, findings=report.findings)
+        return Page(findings=report.findings)
     # What a mismatch names as its cause is told there, with its line and its fix.
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
     bad = [finding for finding in shown if finding.verdict in ASKING]
@@ -336,9 +293,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(finding.id == "model.mismatch" for finding in bad)
     others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
-    parts = []
-    if places:
-        parts.append(f"{what} mixes devices in {counted(places, 'place')}")
+    parts = [f"{what} mixes devices in {counted(places, 'place')}"] if places else []
     if others:
         parts.append(f"{counted(others, 'other fault' if parts else 'fault')} in how it moves")
     verdict = report.summary.verdict
@@ -352,22 +307,22 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:
-    names = [_INDENT * row.depth + _name(row) for row in rows]
-    scale = units.MIB
-    return by_column(
+    return table_of(
+        rows,
         [
-            (Column("module", "left"), names),
-            (Column("kind", "left", keep=3), [row.kind for row in rows]),
-            (Column("parameters", keep=4), [f"{row.parameters:,}".replace(",", " ") for row in rows]),
-            (Column("MiB", keep=8), column_of_numbers([float(row.parameter_bytes) for row in rows], scale)),
-            (
-                Column("buffers, MiB", keep=2),
-                column_of_numbers([float(row.buffer_bytes) or None for row in rows], scale),
-            ),
-            (Column("dtype", "left", keep=5), [", ".join(row.dtypes) or UNKNOWN for row in rows]),
-            (Column("device", "left", keep=6), [", ".join(row.devices) or UNKNOWN for row in rows]),
-        ]
+            filled(Column("module", "left"), lambda row: _INDENT * row.depth + _name(row)),
+            filled(Column("kind", "left", keep=3), lambda row: row.kind),
+            filled(Column("parameters", keep=4), lambda row: _spaced(row.parameters)),
+            numbers(Column("MiB", keep=8), lambda row: row.parameter_bytes, units.MIB),
+            numbers(Column("buffers, MiB", keep=2), lambda row: row.buffer_bytes or None, units.MIB),
+            filled(Column("dtype", "left", keep=5), lambda row: ", ".join(row.dtypes) or UNKNOWN),
+            filled(Column("device", "left", keep=6), lambda row: ", ".join(row.devices) or UNKNOWN),
+        ],
     )
+
+
+def _spaced(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
 
 
 def _name(row: ModuleRow) -> str:
@@ -378,8 +333,8 @@ def _name(row: ModuleRow) -> str:
 def _totals(result: ModelResult) -> list[Block]:
     sums = result.totals
     buffers = f", buffers {units.capacity(sums.buffer_bytes)}" if sums.buffer_bytes else ""
-    weights = f"{sums.parameters:,}".replace(",", " ")
-    lines: list[Block] = [Line(f"{weights} parameters: {units.capacity(sums.parameter_bytes)}{buffers}")]
+    weights = f"{_spaced(sums.parameters)} parameters: {units.capacity(sums.parameter_bytes)}{buffers}"
+    lines: list[Block] = [Line(weights)]
     training = result.training
     if training is None:
         return lines

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.measured import ColumnOf, filled, numbers, table_of
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    advice_line,
-    answer,
-    finding_text,
-    short_name,
-    verdict_cell,
-)
-from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
+from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, numbers, table_of, verdict_cell
+from gpucheck.render.text import Block, Line, Page, advice_line, answer, finding_of, short_name, worst_of
+from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
 from gpucheck.stress.judge import memory_tested, text_of
@@ -33,30 +21,26 @@ _BYTES_OF = {"memory": " tested", "copies": " both ways"}
 def page(report: Report) -> Page:
     """Return what was wrong first, then a line for each device; its points with `-v`."""
     result = report.results.get("stress")
-    asking = [finding for finding in report.findings if finding.verdict in ASKING]
-    worst = min(asking, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
+    worst = worst_of(finding for finding in report.findings if finding.verdict in ASKING)
     if result is None or not any(device.steps for device in result.devices):
         cause = worst or next(iter(report.findings), None)
-        line = answer(cause.verdict, finding_text(cause)) if cause else answer("skip", "nothing was done")
-        return Page(line, findings=report.findings, cause=cause)
-    rest = [finding for finding in report.findings if finding is not worst]
+        return Page(None if cause else answer("skip", "nothing was done"), findings=report.findings, cause=cause)
     whole = report.summary.complete and report.summary.verdict != "inconclusive"
-    well = answer("pass" if whole else "inconclusive", _all_well(report, result))
-    line = answer(worst.verdict, finding_text(worst)) if worst else well
+    line = None if worst else answer("pass" if whole else "inconclusive", _all_well(report, result))
     columns = _columns(result, report.findings)
     # A narrow screen has a line for each device too: the first kind of work, and what was found.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
-    return Page(line, body, _unknown(result), rest, worst, under=_under(result))
+    return Page(line, body, _unknown(result), report.findings, worst, under=_under(result))
 
 
 def _all_well(report: Report, result: StressResult) -> str:
     steps = sum(device.steps for device in result.devices)
     for_s = max((point.at_s for device in result.devices for point in device.points), default=0.0)
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
-    speed = next((finding.title for finding in report.findings if finding.id == "stress.slow"), "")
-    tails = filter(None, [memory_tested(result.devices), speed])
-    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *tails])
+    speed = finding_of(report, "stress.slow")
+    tails = (memory_tested(result.devices), speed.title if speed else "")
+    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
 
 
 def _under(result: StressResult) -> list[Line]:
@@ -76,9 +60,9 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
     return [
         filled(Column("device", "left"), lambda device: device.name),
         *(_rates(result, kind) for kind in result.kinds if any(_rate(device, kind) for device in result.devices)),
-        _telemetry("clock, MHz", 3, _lowest_clock),
+        filled(Column("clock, MHz", keep=3), _lowest_clock),
         filled(Column("power, W", keep=9), _power),
-        _telemetry("max °C", 4, _heat),
+        filled(Column("max °C", keep=4), _heat),
         filled(Column("steps", keep=1), lambda device: str(device.steps)),
         filled(Column("wrong", keep=6), lambda device: str(device.wrong_steps)),
         filled(Column("state", "left"), lambda device: _state(device, findings)),
@@ -104,17 +88,14 @@ def of_bytes(rate: float, unit: str) -> tuple[float, str]:
     return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
 
 
-def _telemetry(head: str, keep: int, value: Callable[[StressDevice], float | None]) -> ColumnOf[StressDevice]:
-    def text(device: StressDevice) -> str:
-        read = value(device)
-        return UNKNOWN if read is None else f"{read:.0f}"
-
-    return filled(Column(head, keep=keep), text)
-
-
-def _lowest_clock(device: StressDevice) -> float | None:
+def _lowest_clock(device: StressDevice) -> str:
     clocks = [point.sm_clock_hz.median for point in device.points if point.sm_clock_hz]
-    return min(clocks) / 1e6 if clocks else None
+    return f"{min(clocks) / 1e6:.0f}" if clocks else UNKNOWN
+
+
+def _heat(device: StressDevice) -> str:
+    heats = [point.temperature_celsius.max for point in device.points if point.temperature_celsius]
+    return f"{max(heats):.0f}" if heats else UNKNOWN
 
 
 def _power(device: StressDevice) -> str:
@@ -126,22 +107,19 @@ def _power(device: StressDevice) -> str:
     return f"{kept:.0f} ({units.percent(kept / device.power_limit_w)})" if device.power_limit_w else f"{kept:.0f}"
 
 
-def _heat(device: StressDevice) -> float | None:
-    return max((point.temperature_celsius.max for point in device.points if point.temperature_celsius), default=None)
-
-
 def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
     if device.ended == "fault":
         return verdict_cell("fail", "failed" if device.steps else "did not start")
     if device.ended == "error":
         return verdict_cell("skip", "not run")
     words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
-    for verdict in ASKING:
-        for finding in findings:
-            names = (finding.evidence.get("name"), *finding.evidence.get("names", ()))
-            is_its_own = device.name in names or (finding.id == "stress.errors" and finding.device == device.name)
-            if is_its_own and finding.verdict == verdict and finding.id in words:
-                return verdict_cell(verdict, words[finding.id])
+    mine = []
+    for finding in findings:
+        names = (finding.evidence.get("name"), *finding.evidence.get("names", ()))
+        is_its_own = device.name in names or (finding.id == "stress.errors" and finding.device == device.name)
+        mine += [finding] if is_its_own and finding.id in words and finding.verdict in ASKING else []
+    if (worst := worst_of(mine)) is not None:
+        return verdict_cell(worst.verdict, words[worst.id])
     return verdict_cell("inconclusive", "cut off") if device.ended == "signal" else verdict_cell("pass", "correct")
 
 

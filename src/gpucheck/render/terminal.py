@@ -19,8 +19,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from gpucheck import naming
-from gpucheck.render import text
-from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Cell, Column, Line, Table, filled_columns
+from gpucheck.render import tables, text
+from gpucheck.render.tables import ALWAYS, ASCII, Column, Table
+from gpucheck.render.text import ADVICE, Block, Line
 from gpucheck.report.report import Report
 
 # Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
@@ -42,24 +43,8 @@ def console(stream: IO[str]) -> Console:
 
 
 def show(out: Console, blocks: Sequence[Block]) -> None:
-    """Print the blocks, their commands as they are typed here."""
-    draw(out, [_as_typed(block) for block in blocks])
-
-
-def _as_typed(block: Block) -> Block:
-    if isinstance(block, Line):
-        return replace(block, text=naming.as_typed(block.text))
-    return _each_cell(block, lambda cell: replace(cell, text=naming.as_typed(cell.text)))
-
-
-def _each_cell(table: Table, made: Callable[[Cell], Cell]) -> Table:
-    narrow = table.narrow and _each_cell(table.narrow, made)
-    return replace(table, rows=tuple(tuple(map(made, row)) for row in table.rows), narrow=narrow)
-
-
-def draw(out: Console, blocks: Sequence[Block]) -> None:
-    """Print the blocks as they are. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
-    for renderable in renderables(out, first_view(out, blocks)):
+    """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
+    for renderable in _renderables(out, blocks):
         soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
         if out.is_terminal:
             out.print(renderable, soft_wrap=soft_wrap)
@@ -70,9 +55,9 @@ def draw(out: Console, blocks: Sequence[Block]) -> None:
             out.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
-    """The blocks as rich sees them, laid out for the width of `out`."""
-    for block in blocks:
+def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableType]:
+    """Yield the blocks of a first view as rich sees them, laid out for the width of `out`."""
+    for block in _first_view(out, blocks):
         if isinstance(block, Line):
             yield Text(writable(out, block.text), style=block.style)
         else:
@@ -85,7 +70,7 @@ def renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTyp
 MOST_ROWS, MOST_LINES = 16, 6
 
 
-def first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
+def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks without the last rows and findings that may go, which are counted; a pipe gets all of them."""
     if out.width >= NATURAL_WIDTH:
         return blocks
@@ -116,38 +101,35 @@ def _shortened(table: Table) -> Table:
     return _of_rows(table, places)
 
 
-def _of_rows(table: Table, places: Sequence[int]) -> Table:
-    narrow = table.narrow and _of_rows(table.narrow, places)
-    return replace(table, rows=tuple(table.rows[place] for place in places), narrow=narrow)
+def _of_rows(whole: Table, places: Sequence[int]) -> Table:
+    narrow = whole.narrow and _of_rows(whole.narrow, places)
+    return replace(
+        tables.table(whole.columns, [whole.rows[place] for place in places]), narrow=narrow, dense=whole.dense
+    )
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def writable(out: Console, text: str) -> str:
-    """`text`, in ASCII where the stream's encoding lacks one of its characters."""
-    return text if can_encode(out, text) else text.translate(ASCII)
+    """Return `text` with commands as they are typed here, in ASCII where the stream's encoding lacks a character.
 
-
-def can_encode(out: Console, text: str) -> bool:
-    """Return whether the stream's encoding has every character of `text`."""
+    A picture, which is seen elsewhere, keeps the commands.
+    """
+    text = text if out.record else naming.as_typed(text)
     try:
         text.encode(out.encoding)
     except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _least(table: Table, columns: Sequence[int]) -> int:
-    """Return the column of these that goes first: the least important, of equals the rightmost."""
-    return min(columns, key=lambda index: (table.columns[index].keep, -index))
+        return text.translate(ASCII)
+    return text
 
 
 def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterator[RenderableType]:
-    kept = filled_columns(table)
+    kept = list(range(len(table.columns)))
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
-        least = _least(table, droppable) if droppable else None
+        # The least important goes first, of equals the rightmost.
+        least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
         # Text is cut only once what is less important is gone; a state, before what is more than a nicety goes.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
@@ -186,7 +168,7 @@ def _head_width(out: Console, column: Column) -> int:
 def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.Table:
     laid_out = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=True, header_style="bold")
     laid_out.collapse_padding = table.dense
-    overflow: Literal["ellipsis", "crop"] = "ellipsis" if can_encode(out, "…") else "crop"
+    overflow: Literal["ellipsis", "crop"] = "ellipsis" if writable(out, "…") == "…" else "crop"
     for index in kept:
         column = table.columns[index]
         # rich narrows the columns that may wrap; a cell that is cropped does not wrap in the room that is left.
@@ -198,14 +180,11 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
             min_width=_head_width(out, column),
         )
     for row in table.rows:
-        laid_out.add_row(
-            *(
-                Text(writable(out, row[index].text), style=row[index].style, no_wrap=True, overflow=overflow)
-                if table.columns[index].cropped and not table.columns[index].wraps
-                else Text(writable(out, row[index].text), style=row[index].style)
-                for index in kept
-            )
-        )
+        cells = [Text(writable(out, row[index].text), style=row[index].style) for index in kept]
+        for index, cell in zip(kept, cells, strict=True):
+            if table.columns[index].cropped and not table.columns[index].wraps:
+                cell.no_wrap, cell.overflow = True, overflow
+        laid_out.add_row(*cells)
     return laid_out
 
 
@@ -235,24 +214,23 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
     """
     out = console(stream)
     last: list[Block] = []
-    if not stream.isatty() or out.is_dumb_terminal or out.legacy_windows:
 
-        def follow(blocks: Sequence[Block]) -> None:
-            show(out, [*blocks, Line()])
-            out.file.flush()
-
-        yield follow
-        return
+    def follow(blocks: Sequence[Block]) -> None:
+        show(out, [*blocks, Line()])
+        out.file.flush()
 
     def refresh(blocks: Sequence[Block]) -> None:
-        last[:] = map(_as_typed, blocks)
-        live.update(Group(*renderables(out, first_view(out, last))), refresh=True)
+        last[:] = blocks
+        live.update(Group(*_renderables(out, last)), refresh=True)
 
+    if not stream.isatty() or out.is_dumb_terminal or out.legacy_windows:
+        yield follow
+        return
     try:
         with rich.live.Live(console=out, screen=True, auto_refresh=False) as live:
             yield refresh
     finally:
-        draw(out, last)
+        show(out, last)
         out.file.flush()
 
 
@@ -302,7 +280,7 @@ def svg(report: Report, theme: Theme = "dark") -> str:
     title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "legacy_windows": False}
     paper = Console(file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="standard", **plain)
-    draw(paper, text.blocks(report))
+    show(paper, text.blocks(report))
     colours = THEMES[theme]
     name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"  # the same every time; several may stand on one page
     code = _FORMAT.format(

@@ -1,5 +1,5 @@
-"""The blocks that a page consists of (tables and lines of text, without a word about terminals), a report as blocks by
-the layout of its command, and these as Markdown.
+"""The blocks that a page consists of (tables and lines of text), a report as blocks by the layout of its command, and
+these as Markdown.
 
 One file for each command turns its report into blocks; terminal.py prints them.
 """
@@ -11,67 +11,15 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any
 
-from gpucheck import units
+from gpucheck.render.tables import SIGNS, UNKNOWN, Table
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, grouped
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
-UNKNOWN = "–"
-# A column that no screen leaves out.
-ALWAYS = 9
 ADVICE = "→ "
-
-# Sign, word and colour of each verdict; the ASCII sign stands where the encoding has no other.
-SIGNS: dict[Verdict, tuple[str, str, str]] = {
-    "pass": ("✓", "+", "green"),
-    "info": ("·", "-", ""),
-    "warn": ("!", "!", "yellow"),
-    "fail": ("✗", "x", "red"),
-    "inconclusive": ("?", "?", "yellow"),
-    "skip": ("–", "-", "dim"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of a table. `style` is a colour for a verdict, else empty."""
-
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
-
-    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column,
-    or wraps there if it is both.
-    """
-
-    head: str
-    align: Literal["left", "right"] = "right"
-    keep: int = ALWAYS
-    wraps: bool = False
-    cropped: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table; every row has a cell for each column.
-
-    `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. One that is
-    `dense` has less room between its columns. `may_go` says that a first view leaves rows out.
-    """
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    narrow: Table | None = None
-    dense: bool = False
-    may_go: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +40,13 @@ class Page:
 
     `answer` is the first line: the verdict with the one figure that matters, and on which device. What does not fit
     there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
-    each with its command, then the `body`. `cause` is the finding that the answer says already: only its command is
-    left to say. `then` is the command where no finding has one. `details` and findings that ask for nothing stand on a
-    screen with `-v` alone, and in every file. `order` ranks findings of one verdict, the lowest first.
+    each with its command, then the `body`. `cause` is the finding that the answer says already, or that is the answer
+    where there is no other: only its command is left to say. `then` is the command where no finding has one. `details`
+    and findings that ask for nothing stand on a screen with `-v` alone, and in every file. `order` ranks findings of
+    one verdict, the lowest first.
     """
 
-    answer: Line | None
+    answer: Line | None = None
     body: Sequence[Block] = ()
     details: Sequence[Block] = ()
     findings: Sequence[Finding] = ()
@@ -107,87 +56,40 @@ class Page:
     order: Callable[[Finding], int] = lambda finding: 0
 
 
-def cell_of(text: str | Cell) -> Cell:
-    """The cell itself, or one of plain text."""
-    return text if isinstance(text, Cell) else Cell(text)
-
-
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
-    """A table of these rows. Raises ValueError where a row has not one cell for each column."""
-    made = tuple(tuple(map(cell_of, row)) for row in rows)
-    if any(len(row) != len(columns) for row in made):
-        raise ValueError("every row needs a cell for each column")
-    return Table(tuple(columns), made)
-
-
-def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
-    """The same, given column by column. Raises ValueError where one has more cells than another."""
-    heads, cells = zip(*columns, strict=True)
-    return table(heads, list(zip(*cells, strict=True)))
-
-
-def filled_columns(table: Table) -> list[int]:
-    """The columns that say something: not those that are empty in every row, or unknown where they may go."""
-    return [
-        place
-        for place, column in enumerate(table.columns)
-        if not table.rows
-        or any(row[place].text and (column.keep == ALWAYS or row[place].text != UNKNOWN) for row in table.rows)
-    ]
-
-
-def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
-    """A verdict's sign and word (or `text` in the word's place), in its colour."""
-    sign, _, style = SIGNS[verdict]
-    return Cell(f"{sign} {text or verdict}", style)
-
-
-def finding_line(finding: Finding) -> Line:
-    """A finding in one line: sign, title and what it says."""
-    sign, _, style = SIGNS[finding.verdict]
-    return Line(f"{sign} {finding_text(finding)}", style)
-
-
 def finding_text(finding: Finding) -> str:
-    """A finding's title and what it says."""
+    """Return a finding's title and what it says."""
     return f"{finding.title}: {finding.message}" if finding.message else finding.title
 
 
-def answer(verdict: Verdict, text: str) -> Line:
-    """The first line of a screen: the verdict's sign and what it comes to."""
+def finding_line(finding: Finding) -> Line:
+    """Return a finding in one line: sign, title and what it says."""
+    return signed(finding.verdict, finding_text(finding))
+
+
+def signed(verdict: Verdict, text: str) -> Line:
+    """Return a line behind the verdict's sign, in its colour."""
     sign, _, style = SIGNS[verdict]
-    return Line(f"{sign} {text}", f"bold {style}".strip())
+    return Line(f"{sign} {text}", style)
+
+
+def answer(verdict: Verdict, text: str) -> Line:
+    """Return the first line of a screen: the verdict's sign and what it comes to."""
+    line = signed(verdict, text)
+    return replace(line, style=f"bold {line.style}".strip())
 
 
 def advice_line(text: str) -> Line:
     return Line(f"{ADVICE}{text}")
 
 
-# A cell of a bar that is filled to one eighth, two, and so on.
-EIGHTHS = "▏▎▍▌▋▊▉"
-HALF = EIGHTHS.index("▌")
-# What stands for gpucheck's own signs where an encoding has no others.
-_PAIRS = ("→", "->", "≥", ">=", "≤", "<=", "…", "...", "×", "x", "µ", "u", "²", "2", "░", ".", "█", "#")
-ASCII = str.maketrans(
-    {"°": ""}
-    | dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
-    | {sign: plain for sign, plain, _ in SIGNS.values()}
-    | {part: "#" if place >= HALF else "." for place, part in enumerate(EIGHTHS)}
-)
+def finding_of(report: Report, *ids: str) -> Finding | None:
+    """Return the report's first finding of these IDs; None where it has none."""
+    return next((finding for finding in report.findings if finding.id in ids), None)
 
 
-def bar(share: float | None, width: int) -> str:
-    """A bar of `width` cells, of which `share` (0 to 1) is filled; empty where the share is not known.
-
-    What is not nothing shows.
-    """
-    if share is None:
-        return ""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    eighths = max(eighths, 1) if share > 0 else 0
-    whole, rest = divmod(eighths, 8)
-    filled = "█" * whole + (EIGHTHS[rest - 1] if rest else "")
-    return filled + "░" * (width - len(filled))
+def worst_of(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding of the worst verdict; None where there is no finding."""
+    return min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
 
 
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
@@ -212,23 +114,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
-    """Numbers with the same precision down a column: the lower quartile has `digits` significant digits.
-
-    A number too small for that precision keeps one significant digit of its own.
-    """
-    scaled = [None if value is None else value / scale for value in values]
-    known = sorted(abs(value) for value in scaled if value)
-    # What is a hundred times smaller than the largest must not add digits to the whole column.
-    large = [value for value in known if value >= known[-1] / 100]
-    places = len(units.significant(large[len(large) // 4], digits).partition(".")[2]) if large else 0
-    texts = []
-    for value in scaled:
-        text = UNKNOWN if value is None else f"{value:.{places}f}"
-        texts.append(units.significant(value, 1) if value and not float(text) else text)
-    return texts
-
-
 # -- a report as blocks ------------------------------------------------------------------------------------------------
 
 # The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
@@ -243,7 +128,7 @@ LAYOUTS = {
     "bench bandwidth": "bench.bandwidth_page",
     "bench matmul": "matmul",
     "bench overlap": "bench.overlap_page",
-    "bench crossover": "crossover",
+    "bench crossover": "bench.crossover_page",
     "bench collective": "bench.collective_page",
     "bench all": "bench.all_page",
     "find-batch-size": "batch_size",
@@ -266,9 +151,8 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     laid_out: list[Block] = []
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
-    if verbose or report.command in _LISTS:
-        return [replace(block, may_go=False) if isinstance(block, Line) else block for block in laid_out]
-    return [replace(block, may_go=True) if isinstance(block, Table) else block for block in laid_out]
+    is_whole = verbose or report.command in _LISTS
+    return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in laid_out]
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
@@ -312,7 +196,7 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
 
 def typed(argv: Sequence[str]) -> str:
     """A command line to type, without what only wrote its result elsewhere."""
-    return shlex.join(["gpucheck", *without(without([one for one in argv if one != "--json"], "--output"), "-o")])
+    return shlex.join(["gpucheck", *without(without([word for word in argv if word != "--json"], "--output"), "-o")])
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
@@ -333,14 +217,17 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
     """
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
     asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
-    laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
-    if page.cause is not None and page.cause.fix:
-        laid_out.append(advice_line(page.cause.fix))
+    cause, first = page.cause, page.answer
+    if cause is not None and first is None:
+        first = answer(cause.verdict, finding_text(cause))
+    laid_out: list[Block] = [*([first] if first else []), *page.under]
+    if cause is not None and cause.fix:
+        laid_out.append(advice_line(cause.fix))
     # What failed comes first, and stays on a short screen.
     stay = len(said([finding for finding in asking if finding.verdict == "fail"]))
     laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(said(asking))]
     if incomplete:
-        laid_out.append(Line(f"! not complete: {incomplete}", "yellow"))
+        laid_out.append(signed("warn", f"not complete: {incomplete}"))
     then = page.then or (again if incomplete else "")
     if then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
         laid_out.append(advice_line(then))
@@ -354,8 +241,7 @@ def said(findings: Sequence[Finding]) -> list[Line]:
     """
     lines: list[Line] = []
     for group in grouped(findings):
-        sign, _, style = SIGNS[group.verdict]
-        lines.append(Line(f"{sign} {group.line}", style))
+        lines.append(signed(group.verdict, group.line))
         if group.fixes:
             others = len(group.fixes) - 1
             fix = advice_line(group.fixes[0] + (f" (and {others} more, each by its own address)" if others else ""))

@@ -13,8 +13,21 @@ from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
+from gpucheck.render.measured import Answer
+from gpucheck.render.tables import (
+    UNKNOWN,
+    Cell,
+    Column,
+    ColumnOf,
+    Table,
+    by_column,
+    column_of_numbers,
+    filled,
+    numbers,
+    table,
+    table_of,
+)
+from gpucheck.render.text import Block, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import TransferResult
@@ -24,18 +37,15 @@ _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link")
 
 
 def page(report: Report) -> Page:
-    """For each device a table of rates by size and direction, then what its other parts measured."""
+    """Return for each device a table of rates by size and direction, then what its other parts measured."""
     results = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
 
-    def parts(device: DeviceRef, rows: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
-        copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
-        return copied, written
-
-    def answer(device: DeviceRef, rows: Sequence[Measurement]) -> list[measured.Answer]:
-        return _answer(report, device, parts(device, rows)[0], results.get(device.id, TransferResult(device.id)))
+    def answer(device: DeviceRef, rows: Sequence[Measurement]) -> Answer | None:
+        copied = [row for row in rows if row.name == judge.NAME]
+        return _answer(report, device, copied, results.get(device.id, TransferResult(device.id)))
 
     def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
-        copied, written = parts(device, rows)
+        copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
         sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id)))] if copied else []
         lines = _idioms(written)
         return [*sizes, *([Line()] if sizes and lines else []), *lines]
@@ -44,7 +54,8 @@ def page(report: Report) -> Page:
     beside: list[Block] = []
     for shared in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    return measured.pages_of(report, alone, answer, blocks, _name, beside)
+    details = measured.flag_lines(report.measurements, _name)
+    return measured.pages_of(report, measured.by_device(alone), answer, blocks, details, beside)
 
 
 def _name(row: Measurement) -> str:
@@ -59,33 +70,30 @@ def _name(row: Measurement) -> str:
     return f"{size} {row.case.get('host_memory', '')} {way}{' (link)' * (row.case.get('timed') == 'link')}"
 
 
-def _answer(
-    report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
-) -> list[measured.Answer]:
-    """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
-    link = [*judge.fastest_links(rows).values()]
+def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:
+    """Return the share of the link that pinned copies reach, in the slower direction; else the largest copy's rate."""
+    copies = [*judge.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
-    if link:
-        slowest = min(link, key=judging.rate)
-        limit = result.link.limit_bytes_per_s if result.link is not None else None
-        share = judging.rate(slowest) / limit if limit and max(map(judging.rate, link)) <= limit else None
-        reached = units.byte_rate(judging.rate(slowest))
-        reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
-        place = result.link.label if share is not None and result.link is not None else ""
-        return [measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)]
+    if copies:
+        slowest, link = min(copies, key=judging.rate), result.link
+        reached, place = units.byte_rate(judging.rate(slowest)), ""
+        if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
+            share = judging.rate(slowest) / link.limit_bytes_per_s
+            reached, place = f"{units.percent(share)} of the link: {reached}", link.label
+        return measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        return [measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")]
+        return measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
         size = units.capacity(judging.size(least))
         text = f"a copy of {size} takes {measured.time_text(least)}: all of it latency"
-        return [measured.answer_of(least, device, text)]
+        return measured.answer_of(least, device, text)
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
-    return [measured.Answer(device, finding.title) for finding in costs if finding.device in (None, device.id)][:1]
+    return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
 
 # -- copies by size ----------------------------------------------------------------------------------------------------
@@ -143,7 +151,7 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
         measured.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])
-    return [Line(f"common idioms at {size}, allocation included"), measured.table_of(rows, columns)]
+    return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
 
 
 # -- copies that share a link ------------------------------------------------------------------------------------------
@@ -152,11 +160,7 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
 def _both_ways(report: Report) -> list[Block]:
     """`both directions at once: 94.0 GB/s`, for each device."""
     lines: list[Block] = []
-    known = [
-        finding
-        for finding in report.findings
-        if finding.id == judge.BOTH_WAYS and finding.evidence.get("sum_bytes_per_s")
-    ]
+    known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
         doubt = next(filter(None, map(measured.doubt, rows)), "")
@@ -186,18 +190,15 @@ def _at_once(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -
         filled(Column("of alone", keep=8), share),
         measured.notes(6, "warm"),
     )
-    return measured.table_of(rows, columns)
+    return table_of(rows, columns)
 
 
 def _together(measurements: Sequence[Measurement]) -> list[Block]:
     rows = [row for row in measurements if row.name == judge.TOGETHER]
     places = ", ".join(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
     where = f" ({places})" if places else ""
-    return (
-        [Line(f"copies at the same time, a process for each device{where}"), _at_once(rows, measurements)]
-        if rows
-        else []
-    )
+    head = Line(f"copies at the same time, a process for each device{where}")
+    return [head, _at_once(rows, measurements)] if rows else []
 
 
 def _peer(measurements: Sequence[Measurement]) -> list[Block]:
@@ -209,11 +210,11 @@ def _peer(measurements: Sequence[Measurement]) -> list[Block]:
     ids: list[str] = matrix["devices"]
     # One precision for the whole: cells are compared down and across.
     texts = iter(column_of_numbers([rate for rates in matrix["bytes_per_s"] for rate in rates], 1e9))
-    lines = []
-    for at, source in enumerate(ids):
-        cells = [f"{next(texts)}{'*' * (path == 'staged')}" for path in matrix["path"][at]]
+    lines: list[list[str]] = []
+    for source, paths in zip(ids, matrix["path"], strict=True):
+        cells = [f"{next(texts)}{'*' * (path == 'staged')}" for path in paths]
         # To itself it copies elsewhere.
-        cells[at] = ""
+        cells[len(lines)] = ""
         lines.append([source, *cells])
     # The number alone where all are of a kind: eight devices then fit into 80 columns.
     is_short = len({name.partition(":")[0] for name in ids}) == 1
