@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import json
 import sys
 import textwrap
@@ -36,6 +37,7 @@ from gpucheck.program.simulated_devices import (
     Origin,
     Place,
     assigned,
+    attributes,
     is_conditional,
     place_of,
     rank,
@@ -78,8 +80,6 @@ DEEPEST = 6
 # A list of so many entries is data, not a list of layers.
 LONGEST = 4096
 
-# A module's own books, which `.to()` takes care of, and its hooks.
-_BOOKS = frozenset(vars(nn.Module()))
 # Types that hold nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
@@ -116,50 +116,41 @@ def _is_users(kind: type) -> bool:
     return file is not None and rank(file) < 2
 
 
-class _Walk:
-    """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
+def held(model: nn.Module) -> list[Held]:
+    """Return everything that a model holds and does not register, each once, under the name found first."""
+    found: list[Held] = []
+    # Registered parts, and parts that were met; kept alive, so that no id comes twice.
+    met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
-    def __init__(self, model: nn.Module) -> None:
-        self.found: list[Held] = []
-        own = [*model.parameters(), *model.buffers(), *model.modules()]
-        # Registered parts, and parts that were met; kept alive, so that no id comes twice.
-        self._met: dict[int, Any] = {id(part): part for part in own}
-        for name, module in list(model.named_modules()):
-            self._module(name, module)
+    def look(
+        value: Any, path: str, holder: Holder, place: Place | None, owner: str, attribute: str, depth: int = 0
+    ) -> None:
+        if isinstance(value, _PLAIN) or id(value) in met or depth > DEEPEST:
+            return
+        met[id(value)] = value
+        name = f"{owner}.{path}" if owner else path
+        if isinstance(value, Tensor):
+            found.append(Held(name, "tensor", value, [value], holder, place, owner, attribute))
+        elif isinstance(value, nn.Module):  # its own parts belong to it
+            tensors = [*value.parameters(), *value.buffers()]
+            met.update({id(part): part for part in (*value.modules(), *tensors)})
+            found.append(Held(name, "module", value, tensors, holder, place, owner, attribute))
+        else:
+            for key, inner, kind in _inside(value):
+                better = kind if holder in ("attribute", "class") else holder
+                look(inner, f"{path}{key}", better, place, owner, attribute, depth + 1)
 
-    def _module(self, owner: str, module: nn.Module) -> None:
+    for owner, module in list(model.named_modules()):
         parameters = dict(module.named_parameters(recurse=False))
-        for name, value in vars(module).items():
+        for name, value in attributes(module):
             # A norm of torch.nn.utils makes it anew before each forward.
-            is_made_anew = any(f"{name}_{part}" in parameters for part in ("orig", "g", "v"))
-            if name in _BOOKS or is_made_anew:
-                continue
-            self._look(value, name, "attribute", _place_of(module, name), owner, name, 0)
-        for kind in type(module).__mro__:
-            if not _is_users(kind):
-                continue
+            if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
+                look(value, name, "attribute", _place_of(module, name), owner, name)
+        for kind in filter(_is_users, type(module).__mro__):
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
-                    self._look(value, name, "class", line_of(kind), owner, name, 0)
-
-    def _look(
-        self, value: Any, path: str, holder: Holder, place: Place | None, owner: str, attribute: str, depth: int
-    ) -> None:
-        if isinstance(value, _PLAIN) or id(value) in self._met or depth > DEEPEST:
-            return
-        self._met[id(value)] = value
-        if isinstance(value, (Tensor, nn.Module)):
-            name = f"{owner}.{path}" if owner else path
-            tensors = [value]
-            if isinstance(value, nn.Module):  # its own parts belong to it
-                tensors = [*value.parameters(), *value.buffers()]
-                self._met |= {id(part): part for part in (*value.modules(), *tensors)}
-            what: LeftKind = "module" if isinstance(value, nn.Module) else "tensor"
-            self.found.append(Held(name, what, value, tensors, holder, place, owner, attribute))
-            return
-        for key, inner, kind in _inside(value):
-            better = kind if holder in ("attribute", "class") else holder
-            self._look(inner, f"{path}{key}", better, place, owner, attribute, depth + 1)
+                    look(value, name, "class", line_of(kind), owner, name)
+    return found
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
@@ -246,17 +237,6 @@ Where = Callable[[Tensor], str]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-@dataclass(slots=True)
-class _Node:
-    row: ModuleRow
-    below: list[_Node]
-
-    @property
-    def shape(self) -> object:
-        """Return what two modules have in common that are one row."""
-        return (replace(self.row, name=""), [(child.row.name.rpartition(".")[2], child.shape) for child in self.below])
-
-
 def size_of(tensor: Tensor) -> int:
     """Bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
@@ -266,7 +246,7 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     """The model and its modules down to `depth`, those without weights left out, alike ones in a row as one."""
     seen: set[int] = set()  # a tied tensor counts where it is met first
 
-    def node(module: nn.Module, name: str, level: int) -> _Node:
+    def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
         parameters = [parameter for parameter in module.parameters() if id(parameter) not in seen]
         buffers = [buffer for buffer in module.buffers() if id(buffer) not in seen]
         both = [*parameters, *buffers]
@@ -281,27 +261,25 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
             devices=tuple(dict.fromkeys(map(where, both))),
         )
         children = module.named_children() if level < depth else ()
-        below = [node(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
+        below = [with_children(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
         seen.update(map(id, both))
-        return _Node(row, [child for child in below if child.row.parameters or child.row.buffer_bytes])
+        weighty = [child for child in below if child[0].parameters or child[0].buffer_bytes]
+        made = [row]
+        for alike in (list(group) for _, group in itertools.groupby(weighty, _without_name)):
+            own = alike[0][0].name
+            # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range.
+            ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
+            made += [
+                replace(row, name=ranged + row.name[len(own) :], repeats=row.repeats * len(alike)) for row in alike[0]
+            ]
+        return made
 
-    return tuple(_flat(node(model, "", 0)))
+    return tuple(with_children(model, "", 0))
 
 
-def _flat(node: _Node) -> Iterator[ModuleRow]:
-    yield node.row
-    index = 0
-    while index < len(node.below):
-        first = node.below[index]
-        end = index + 1
-        while end < len(node.below) and node.below[end].shape == first.shape:
-            end += 1
-        count, name = end - index, first.row.name
-        if count > 1:  # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range
-            name += f"-{node.below[end - 1].row.name.rpartition('.')[2]}"
-        for row in _flat(first):
-            yield replace(row, name=name + row.name[len(first.row.name) :], repeats=row.repeats * count)
-        index = end
+def _without_name(rows: list[ModuleRow]) -> list[ModuleRow]:
+    """The rows of a module by their names below it: alike modules have the same."""
+    return [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]
 
 
 def totals(model: nn.Module) -> Totals:
@@ -443,7 +421,7 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(part, tensors=behind)
-            for part in _Walk(self.built.model).found
+            for part in held(self.built.model)
             if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model):
@@ -457,11 +435,10 @@ class _Examination:
 
     def _cached(self) -> list[LeftBehind]:
         """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
-        kept = [part for part in _Walk(self.built.model).found if part.holder == "attribute"]
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
-            for part in kept
-            if part.kind == "tensor" and self._where(part.tensors[0]) == self.device
+            for part in held(self.built.model)
+            if part.holder == "attribute" and part.kind == "tensor" and self._where(part.value) == self.device
             if part.place is not None and is_conditional(part.place)
         ]
 
@@ -591,7 +568,7 @@ class _Examination:
             # A search has the same error, with another option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
-        text = _said(error)
+        text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
         if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
             raise raised(f"{what} of {self.target.text}", error) from error
@@ -626,11 +603,6 @@ def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEnt
         if entry.place is not None or len(met) == 1 or not origins <= met:
             yield entry
         met |= origins
-
-
-def _said(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(message_of(error).split())}"
 
 
 def is_of_device(error: BaseException, text: str) -> bool:

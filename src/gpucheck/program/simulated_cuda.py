@@ -568,7 +568,7 @@ def _state_of_cuda(state: Tensor) -> Tensor:
     return torch.cat([state, torch.zeros(_STATE_BYTES, dtype=torch.uint8, device=CPU)])
 
 
-def _set_cuda_states(*args: Any, **kwargs: Any) -> None:
+def _check_cuda_states(*args: Any, **kwargs: Any) -> None:
     for state in tensors_in([args, kwargs]):
         _state_of_host(state)
 
@@ -812,22 +812,19 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
-        pairs = [*zip(gradients, map(surface.device_of, outputs), strict=True)]
-        with UNSEEN():
-            for place, (gradient, device) in enumerate(pairs):
-                if isinstance(gradient, Tensor) and gradient.dim():
-                    text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                    surface.world.apart("gradient", gradient, device, "backward", text)
-        first = (
-            gradient.to(device) if device and isinstance(gradient, Tensor) and not gradient.dim() else gradient
-            for gradient, device in pairs
-        )
+        first = []
+        for place, (gradient, device) in enumerate(zip(gradients, map(surface.device_of, outputs), strict=True)):
+            is_number = isinstance(gradient, Tensor) and not gradient.dim()
+            first.append(gradient.to(device) if is_number and device else gradient)
+            with UNSEEN():
+                text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
+                surface.world.apart("gradient", first[-1], device, "backward", text)
         return run(outputs, tuple(first), *args, **kwargs)
 
     return [
         *patches,
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
-        *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
+        *((torch.cuda, name, restoring(_check_cuda_states)) for name in ("set_rng_state", "set_rng_state_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch.optim.Optimizer, "load_state_dict", loaded),
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
