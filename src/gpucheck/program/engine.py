@@ -399,10 +399,8 @@ _OF_DATA = torch.ops.aten.lift_fresh.default
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
-    return tuple(
-        (argument.name, bool(argument.alias_info and argument.alias_info.is_write))
-        for argument in func._schema.arguments
-    )
+    arguments = func._schema.arguments
+    return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in arguments)
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -425,10 +423,9 @@ def _numbers(func: Any, args: Any) -> Any:
     """
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    kinds = [str(argument.type) for argument in func._schema.arguments]
-    return tuple(
-        torch.tensor(value, device=CPU) if kind == "Tensor" else value for value, kind in zip(args, kinds, strict=False)
-    )
+    takes_tensor = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
+    pairs = zip(args, takes_tensor, strict=False)
+    return tuple(torch.tensor(value, device=CPU) if is_tensor else value for value, is_tensor in pairs)
 
 
 def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
@@ -689,7 +686,7 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
         return storage
 
     yield from torch_private.replacing(
-        "torch.serialization._package_registry", lambda registry: [(-1, tag, restore), *registry]
+        "torch.serialization._package_registry", lambda rows: [(-1, tag, restore), *rows]
     )
     load, located_by = torch.load, torch_private.find("torch.serialization._get_restore_location")
     asked = types.SimpleNamespace(location=None)

@@ -77,9 +77,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
-                made = [
-                    torch.empty_like(tensor) if needs else None for tensor, needs in zip(given, needed, strict=True)
-                ]
+                made = [torch.empty_like(x) if needs else None for x, needs in zip(given, needed, strict=True)]
         for gradient in made:
             if gradient is not None:
                 world.claims.put(gradient, ctx.device)
@@ -100,11 +98,7 @@ def _again(
     try:
         with torch.enable_grad():
             inputs = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(given, needed, strict=True)]
-            pairs = [
-                (out, gradient)
-                for out, gradient in zip(compute(*inputs), gradients, strict=True)
-                if gradient is not None
-            ]
+            pairs = [pair for pair in zip(compute(*inputs), gradients, strict=True) if pair[1] is not None]
             wanted = [tensor for tensor in inputs if tensor.requires_grad]
             made = iter(torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True))
     finally:

@@ -44,36 +44,11 @@ from gpucheck.program.simulated_devices import (
     text_of,
 )
 from gpucheck.report.codec import to_json
+from gpucheck.report.results import model as results
 from gpucheck.report.results.find_batch_size import StepRecipe
-from gpucheck.report.results.model import (
-    ClaimedRun,
-    DeviceMismatchEntry,
-    Holder,
-    LeftBehind,
-    LeftKind,
-    ModelResult,
-    ModuleRow,
-    OriginKind,
-    Totals,
-    TrainingBytes,
-    UnjudgedOperation,
-    Use,
-)
+from gpucheck.report.results.model import LeftBehind, ModuleRow
+from gpucheck.work import target as work
 from gpucheck.work.spec import Target, parse_inputs, parse_target
-from gpucheck.work.target import (
-    Batch,
-    Built,
-    Workload,
-    autocast,
-    build,
-    by_name,
-    equip,
-    forward,
-    parameters_of,
-    proposed,
-    raised,
-    step,
-)
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
 DEEPEST = 6
@@ -93,10 +68,10 @@ class Held:
     """
 
     name: str
-    kind: LeftKind
+    kind: results.LeftKind
     value: Any
     tensors: list[Tensor]
-    holder: Holder
+    holder: results.Holder
     place: Place | None
     owner: str
     attribute: str
@@ -123,7 +98,7 @@ def held(model: nn.Module) -> list[Held]:
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
     def look(
-        value: Any, path: str, holder: Holder, place: Place | None, owner: str, attribute: str, depth: int = 0
+        value: Any, path: str, holder: results.Holder, place: Place | None, owner: str, attribute: str, depth: int = 0
     ) -> None:
         if isinstance(value, _PLAIN) or id(value) in met or depth > DEEPEST:
             return
@@ -158,7 +133,7 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
     return assigned(type(module), name, alone=False) or line_of(type(module))
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
+def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
     """Yield what a container or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
@@ -199,7 +174,7 @@ _READS = (
 )
 
 
-def read_use(model: nn.Module, name: str) -> Use:
+def read_use(model: nn.Module, name: str) -> results.Use:
     """Return what the model's own classes do with an attribute: copy it wherever they read it, never read it, or
     else."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
@@ -269,9 +244,7 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
             own = alike[0][0].name
             # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range.
             ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
-            made += [
-                replace(row, name=ranged + row.name[len(own) :], repeats=row.repeats * len(alike)) for row in alike[0]
-            ]
+            made += [replace(r, name=ranged + r.name[len(own) :], repeats=r.repeats * len(alike)) for r in alike[0]]
         return made
 
     return tuple(with_children(model, "", 0))
@@ -282,10 +255,10 @@ def _without_name(rows: list[ModuleRow]) -> list[ModuleRow]:
     return [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]
 
 
-def totals(model: nn.Module) -> Totals:
+def totals(model: nn.Module) -> results.Totals:
     """The whole model; `parameters()` gives a tied one once."""
     parameters = list(model.parameters())
-    return Totals(
+    return results.Totals(
         parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(map(size_of, parameters)),
         buffer_bytes=sum(map(size_of, model.buffers())),
@@ -293,7 +266,7 @@ def totals(model: nn.Module) -> Totals:
     )
 
 
-def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> TrainingBytes:
+def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
     """Return what gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
 
     `groups` are the trained parameters, each group with what makes its optimizer.
@@ -303,8 +276,8 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
         state = sum(_state_bytes(parameters, make) for parameters, make in groups)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        return TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=None, reason=reason[:200])
-    return TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=state)
+        return results.TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=None, reason=reason[:200])
+    return results.TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=state)
 
 
 def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int:
@@ -345,12 +318,12 @@ OF_THE_DEVICE = (
 DEVICE = "cuda:0"
 
 
-def examine(asked: ModelOptions) -> ModelResult:
+def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     world = World()
     with simulated(world) as surface:
         target = parse_target(asked.target)
-        built = build(target, parse_inputs(asked.inputs))
+        built = work.build(target, parse_inputs(asked.inputs))
         return _Examination(asked, target, world, surface, built).result()
 
 
@@ -360,11 +333,11 @@ class _Examination:
     target: Target
     world: World
     surface: Surface
-    built: Built
+    built: work.Built
     # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
 
-    def result(self) -> ModelResult:
+    def result(self) -> results.ModelResult:
         """The answer: the static half first, for its findings explain the other's."""
         asked, model = self.asked, self.built.model
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
@@ -382,9 +355,9 @@ class _Examination:
         cached = self._cached() if run is not None and run.stopped is None else []
         options = None
         if run is None and not reason:
-            options, takes = proposed(model)
+            options, takes = work.proposed(model)
             not_run = f"{not_run}; {takes}" if takes else not_run
-        return ModelResult(
+        return results.ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
             device=self.device,
@@ -409,7 +382,7 @@ class _Examination:
         except GpucheckError:
             raise
         except Exception as error:
-            raise raised(f"{self.target.text}: .to({self.device!r})", error) from error
+            raise work.raised(f"{self.target.text}: .to({self.device!r})", error) from error
         # A `.to` of the user's own may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
@@ -446,7 +419,7 @@ class _Examination:
         """Return whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _row_of(self, part: Held, run: ClaimedRun | None) -> LeftBehind:
+    def _row_of(self, part: Held, run: results.ClaimedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
@@ -464,7 +437,7 @@ class _Examination:
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
         )
 
-    def _use(self, part: Held, run: ClaimedRun | None) -> Use:
+    def _use(self, part: Held, run: results.ClaimedRun | None) -> results.Use:
         """Return what the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
@@ -490,7 +463,7 @@ class _Examination:
         claims = self.world.claims
         for part in things:
             for tensor in part.tensors:
-                kind: OriginKind = "parameter" if part.kind == "parameter" else "attribute"
+                kind: results.OriginKind = "parameter" if part.kind == "parameter" else "attribute"
                 claims.put(tensor, CPU, Origin(kind, part.name, part.place))
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
@@ -499,13 +472,13 @@ class _Examination:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> tuple[ClaimedRun | None, str | None]:
+    def _run(self) -> tuple[results.ClaimedRun | None, str | None]:
         """A forward or a step, again after each mismatch, which is then let pass; or why there is none."""
         asked = self.asked
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(parameter.requires_grad for parameter in self.built.model.parameters())
-        workload = equip(
+        workload = work.equip(
             self.built,
             self.target,
             mode="train" if train else "infer",
@@ -531,30 +504,30 @@ class _Examination:
                 stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
-        run = ClaimedRun(
+        run = results.ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(causes(mismatch.entry for mismatch in found)),
-            unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
+            unjudged=tuple(results.UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
         )
         return run, None
 
-    def _step(self, workload: Workload, train: bool) -> None:
+    def _step(self, workload: work.Workload, train: bool) -> None:
         if train:
             self.world.phase = "step"
             workload.model.train()
-            step(workload, self._batch(workload))
+            work.step(workload, self._batch(workload))
             return
         self.world.phase = "forward"
         # no_grad and not inference mode: a forward may take gradients of its own.
-        with torch.no_grad(), autocast(self.asked.amp, workload.device):
-            forward(workload, self._batch(workload))
+        with torch.no_grad(), work.autocast(self.asked.amp, workload.device):
+            work.forward(workload, self._batch(workload))
 
-    def _batch(self, workload: Workload) -> Batch:
+    def _batch(self, workload: work.Workload) -> work.Batch:
         batch = workload.make_batch(self.asked.batch_size)
-        names = [*parameters_of(workload.model.forward)]
+        names = [*work.parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
                 device = self.world.claims.device(tensor)
@@ -571,12 +544,12 @@ class _Examination:
         text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
         if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
-            raise raised(f"{what} of {self.target.text}", error) from error
+            raise work.raised(f"{what} of {self.target.text}", error) from error
         return text[:MOST_SAID], innermost(error.__traceback__)
 
     # -- what training adds --------------------------------------------------------------------------------------------
 
-    def _training(self) -> TrainingBytes | None:
+    def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
         given = getattr(self.built.whole, "optimizer", None) if self.built.whole is not self.built.model else None
         if not trained:
@@ -590,11 +563,11 @@ class _Examination:
             return training(groups, f"{kind.__name__} of the target")
         if callable(given) and not isinstance(given, nn.Module):
             return training([(trained, given)], "the target's own")
-        chosen = by_name(self.asked.optimizer)
+        chosen = work.by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
 
 
-def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEntry]:
+def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.DeviceMismatchEntry]:
     """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
     met: set[object] = {None}
     for entry in entries:
@@ -651,7 +624,7 @@ def main() -> int:
         try:
             answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
         except (RuntimeError, MemoryError) as error:  # what the factory raises
-            raise raised(f"the target {options['target']}", error) from error
+            raise work.raised(f"the target {options['target']}", error) from error
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(child_stdio.raised(error, trace))

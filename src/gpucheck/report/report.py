@@ -257,6 +257,5 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
     # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
-    yield from (
-        events.Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None
-    )
+    ended = [part for part in reversed(document.parts) if part.ended is not None]
+    yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)
