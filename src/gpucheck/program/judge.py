@@ -23,6 +23,8 @@ _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
     "object": "an object that is not a module",
+    "closure": "a variable that a function closes over",
+    "hook": "a hook",
     "class": "an attribute of the class",
 }
 

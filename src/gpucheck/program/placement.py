@@ -1,7 +1,7 @@
 """A model on a simulated device: what its move leaves behind, and where a step meets that.
 
-What a model holds beside its parameters and buffers: tensors and modules in attributes, lists and objects. The exact
-arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
+What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, objects, closures and
+hooks. The exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
 
 The user's code runs here, so this is imported in children only. It answers with plain data; `judge` says what is wrong.
 """
@@ -9,6 +9,7 @@ The user's code runs here, so this is imported in children only. It answers with
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
@@ -125,6 +126,11 @@ def held(model: nn.Module) -> list[Held]:
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
                     look(value, name, "class", line_of(kind), owner, name)
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            for hook in vars(module).get(name, {}).values():
+                code = getattr(hook, "__code__", None)
+                place = Place(code.co_filename, code.co_firstlineno) if code and rank(code.co_filename) < 2 else None
+                look(hook, "forward hook", "hook", place, owner, "")
     return found
 
 
@@ -134,13 +140,21 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
-    """Yield what a container or an object holds, each with how a person would write the way to it."""
+    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         if len(value) <= LONGEST:
             yield from ((f"[{index}]", item, "container") for index, item in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield from (("", part, "closure") for part in (value.func, value.args, value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from (("", part, "closure") for part in (value.__self__, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a cell that is empty as yet
+                yield f" → {name}", cell.cell_contents, "closure"
     elif _is_of_interest(type(value)):
         yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
