@@ -585,16 +585,13 @@ def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-class _Waits:
+class _Waits(contextlib.AbstractContextManager[Any]):
     """A stream or an event of a device that is not here: everything asked of it is done already."""
 
     cuda_stream = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device = device_of("cuda")
-
-    def __enter__(self) -> _Waits:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         return None
