@@ -62,11 +62,8 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that
-    did it.
-
-    `owner` is the registered module that holds it, by name, and `attribute` the name under which.
-    """
+    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, the line that did
+    it, and the attribute of a registered module under which it is."""
 
     name: str
     kind: results.LeftKind
@@ -74,7 +71,6 @@ class Held:
     tensors: list[Tensor]
     holder: results.Holder
     place: Place | None
-    owner: str
     attribute: str
 
 
@@ -99,38 +95,38 @@ def held(model: nn.Module) -> list[Held]:
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
     def look(
-        value: Any, path: str, holder: results.Holder, place: Place | None, owner: str, attribute: str, depth: int = 0
+        value: Any, name: str, holder: results.Holder, place: Place | None, attribute: str, depth: int = 0
     ) -> None:
         if isinstance(value, _PLAIN) or id(value) in met or depth > DEEPEST:
             return
         met[id(value)] = value
-        name = f"{owner}.{path}" if owner else path
         if isinstance(value, Tensor):
-            found.append(Held(name, "tensor", value, [value], holder, place, owner, attribute))
+            found.append(Held(name, "tensor", value, [value], holder, place, attribute))
         elif isinstance(value, nn.Module):  # its own parts belong to it
             tensors = [*value.parameters(), *value.buffers()]
             met.update({id(part): part for part in (*value.modules(), *tensors)})
-            found.append(Held(name, "module", value, tensors, holder, place, owner, attribute))
+            found.append(Held(name, "module", value, tensors, holder, place, attribute))
         else:
             for key, inner, kind in _inside(value):
                 better = kind if holder in ("attribute", "class") else holder
-                look(inner, f"{path}{key}", better, place, owner, attribute, depth + 1)
+                look(inner, f"{name}{key}", better, place, attribute, depth + 1)
 
     for owner, module in list(model.named_modules()):
+        above = f"{owner}." if owner else ""
         parameters = dict(module.named_parameters(recurse=False))
         for name, value in attributes(module):
             # A norm of torch.nn.utils makes it anew before each forward.
             if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
-                look(value, name, "attribute", _place_of(module, name), owner, name)
+                look(value, above + name, "attribute", _place_of(module, name), name)
         for kind in filter(_is_users, type(module).__mro__):
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
-                    look(value, name, "class", line_of(kind), owner, name)
+                    look(value, above + name, "class", line_of(kind), name)
         for name in ("_forward_pre_hooks", "_forward_hooks"):
             for hook in vars(module).get(name, {}).values():
                 code = getattr(hook, "__code__", None)
                 place = Place(code.co_filename, code.co_firstlineno) if code and rank(code.co_filename) < 2 else None
-                look(hook, "forward hook", "hook", place, owner, "")
+                look(hook, f"{above}forward hook", "hook", place, "")
     return found
 
 
@@ -417,7 +413,7 @@ class _Examination:
                 above, _, part = owner.rpartition(".")  # the module that holds a module of torch's
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
                 place = place or _place_of(self.built.model.get_submodule(above), part)
-                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
+                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
         return found
 
     def _cached(self) -> list[LeftBehind]:

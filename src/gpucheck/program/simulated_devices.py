@@ -254,8 +254,8 @@ def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
     yield from named.items()
     for name, value in named.items():
         if isinstance(value, dict):
-            keys = [(f"{quote}{key}{quote}", key) for quote in "\"'" for key in value if isinstance(key, str)]
-            yield from ((f"{name}[{text}]", value[key]) for text, key in keys)
+            items = [(key, item) for key, item in value.items() if isinstance(key, str)]
+            yield from ((f"{name}[{quote}{key}{quote}]", item) for quote in "\"'" for key, item in items)
         elif isinstance(value, (list, tuple)):
             yield from ((f"{name}[{index}]", item) for index, item in enumerate(value[:64]))
         elif hasattr(value, "__dict__") and not isinstance(value, type):
