@@ -525,7 +525,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
                 world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
-            (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
+            (rules.Operand(name, text_of(world.claims.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given
         ]
         name = func._schema.name
@@ -554,7 +554,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         `torch.ones(3)`; or `torch.Tensor(3)`, which the function mode does not see: the line says so.
         """
         if self.world.here.calls:
-            return _text(self.world.here.calls[-1][1])
+            return text_of(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
         return "cpu" if asks_for_none or "Tensor(" in source_line(user_frame(sys._getframe(1))) else None
 
@@ -625,10 +625,6 @@ def _as_meta(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_meta(item) for key, item in value.items()}
     return value
-
-
-def _text(device: torch.device | None) -> str | None:
-    return None if device is None else str(device)
 
 
 # -- storages and files of `torch.save`, as a machine with a GPU would hold and read them ------------------------------

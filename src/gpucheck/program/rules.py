@@ -302,9 +302,7 @@ def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
     rule = rule_of(operation)
     if rule is None:
         return Verdict(_common(operands), judged=False)
-    if rule.by_position:
-        return _by_position(rule, operands)
-    return _judged(rule, operands)
+    return _by_position(rule, operands) if rule.by_position else _judged(rule, operands)
 
 
 def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:

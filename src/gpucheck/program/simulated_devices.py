@@ -87,9 +87,9 @@ def rank(file: str) -> int:
     return lines.rank(file)
 
 
-def text_of(place: Place | None) -> str | None:
-    """The place as results have it."""
-    return None if place is None else str(place)
+def text_of(value: Place | torch.device | None) -> str | None:
+    """A place or a device as results have it."""
+    return None if value is None else str(value)
 
 
 def is_ours(file: str) -> bool:
