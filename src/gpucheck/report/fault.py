@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gpucheck.messages import BY_ID, FIX
 from gpucheck.report.finding import Finding
@@ -71,8 +71,17 @@ def judge(fault: Fault) -> Finding:
     told = fault.kind == "device" and line == _cause(fault)  # by the title
     during = f" (during {fault.step})" if fault.step else ""
     message = ": ".join(part for part in (fault.error, "" if told else line) if part) + during
-    evidence = {name: getattr(fault, name) for name in ("device", "where", "error", "text", "cause", "silent_s")}
-    evidence |= {"step": fault.step or None, "poisons_process": fault.poisons, "fresh_process": fault.fresh}
+    evidence: dict[str, Any] = {
+        "device": fault.device,
+        "where": fault.where,
+        "step": fault.step or None,
+        "error": fault.error,
+        "text": fault.text,
+        "cause": fault.cause,
+        "poisons_process": fault.poisons,
+        "fresh_process": fault.fresh,
+        "silent_s": fault.silent_s,
+    }
     option = f" --device {fault.device}" if fault.device else ""
     # A benchmark's ids begin with its name; of another command there is none.
     group, _, name = fault.where.partition(" ")

@@ -47,12 +47,14 @@ class RunSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class DryLine:
-    """The copies and reads of one line of the program: `kind` is `to_device`, `to_host`, `between`, `data`,
-    `synchronize`, `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
+class RunLine:
+    """The activity of one line of the program: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
+    `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
 
-    `bytes` is what these calls moved or read, `steps` in how many steps it happened. `pinned` and `pageable` count the
-    copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
+    `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
+    the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
+    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
+    happened. `discarded` is whether the statement throws the result away.
     """
 
     kind: str
@@ -60,24 +62,14 @@ class DryLine:
     line: int
     count: int
     bytes: int
+    time_s: float
     steps: int
     pinned: int
     pageable: int
     unpinned_async: int
-    source: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine(DryLine):
-    """The same with its time: `time_s` is what the program spent in these calls.
-
-    `unchanged_again` are copies of the very tensor that was copied there before. `discarded` is whether the statement
-    throws the result away.
-    """
-
-    time_s: float
     unchanged_again: int
     discarded: bool
+    source: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +202,22 @@ class RunResult:
 
 
 # -- run --dry ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryLine:
+    """The copies and reads of one line of the program; `kind` and counts are those of `run`."""
+
+    kind: str
+    file: str
+    line: int
+    count: int
+    bytes: int
+    steps: int
+    pinned: int
+    pageable: int
+    unpinned_async: int
+    source: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
