@@ -211,6 +211,37 @@ MISMATCHES = {
 
 # What `.to()` leaves behind: the finding's id, what it is called, and the program.
 LEFT = {
+    "a lambda": (
+        "model.left_behind",
+        "act → scale",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+    -            scale = torch.ones(8)
+    +            scale = 2.0
+                self.act = lambda x: x * scale  # HERE
+            def forward(self, x):
+                return self.act(x)
+    """,
+    ),
+    "a hook": (
+        "model.left_behind",
+        "lin.forward hook → scale",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lin = nn.Linear(8, 8)
+    -            scale = torch.ones(8)
+    +            scale = 2.0
+                def scaled(module, given, out):  # HERE
+                    return out * scale
+                self.lin.register_forward_hook(scaled)
+            def forward(self, x):
+                return self.lin(x)
+    """,
+    ),
     "a plain attribute": (
         "model.left_behind",
         "scale",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, replace
-from typing import Any
 
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import child_protocol, inventory
@@ -33,13 +32,6 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
     emit(Progress("running the model on simulated devices", 0, 1))
-    result = from_json(ModelResult, _asked(options))
-    emit(Answered("model", result))
-    for finding in judge.findings(result):
-        emit(Judged(finding))
-
-
-def _asked(options: ModelOptions) -> Any:
     # Nothing may reach a GPU that is here: what claims it has its data on the CPU.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     heard = child_protocol.run(python_argv(CHILD, json.dumps(asdict(options))), LONGEST_S, env=environment)
@@ -48,9 +40,12 @@ def _asked(options: ModelOptions) -> Any:
         raise child_protocol.rebuilt(answer["raised"])
     if "failed" in answer:
         raise RuntimeError(f"in the process that runs the model:\n{answer['failed']}")
-    if "answer" in answer:
-        return answer["answer"]
-    raise _ended(heard.ending, answer, options.target)
+    if "answer" not in answer:
+        raise _ended(heard.ending, answer, target)
+    result = from_json(ModelResult, answer["answer"])
+    emit(Answered("model", result))
+    for finding in judge.findings(result):
+        emit(Judged(finding))
 
 
 def _ended(ending: child_protocol.Ending, answer: child_protocol.Line, target: str) -> Exception:

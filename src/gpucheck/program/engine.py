@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import linecache
 import os
 import re
 import sys
@@ -41,10 +40,10 @@ from gpucheck.program.simulated_devices import (
     cause,
     device_of,
     here,
-    own_device,
-    peer,
+    methods,
+    peer_and_device,
     place_of,
-    selves,
+    source_line,
     stale,
     storage_of,
     text_of,
@@ -176,6 +175,15 @@ class PerThread(threading.local):
         self.handling = 0
         self.inside = False
 
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Yield inside such an operation until this ends."""
+        before, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = before
+
 
 # The class of CUDA's own errors, from torch 2.8 on.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
@@ -262,11 +270,13 @@ class World:
         if site in self.tolerated:
             return
         if site not in self.refused:
-            behind = stale(frame, expected, self.claims) if frame is not None and expected != "cpu" else None
+            behind = stale(frame, expected, self.claims) if expected != "cpu" else None
             expected, cached = behind or (expected, None)
+            peer, own = peer_and_device(frame, expected, self.claims) if frame is not None else (None, None)
+            modules = (self.names.get(id(own)) for own, _ in methods(sys._getframe(1)) if isinstance(own, nn.Module))
             entry = DeviceMismatchEntry(
                 operation=operation,
-                module=self._module(sys._getframe(1)),
+                module=next((name for name in modules if name is not None), None),
                 place=text_of(place),
                 phase=self.phase,
                 expected=expected,
@@ -274,8 +284,8 @@ class World:
                     self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
                     for operand, tensor in dict(operands).items()
                 ),
-                peer=peer(frame, expected, self.claims) if frame is not None else None,
-                own_device=own_device(frame, expected) if frame is not None else None,
+                peer=peer,
+                own_device=own,
             )
             self.refused[site] = Mismatch(site, entry, len(self.assumed))
         self.last = self.refused[site]
@@ -377,11 +387,6 @@ class World:
             maker_device=device,
         )
 
-    def _module(self, frame: FrameType | None) -> str | None:
-        """The innermost module with a name whose method is running."""
-        named = (own for own in selves(frame) if isinstance(own, nn.Module) and id(own) in self.names)
-        return next((self.names[id(own)] for own in named), None)
-
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")
 TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
@@ -389,24 +394,13 @@ _OPERATION: Any = torch_private.need("torch._ops.OpOverload")
 torch_private.need("torch.ops.aten.lift_fresh.default._schema")
 _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
 _OF_DATA = torch.ops.aten.lift_fresh.default
-# `torch.Tensor(3)`, `torch.FloatTensor(3)`.
-_OLD_CLASS = re.compile(r"Tensor\(")
-
-
-def _is_by_class() -> bool:
-    """Return whether the user's line makes a tensor by a class of old."""
-    frame = user_frame(sys._getframe(1))
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-    return _OLD_CLASS.search(line) is not None
 
 
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
-    return tuple(
-        (argument.name, bool(argument.alias_info and argument.alias_info.is_write))
-        for argument in func._schema.arguments
-    )
+    arguments = func._schema.arguments
+    return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in arguments)
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -429,10 +423,9 @@ def _numbers(func: Any, args: Any) -> Any:
     """
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    kinds = [str(argument.type) for argument in func._schema.arguments]
-    return tuple(
-        torch.tensor(value, device=CPU) if kind == "Tensor" else value for value, kind in zip(args, kinds, strict=False)
-    )
+    takes_tensor = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
+    pairs = zip(args, takes_tensor, strict=False)
+    return tuple(torch.tensor(value, device=CPU) if is_tensor else value for value, is_tensor in pairs)
 
 
 def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
@@ -479,11 +472,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in what a function of torch takes or returns."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(item)
 
 
@@ -511,13 +501,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             verdict, operands = self._judged(func, given, kwargs)
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
-            own = self.world.here
-            with UNSEEN():
-                before, own.inside = own.inside, True
-                try:
-                    out = without_values(self.world, func, args, kwargs)
-                finally:
-                    own.inside = before
+            with UNSEEN(), self.world.here.entered():
+                out = without_values(self.world, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with UNSEEN():
@@ -540,7 +525,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
                 world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
-            (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
+            (rules.Operand(name, text_of(world.claims.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given
         ]
         name = func._schema.name
@@ -569,9 +554,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         `torch.ones(3)`; or `torch.Tensor(3)`, which the function mode does not see: the line says so.
         """
         if self.world.here.calls:
-            return _text(self.world.here.calls[-1][1])
+            return text_of(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-        return "cpu" if asks_for_none or _is_by_class() else None
+        return "cpu" if asks_for_none or "Tensor(" in source_line(user_frame(sys._getframe(1))) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims
@@ -642,10 +627,6 @@ def _as_meta(value: Any) -> Any:
     return value
 
 
-def _text(device: torch.device | None) -> str | None:
-    return None if device is None else str(device)
-
-
 # -- storages and files of `torch.save`, as a machine with a GPU would hold and read them ------------------------------
 
 
@@ -683,7 +664,26 @@ def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool
 
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
-    """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
+    """Yield what takes the place of torch's functions for files. As CUDA's does, a file says where its tensors were.
+
+    A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for.
+    """
+
+    def tag(storage: Any) -> str | None:
+        device = world.claims.device_of_storage(storage)
+        return str(device) if device is not None and device.type in CLAIMED else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if location.split(":")[0] not in CLAIMED:
+            return None
+        world.use(device_of(location))
+        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
+        world.claims.put_storage(plain, device_of(location), None)
+        return storage
+
+    yield from torch_private.replacing(
+        "torch.serialization._package_registry", lambda rows: [(-1, tag, restore), *rows]
+    )
     load, located_by = torch.load, torch_private.find("torch.serialization._get_restore_location")
     asked = types.SimpleNamespace(location=None)
 
@@ -718,28 +718,3 @@ def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
             if hasattr(owner, name):
                 stack.enter_context(mock.patch.object(owner, name, value))
         yield
-
-
-@contextlib.contextmanager
-def loading(world: World) -> Iterator[None]:
-    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
-
-    def tag(storage: Any) -> str | None:
-        device = world.claims.device_of_storage(storage)
-        return str(device) if device is not None and device.type in CLAIMED else None
-
-    def restore(storage: Any, location: str) -> Any:
-        if location.split(":")[0] not in CLAIMED:
-            return None
-        world.use(device_of(location))
-        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
-        world.claims.put_storage(plain, device_of(location), None)
-        return storage
-
-    registry: list[Any] = torch_private.find("torch.serialization._package_registry", [])
-    row = (-1, tag, restore)
-    registry.insert(0, row)
-    try:
-        yield
-    finally:
-        registry.remove(row)

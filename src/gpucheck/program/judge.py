@@ -23,6 +23,8 @@ _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
     "object": "an object that is not a module",
+    "closure": "a variable that a function closes over",
+    "hook": "a hook",
     "class": "an attribute of the class",
 }
 
@@ -77,9 +79,8 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
         finding = _left(alike[0], run is not None and run.stopped is None)
         if len(alike) > 1:
             title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
-            finding = replace(
-                finding, title=title, evidence={**finding.evidence, "names": [part.name for part in alike]}
-            )
+            evidence = {**finding.evidence, "names": [part.name for part in alike]}
+            finding = replace(finding, title=title, evidence=evidence)
         yield finding
 
 
@@ -245,9 +246,7 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
 
 def listed(operations: Sequence[UnjudgedOperation]) -> str:
     """The operations that were not judged, each with its first line."""
-    return ", ".join(
-        operation.operation + (f" ({operation.place})" if operation.place else "") for operation in operations
-    )
+    return ", ".join(row.operation + (f" ({row.place})" if row.place else "") for row in operations)
 
 
 def _device(device: str) -> str:

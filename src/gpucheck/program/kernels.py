@@ -77,9 +77,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
-                made = [
-                    torch.empty_like(tensor) if needs else None for tensor, needs in zip(given, needed, strict=True)
-                ]
+                made = [torch.empty_like(x) if needs else None for x, needs in zip(given, needed, strict=True)]
         for gradient in made:
             if gradient is not None:
                 world.claims.put(gradient, ctx.device)
@@ -100,11 +98,7 @@ def _again(
     try:
         with torch.enable_grad():
             inputs = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(given, needed, strict=True)]
-            pairs = [
-                (out, gradient)
-                for out, gradient in zip(compute(*inputs), gradients, strict=True)
-                if gradient is not None
-            ]
+            pairs = [pair for pair in zip(compute(*inputs), gradients, strict=True) if pair[1] is not None]
             wanted = [tensor for tensor in inputs if tensor.requires_grad]
             made = iter(torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True))
     finally:
@@ -150,14 +144,11 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
 # Torch decides whether autocast is on, and in which dtype. But its kernels cast what C++ takes for a tensor on
 # CUDA, which one of a simulated GPU is not: others take their place.
 
+_GUARD, _KEY = "torch._C._IncludeDispatchKeyGuard", "torch._C.DispatchKey"
+_REGISTERED = "torch._C._dispatch_get_registrations_for_dispatch_key"
 _AUTOCAST = (
-    *(
-        "torch._C._IncludeDispatchKeyGuard",
-        "torch._C.DispatchKey",
-        "torch._C._dispatch_get_registrations_for_dispatch_key",
-    ),
-    *("torch.ops.aten.lift_fresh.default._op_dk", "torch.library.Library._destroy", "torch.Tensor._is_view"),
-    *("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
+    *(_GUARD, _KEY, _REGISTERED, "torch.ops.aten.lift_fresh.default._op_dk", "torch.library.Library._destroy"),
+    *("torch.Tensor._is_view", "torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
 )
 _CAN_CAST = all(map(torch_private.has, _AUTOCAST))
 # Casts of weights that are kept have a gradient from this version on, even if made under no_grad.
@@ -168,7 +159,7 @@ def autocast_here() -> Any:
     """Send the operations of this thread by the kernels of autocast, while this lasts and it is on."""
     if not _CAN_CAST:
         return contextlib.nullcontext()
-    return torch_private.need(_AUTOCAST[0])(torch_private.need(_AUTOCAST[1]).AutocastCUDA)
+    return torch_private.need(_GUARD)(torch_private.need(_KEY).AutocastCUDA)
 
 
 @contextlib.contextmanager
@@ -178,8 +169,8 @@ def autocasting(world: World) -> Iterator[None]:
         yield
         return
     library = torch.library.Library("aten", "IMPL")
-    parts = torch_private.need(_AUTOCAST[1]).CompositeImplicitAutograd
-    registered = torch_private.need(_AUTOCAST[2])
+    parts = torch_private.need(_KEY).CompositeImplicitAutograd
+    registered = torch_private.need(_REGISTERED)
     known, composed = set(registered("AutocastCUDA")), set(registered(parts.name))
     packets = [name.removeprefix("aten::").partition(".")[0] for name in known if name.startswith("aten::")]
     with warnings.catch_warnings():
@@ -202,7 +193,7 @@ def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
     name = getattr(func, "_qualified_op_name", "")
     is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
-    if not is_cast or name not in torch_private.need(_AUTOCAST[2])("AutocastCUDA"):
+    if not is_cast or name not in torch_private.need(_REGISTERED)("AutocastCUDA"):
         return func(*args, **kwargs)
     out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
     return cast(world, out, next(tensors_in([args, kwargs])).dtype)

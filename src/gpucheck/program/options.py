@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpucheck import peaks, units
 from gpucheck.errors import UsageError
@@ -67,33 +69,20 @@ STEPS = 2
 # GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
 # up to 6 % less, so that what exceeds this does not fit in any case.
 _GIB = {
-    "Tesla T4": 16,
-    "NVIDIA A10": 24,
-    "NVIDIA A10G": 24,
-    "NVIDIA H100 PCIe": 80,
-    "NVIDIA H200": 141,
-    "NVIDIA H20": 96,
-    "NVIDIA H800": 80,
-    "NVIDIA B200": 180,
-    "NVIDIA B300 SXM6 AC": 288,
-    "AMD Instinct MI300X": 192,
+    **dict.fromkeys(("Tesla T4", "NVIDIA GeForce RTX 4080"), 16),
+    **dict.fromkeys(("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), 24),
+    **dict.fromkeys(("NVIDIA A10", "NVIDIA A10G", "NVIDIA L4"), 24),
     "NVIDIA GeForce RTX 5090": 32,
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 96,
-    "NVIDIA GeForce RTX 4090": 24,
-    "NVIDIA GeForce RTX 3090": 24,
-    "NVIDIA L4": 24,
-    "NVIDIA L40": 48,
-    "NVIDIA L40S": 48,
+    **dict.fromkeys(("NVIDIA L40", "NVIDIA L40S", "NVIDIA RTX A6000", "NVIDIA RTX 6000 Ada Generation"), 48),
+    **dict.fromkeys(("NVIDIA H100 PCIe", "NVIDIA H800"), 80),
     "NVIDIA H100 NVL": 94,
-    "NVIDIA H200 NVL": 141,
-    # The 480 GB of its name are the CPU's.
-    "NVIDIA GH200 480GB": 96,
-    "NVIDIA GB300": 288,
+    **dict.fromkeys(("NVIDIA H20", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"), 96),
+    "NVIDIA GH200 480GB": 96,  # the 480 GB of its name are the CPU's
+    **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 NVL"), 141),
+    "NVIDIA B200": 180,
+    "AMD Instinct MI300X": 192,
     "AMD Instinct MI325X": 256,
-    "AMD Instinct MI355X": 288,
-    "NVIDIA GeForce RTX 4080": 16,
-    "NVIDIA RTX 6000 Ada Generation": 48,
-    "NVIDIA RTX A6000": 48,
+    **dict.fromkeys(("NVIDIA B300 SXM6 AC", "NVIDIA GB300", "AMD Instinct MI355X"), 288),
 }
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _GB_IN_NAME = re.compile(r"(\d+) ?GB")
@@ -134,7 +123,7 @@ def parse_device(text: str, option: str) -> Device:
 
 def _part(name: str, text: str, option: str) -> Device:
     """The listed part of this name, its maker's name apart, or the only one whose name has it among its words."""
-    listed = {part.name: part for part in peaks.parts() if _gib(part.name) is not None}
+    listed = {part.name: part for part in peaks.parts() if _gib(part.name)}
     words = set(name.lower().split())
     whole = [label for label in listed if set(label.lower().split()) - _MAKERS == words - _MAKERS]
     matches = whole or [label for label in listed if words <= set(re.split(r"[ -]", label.lower()))]
@@ -145,19 +134,20 @@ def _part(name: str, text: str, option: str) -> Device:
         )
         raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {names}")
     part = listed[matches[0]]
-    return Device(part.name, part.capability, part.multiprocessors, (_gib(part.name) or 0) * units.GIB)
+    return Device(part.name, part.capability, part.multiprocessors, _gib(part.name) * units.GIB)
 
 
-def _gib(name: str) -> int | None:
+def _gib(name: str) -> int:
+    """Return the memory of a part, 0 where it is unknown."""
     match = _GB_IN_NAME.search(name)
-    return _GIB.get(name) or (int(match[1]) if match else None)
+    return _GIB.get(name) or (int(match[1]) if match else 0)
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
     """Raises UsageError for `--dry DEVICE` behind the program, where it is the program's and the program would train.
 
-    It is meant for `run` where the next word is one of our devices and the script does not know the name. `before`
-    are the arguments in front of the program.
+    It is meant for `run` where the next word is one of our devices and the script does not have the word `dry`, as the
+    name of an option of its own. `before` are the arguments in front of the program.
     """
     script, *arguments = program
     for place, word in enumerate(arguments):
@@ -169,22 +159,14 @@ def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
             parse_device(value, name)
         except UsageError:
             continue
-        if _knows(script):
-            return
+        with contextlib.suppress(OSError):  # a module's name
+            if re.search(r"\bdry\b", Path(script).read_text(encoding="utf-8", errors="replace")):
+                return
         rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
         right = shlex.join(["gpucheck", "run", "--dry", value, *before, script, *rest])
         own = shlex.join(["gpucheck", "run", *before, "--", *program])
         why = f"behind {script} an option is the program's, and it has no option of this name"
         raise UsageError(f"--dry {value} stands behind {script}", why, f"{right}, or if the program takes it: {own}")
-
-
-def _knows(script: str) -> bool:
-    """Return whether a script has the word `dry`, as the name of an option of its own. A module's name is not read."""
-    try:
-        with open(script, encoding="utf-8", errors="replace") as opened:
-            return re.search(r"\bdry\b", opened.read()) is not None
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A model on a simulated device: what its move leaves behind, and where a step meets that.
 
-What a model holds beside its parameters and buffers: tensors and modules in attributes, lists and objects. The exact
-arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
+What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, objects, closures and
+hooks. The exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
 
 The user's code runs here, so this is imported in children only. It answers with plain data; `judge` says what is wrong.
 """
@@ -9,8 +9,10 @@ The user's code runs here, so this is imported in children only. It answers with
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
+import itertools
 import json
 import sys
 import textwrap
@@ -36,69 +38,39 @@ from gpucheck.program.simulated_devices import (
     Origin,
     Place,
     assigned,
+    attributes,
     is_conditional,
     place_of,
     rank,
     text_of,
 )
 from gpucheck.report.codec import to_json
+from gpucheck.report.results import model as results
 from gpucheck.report.results.find_batch_size import StepRecipe
-from gpucheck.report.results.model import (
-    ClaimedRun,
-    DeviceMismatchEntry,
-    Holder,
-    LeftBehind,
-    LeftKind,
-    ModelResult,
-    ModuleRow,
-    OriginKind,
-    Totals,
-    TrainingBytes,
-    UnjudgedOperation,
-    Use,
-)
+from gpucheck.report.results.model import LeftBehind, ModuleRow
+from gpucheck.work import target as work
 from gpucheck.work.spec import Target, parse_inputs, parse_target
-from gpucheck.work.target import (
-    Batch,
-    Built,
-    Workload,
-    autocast,
-    build,
-    by_name,
-    equip,
-    forward,
-    parameters_of,
-    proposed,
-    raised,
-    step,
-)
 
 # An object holds objects that hold objects; what lies deeper is nobody's mask or table.
 DEEPEST = 6
 # A list of so many entries is data, not a list of layers.
 LONGEST = 4096
 
-# A module's own books, which `.to()` takes care of, and its hooks.
-_BOOKS = frozenset(vars(nn.Module()))
 # Types that hold nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, and the line that
-    did it.
-
-    `owner` is the registered module that holds it, by name, and `attribute` the name under which.
-    """
+    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, the line that did
+    it, and the attribute of a registered module under which it is."""
 
     name: str
-    kind: LeftKind
+    kind: results.LeftKind
     value: Any
     tensors: list[Tensor]
-    holder: Holder
+    holder: results.Holder
     place: Place | None
-    owner: str
     attribute: str
 
 
@@ -116,50 +88,46 @@ def _is_users(kind: type) -> bool:
     return file is not None and rank(file) < 2
 
 
-class _Walk:
-    """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
+def held(model: nn.Module) -> list[Held]:
+    """Return everything that a model holds and does not register, each once, under the name found first."""
+    found: list[Held] = []
+    # Registered parts, and parts that were met; kept alive, so that no id comes twice.
+    met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
-    def __init__(self, model: nn.Module) -> None:
-        self.found: list[Held] = []
-        own = [*model.parameters(), *model.buffers(), *model.modules()]
-        # Registered parts, and parts that were met; kept alive, so that no id comes twice.
-        self._met: dict[int, Any] = {id(part): part for part in own}
-        for name, module in list(model.named_modules()):
-            self._module(name, module)
+    def look(
+        value: Any, name: str, holder: results.Holder, place: Place | None, attribute: str, depth: int = 0
+    ) -> None:
+        if isinstance(value, _PLAIN) or id(value) in met or depth > DEEPEST:
+            return
+        met[id(value)] = value
+        if isinstance(value, Tensor):
+            found.append(Held(name, "tensor", value, [value], holder, place, attribute))
+        elif isinstance(value, nn.Module):  # its own parts belong to it
+            tensors = [*value.parameters(), *value.buffers()]
+            met.update({id(part): part for part in (*value.modules(), *tensors)})
+            found.append(Held(name, "module", value, tensors, holder, place, attribute))
+        else:
+            for key, inner, kind in _inside(value):
+                better = kind if holder in ("attribute", "class") else holder
+                look(inner, f"{name}{key}", better, place, attribute, depth + 1)
 
-    def _module(self, owner: str, module: nn.Module) -> None:
+    for owner, module in list(model.named_modules()):
+        above = f"{owner}." if owner else ""
         parameters = dict(module.named_parameters(recurse=False))
-        for name, value in vars(module).items():
+        for name, value in attributes(module):
             # A norm of torch.nn.utils makes it anew before each forward.
-            is_made_anew = any(f"{name}_{part}" in parameters for part in ("orig", "g", "v"))
-            if name in _BOOKS or is_made_anew:
-                continue
-            self._look(value, name, "attribute", _place_of(module, name), owner, name, 0)
-        for kind in type(module).__mro__:
-            if not _is_users(kind):
-                continue
+            if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
+                look(value, above + name, "attribute", _place_of(module, name), name)
+        for kind in filter(_is_users, type(module).__mro__):
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
-                    self._look(value, name, "class", line_of(kind), owner, name, 0)
-
-    def _look(
-        self, value: Any, path: str, holder: Holder, place: Place | None, owner: str, attribute: str, depth: int
-    ) -> None:
-        if isinstance(value, _PLAIN) or id(value) in self._met or depth > DEEPEST:
-            return
-        self._met[id(value)] = value
-        if isinstance(value, (Tensor, nn.Module)):
-            name = f"{owner}.{path}" if owner else path
-            tensors = [value]
-            if isinstance(value, nn.Module):  # its own parts belong to it
-                tensors = [*value.parameters(), *value.buffers()]
-                self._met |= {id(part): part for part in (*value.modules(), *tensors)}
-            what: LeftKind = "module" if isinstance(value, nn.Module) else "tensor"
-            self.found.append(Held(name, what, value, tensors, holder, place, owner, attribute))
-            return
-        for key, inner, kind in _inside(value):
-            better = kind if holder in ("attribute", "class") else holder
-            self._look(inner, f"{path}{key}", better, place, owner, attribute, depth + 1)
+                    look(value, above + name, "class", line_of(kind), name)
+        for name in ("_forward_pre_hooks", "_forward_hooks"):
+            for hook in vars(module).get(name, {}).values():
+                code = getattr(hook, "__code__", None)
+                place = Place(code.co_filename, code.co_firstlineno) if code and rank(code.co_filename) < 2 else None
+                look(hook, f"{above}forward hook", "hook", place, "")
+    return found
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
@@ -167,14 +135,22 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
     return assigned(type(module), name, alone=False) or line_of(type(module))
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
-    """Yield what a container or an object holds, each with how a person would write the way to it."""
+def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
+    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         if len(value) <= LONGEST:
             yield from ((f"[{index}]", item, "container") for index, item in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield from (("", part, "closure") for part in (value.func, value.args, value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from (("", part, "closure") for part in (value.__self__, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a cell that is empty as yet
+                yield f" → {name}", cell.cell_contents, "closure"
     elif _is_of_interest(type(value)):
         yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
@@ -208,7 +184,7 @@ _READS = (
 )
 
 
-def read_use(model: nn.Module, name: str) -> Use:
+def read_use(model: nn.Module, name: str) -> results.Use:
     """Return what the model's own classes do with an attribute: copy it wherever they read it, never read it, or
     else."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
@@ -246,17 +222,6 @@ Where = Callable[[Tensor], str]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-@dataclass(slots=True)
-class _Node:
-    row: ModuleRow
-    below: list[_Node]
-
-    @property
-    def shape(self) -> object:
-        """Return what two modules have in common that are one row."""
-        return (replace(self.row, name=""), [(child.row.name.rpartition(".")[2], child.shape) for child in self.below])
-
-
 def size_of(tensor: Tensor) -> int:
     """Bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
@@ -266,7 +231,7 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     """The model and its modules down to `depth`, those without weights left out, alike ones in a row as one."""
     seen: set[int] = set()  # a tied tensor counts where it is met first
 
-    def node(module: nn.Module, name: str, level: int) -> _Node:
+    def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
         parameters = [parameter for parameter in module.parameters() if id(parameter) not in seen]
         buffers = [buffer for buffer in module.buffers() if id(buffer) not in seen]
         both = [*parameters, *buffers]
@@ -281,33 +246,29 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
             devices=tuple(dict.fromkeys(map(where, both))),
         )
         children = module.named_children() if level < depth else ()
-        below = [node(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
+        below = [with_children(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
         seen.update(map(id, both))
-        return _Node(row, [child for child in below if child.row.parameters or child.row.buffer_bytes])
+        weighty = [child for child in below if child[0].parameters or child[0].buffer_bytes]
+        made = [row]
+        for alike in (list(group) for _, group in itertools.groupby(weighty, _without_name)):
+            own = alike[0][0].name
+            # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range.
+            ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
+            made += [replace(r, name=ranged + r.name[len(own) :], repeats=r.repeats * len(alike)) for r in alike[0]]
+        return made
 
-    return tuple(_flat(node(model, "", 0)))
-
-
-def _flat(node: _Node) -> Iterator[ModuleRow]:
-    yield node.row
-    index = 0
-    while index < len(node.below):
-        first = node.below[index]
-        end = index + 1
-        while end < len(node.below) and node.below[end].shape == first.shape:
-            end += 1
-        count, name = end - index, first.row.name
-        if count > 1:  # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range
-            name += f"-{node.below[end - 1].row.name.rpartition('.')[2]}"
-        for row in _flat(first):
-            yield replace(row, name=name + row.name[len(first.row.name) :], repeats=row.repeats * count)
-        index = end
+    return tuple(with_children(model, "", 0))
 
 
-def totals(model: nn.Module) -> Totals:
+def _without_name(rows: list[ModuleRow]) -> list[ModuleRow]:
+    """The rows of a module by their names below it: alike modules have the same."""
+    return [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]
+
+
+def totals(model: nn.Module) -> results.Totals:
     """The whole model; `parameters()` gives a tied one once."""
     parameters = list(model.parameters())
-    return Totals(
+    return results.Totals(
         parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(map(size_of, parameters)),
         buffer_bytes=sum(map(size_of, model.buffers())),
@@ -315,7 +276,7 @@ def totals(model: nn.Module) -> Totals:
     )
 
 
-def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> TrainingBytes:
+def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
     """Return what gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
 
     `groups` are the trained parameters, each group with what makes its optimizer.
@@ -325,8 +286,8 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
         state = sum(_state_bytes(parameters, make) for parameters, make in groups)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        return TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=None, reason=reason[:200])
-    return TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=state)
+        return results.TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=None, reason=reason[:200])
+    return results.TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=state)
 
 
 def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int:
@@ -367,12 +328,12 @@ OF_THE_DEVICE = (
 DEVICE = "cuda:0"
 
 
-def examine(asked: ModelOptions) -> ModelResult:
+def examine(asked: ModelOptions) -> results.ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     world = World()
     with simulated(world) as surface:
         target = parse_target(asked.target)
-        built = build(target, parse_inputs(asked.inputs))
+        built = work.build(target, parse_inputs(asked.inputs))
         return _Examination(asked, target, world, surface, built).result()
 
 
@@ -382,11 +343,11 @@ class _Examination:
     target: Target
     world: World
     surface: Surface
-    built: Built
+    built: work.Built
     # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
 
-    def result(self) -> ModelResult:
+    def result(self) -> results.ModelResult:
         """The answer: the static half first, for its findings explain the other's."""
         asked, model = self.asked, self.built.model
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
@@ -404,9 +365,9 @@ class _Examination:
         cached = self._cached() if run is not None and run.stopped is None else []
         options = None
         if run is None and not reason:
-            options, takes = proposed(model)
+            options, takes = work.proposed(model)
             not_run = f"{not_run}; {takes}" if takes else not_run
-        return ModelResult(
+        return results.ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
             device=self.device,
@@ -431,7 +392,7 @@ class _Examination:
         except GpucheckError:
             raise
         except Exception as error:
-            raise raised(f"{self.target.text}: .to({self.device!r})", error) from error
+            raise work.raised(f"{self.target.text}: .to({self.device!r})", error) from error
         # A `.to` of the user's own may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
@@ -443,7 +404,7 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(part, tensors=behind)
-            for part in _Walk(self.built.model).found
+            for part in held(self.built.model)
             if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model):
@@ -452,16 +413,15 @@ class _Examination:
                 above, _, part = owner.rpartition(".")  # the module that holds a module of torch's
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
                 place = place or _place_of(self.built.model.get_submodule(above), part)
-                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
+                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
         return found
 
     def _cached(self) -> list[LeftBehind]:
         """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
-        kept = [part for part in _Walk(self.built.model).found if part.holder == "attribute"]
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
-            for part in kept
-            if part.kind == "tensor" and self._where(part.tensors[0]) == self.device
+            for part in held(self.built.model)
+            if part.holder == "attribute" and part.kind == "tensor" and self._where(part.value) == self.device
             if part.place is not None and is_conditional(part.place)
         ]
 
@@ -469,7 +429,7 @@ class _Examination:
         """Return whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _row_of(self, part: Held, run: ClaimedRun | None) -> LeftBehind:
+    def _row_of(self, part: Held, run: results.ClaimedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
@@ -487,7 +447,7 @@ class _Examination:
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
         )
 
-    def _use(self, part: Held, run: ClaimedRun | None) -> Use:
+    def _use(self, part: Held, run: results.ClaimedRun | None) -> results.Use:
         """Return what the run did with it; without a whole run what the source says."""
         origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
@@ -513,7 +473,7 @@ class _Examination:
         claims = self.world.claims
         for part in things:
             for tensor in part.tensors:
-                kind: OriginKind = "parameter" if part.kind == "parameter" else "attribute"
+                kind: results.OriginKind = "parameter" if part.kind == "parameter" else "attribute"
                 claims.put(tensor, CPU, Origin(kind, part.name, part.place))
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
@@ -522,13 +482,13 @@ class _Examination:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> tuple[ClaimedRun | None, str | None]:
+    def _run(self) -> tuple[results.ClaimedRun | None, str | None]:
         """A forward or a step, again after each mismatch, which is then let pass; or why there is none."""
         asked = self.asked
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
         train = asked.train and any(parameter.requires_grad for parameter in self.built.model.parameters())
-        workload = equip(
+        workload = work.equip(
             self.built,
             self.target,
             mode="train" if train else "infer",
@@ -554,30 +514,30 @@ class _Examination:
                 stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
-        run = ClaimedRun(
+        run = results.ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(causes(mismatch.entry for mismatch in found)),
-            unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
+            unjudged=tuple(results.UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
         )
         return run, None
 
-    def _step(self, workload: Workload, train: bool) -> None:
+    def _step(self, workload: work.Workload, train: bool) -> None:
         if train:
             self.world.phase = "step"
             workload.model.train()
-            step(workload, self._batch(workload))
+            work.step(workload, self._batch(workload))
             return
         self.world.phase = "forward"
         # no_grad and not inference mode: a forward may take gradients of its own.
-        with torch.no_grad(), autocast(self.asked.amp, workload.device):
-            forward(workload, self._batch(workload))
+        with torch.no_grad(), work.autocast(self.asked.amp, workload.device):
+            work.forward(workload, self._batch(workload))
 
-    def _batch(self, workload: Workload) -> Batch:
+    def _batch(self, workload: work.Workload) -> work.Batch:
         batch = workload.make_batch(self.asked.batch_size)
-        names = [*parameters_of(workload.model.forward)]
+        names = [*work.parameters_of(workload.model.forward)]
         for name, value in (*zip(names, batch.arguments, strict=False), *batch.keywords.items()):
             for tensor in tensors_in(value):
                 device = self.world.claims.device(tensor)
@@ -591,15 +551,15 @@ class _Examination:
             # A search has the same error, with another option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
-        text = _said(error)
+        text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
         if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
-            raise raised(f"{what} of {self.target.text}", error) from error
+            raise work.raised(f"{what} of {self.target.text}", error) from error
         return text[:MOST_SAID], innermost(error.__traceback__)
 
     # -- what training adds --------------------------------------------------------------------------------------------
 
-    def _training(self) -> TrainingBytes | None:
+    def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
         given = getattr(self.built.whole, "optimizer", None) if self.built.whole is not self.built.model else None
         if not trained:
@@ -613,11 +573,11 @@ class _Examination:
             return training(groups, f"{kind.__name__} of the target")
         if callable(given) and not isinstance(given, nn.Module):
             return training([(trained, given)], "the target's own")
-        chosen = by_name(self.asked.optimizer)
+        chosen = work.by_name(self.asked.optimizer)
         return training([(trained, chosen.build)], chosen.text)
 
 
-def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEntry]:
+def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.DeviceMismatchEntry]:
     """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
     met: set[object] = {None}
     for entry in entries:
@@ -626,11 +586,6 @@ def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEnt
         if entry.place is not None or len(met) == 1 or not origins <= met:
             yield entry
         met |= origins
-
-
-def _said(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(message_of(error).split())}"
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
@@ -679,7 +634,7 @@ def main() -> int:
         try:
             answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
         except (RuntimeError, MemoryError) as error:  # what the factory raises
-            raise raised(f"the target {options['target']}", error) from error
+            raise work.raised(f"the target {options['target']}", error) from error
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(child_stdio.raised(error, trace))

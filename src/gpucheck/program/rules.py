@@ -302,9 +302,7 @@ def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
     rule = rule_of(operation)
     if rule is None:
         return Verdict(_common(operands), judged=False)
-    if rule.by_position:
-        return _by_position(rule, operands)
-    return _judged(rule, operands)
+    return _by_position(rule, operands) if rule.by_position else _judged(rule, operands)
 
 
 def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
@@ -313,16 +311,16 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     core = [
         operand
         for operand in known
-        if operand.argument not in rule.host
-        and not (operand.argument in rule.anywhere or "*" in rule.anywhere)
+        if operand.argument not in (*rule.host, *rule.anywhere)
+        and "*" not in rule.anywhere
         and not (operand.argument in rule.free and operand.device == CPU)
         and not (operand.argument in rule.read and operand.dim == 0)
     ]
-    small = [operand for operand in core if operand.device == CPU and operand.dim == 0 and not operand.written]
     every = "*" in rule.numbers
     numbers = [
         operand
-        for operand in small
+        for operand in core
+        if operand.device == CPU and operand.dim == 0 and not operand.written
         if operand.argument in rule.numbers or (every and not (rule.by_position and operand.name == operand.argument))
     ]
     others = [operand for operand in core if operand not in numbers]

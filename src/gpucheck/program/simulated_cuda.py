@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -94,8 +94,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self._check_generator(func, generator, device)
         if kind.read is not None:
             self.check_host(func, kind.read(*args, **kwargs))
-        for place, tensor in enumerate([*tensors_in(given)][: kind.first] if kind.alike else ()):
-            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
+        if kind.alike:
+            for place, tensor in enumerate([*tensors_in(given)][: kind.first]):
+                self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
         if kind.carries:
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             if device is not None:
@@ -201,7 +202,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """A factory that writes into its `out`, which lies where the factory would make a tensor."""
         device, now = device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
         if device is not None and now is not None and device.type != now.type:
-            raise NotImplementedError(f"{name_of(func)} with an out on another device is not simulated")
+            _refuse(f"{name_of(func)} with an out on another device")
         return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
 
     # -- moves ---------------------------------------------------------------------------------------------------------
@@ -271,13 +272,10 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        own, is_home = ctx.surface.world.here, ctx.source in (None, CPU)
+        is_home = ctx.source in (None, CPU)
         # A copy between two GPUs would be counted as one to the host, before the result is claimed.
-        before, own.inside = own.inside, own.inside or not is_home
-        try:
+        with contextlib.nullcontext() if is_home else ctx.surface.world.here.entered():
             back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
-        finally:
-            own.inside = before
         return back, None, None, None, None, None
 
 
@@ -397,7 +395,7 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
         return surface.move(tensor, device, dtype)
     if device == CPU and ".cuda." not in str(dtype):
         return tensor.type(dtype, *rest, **kwargs)
-    raise NotImplementedError("Tensor.type with a class of tensors on CUDA is not simulated")
+    _refuse("Tensor.type with a class of tensors on CUDA")
 
 
 def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
@@ -410,7 +408,7 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
 def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """A function that is not simulated on a device: judging ends at its line."""
     if _is_on("cuda", surface, tensor):
-        raise NotImplementedError(f"{name_of(original)} of a tensor on CUDA is not simulated")
+        _refuse(f"{name_of(original)} of a tensor on CUDA")
     return original(tensor, *rest, **kwargs)
 
 
@@ -570,7 +568,7 @@ def _state_of_cuda(state: Tensor) -> Tensor:
     return torch.cat([state, torch.zeros(_STATE_BYTES, dtype=torch.uint8, device=CPU)])
 
 
-def _set_cuda_states(*args: Any, **kwargs: Any) -> None:
+def _check_cuda_states(*args: Any, **kwargs: Any) -> None:
     for state in tensors_in([args, kwargs]):
         _state_of_host(state)
 
@@ -587,16 +585,13 @@ def _constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-class _Waits:
+class _Waits(contextlib.AbstractContextManager[Any]):
     """A stream or an event of a device that is not here: everything asked of it is done already."""
 
     cuda_stream = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device = device_of("cuda")
-
-    def __enter__(self) -> _Waits:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         return None
@@ -760,25 +755,17 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
         (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
         (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
-        (
-            torch.nn.parallel.comm,
-            "broadcast_coalesced",
-            lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
-        ),
+        (torch.nn.parallel.comm, "broadcast_coalesced", lambda xs, gpus, *_: [_broadcast([gpu], *xs) for gpu in gpus]),
         # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, surface.world)),
         (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, surface.world)),
-        (
-            torch.UntypedStorage,
-            "device",
-            property(functools.partial(engine.device_of_storage, surface.world)),
-        ),
+        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, surface.world))),
         (torch, "set_default_tensor_type", functools.partial(_set_default_type, torch.set_default_tensor_type)),
         *engine.of_files(surface.world),
-        (torch.jit, "load", _refused("torch.jit.load")),
+        (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, surface))
             for owner in (torch, torch.utils.dlpack)
@@ -822,22 +809,19 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
-        pairs = [*zip(gradients, map(surface.device_of, outputs), strict=True)]
-        with UNSEEN():
-            for place, (gradient, device) in enumerate(pairs):
-                if isinstance(gradient, Tensor) and gradient.dim():
-                    text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                    surface.world.apart("gradient", gradient, device, "backward", text)
-        first = (
-            gradient.to(device) if device and isinstance(gradient, Tensor) and not gradient.dim() else gradient
-            for gradient, device in pairs
-        )
+        first = []
+        for place, (gradient, device) in enumerate(zip(gradients, map(surface.device_of, outputs), strict=True)):
+            is_number = isinstance(gradient, Tensor) and not gradient.dim()
+            first.append(gradient.to(device) if is_number and device else gradient)
+            with UNSEEN():
+                text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
+                surface.world.apart("gradient", first[-1], device, "backward", text)
         return run(outputs, tuple(first), *args, **kwargs)
 
     return [
         *patches,
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
-        *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
+        *((torch.cuda, name, restoring(_check_cuda_states)) for name in ("set_rng_state", "set_rng_state_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch.optim.Optimizer, "load_state_dict", loaded),
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
@@ -882,17 +866,13 @@ def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
 
 def _set_default_type(original: Any, kind: Any) -> None:
     if ".cuda." in str(kind):
-        raise NotImplementedError("a default type of tensors on CUDA is not simulated")
+        _refuse("a default type of tensors on CUDA")
     original(kind)
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    """What takes the place of a function that nobody follows: judging ends at its line."""
-
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{name} is not simulated")
-
-    return refused
+def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """Take the place of a function that nobody follows: judging ends at its line."""
+    raise NotImplementedError(f"{name} is not simulated")
 
 
 @contextlib.contextmanager
@@ -902,6 +882,5 @@ def simulated(world: World) -> Iterator[Surface]:
     import_compiler()
     surface = Surface(world)
     CURRENT.index = 0
-    replacing, loading = replaced(_patches(surface)), engine.loading(world)
-    with replacing, loading, kernels.autocasting(world), surface, Dispatch(world):
+    with replaced(_patches(surface)), kernels.autocasting(world), surface, Dispatch(world):
         yield surface

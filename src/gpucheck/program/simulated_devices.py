@@ -87,9 +87,9 @@ def rank(file: str) -> int:
     return lines.rank(file)
 
 
-def text_of(place: Place | None) -> str | None:
-    """The place as results have it."""
-    return None if place is None else str(place)
+def text_of(value: Place | torch.device | None) -> str | None:
+    """A place or a device as results have it."""
+    return None if value is None else str(value)
 
 
 def is_ours(file: str) -> bool:
@@ -112,6 +112,11 @@ def here() -> Place | None:
 def place_of(frame: FrameType) -> Place:
     """The line at which a frame is."""
     return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def source_line(frame: FrameType | None) -> str:
+    """The text of the line at which a frame is; empty where it is not known."""
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 # -- which device a tensor claims --------------------------------------------------------------------------------------
@@ -139,10 +144,6 @@ class Claim:
     origin: Origin | None = None
 
 
-ON_CPU = Claim(CPU)
-UNKNOWN = Claim(None)
-
-
 class Claims:
     """Claims by storage. A tensor that nobody claimed lies on the CPU. `memory` counts what claims cuda:0."""
 
@@ -153,23 +154,22 @@ class Claims:
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return self._claim(storage) is not None
 
-    def _claim(self, storage: torch.UntypedStorage) -> Claim | None:
-        row = self.storages.of(storage)
+    def _claim(self, storage: torch.UntypedStorage | None) -> Claim | None:
+        row = None if storage is None else self.storages.of(storage)
         return None if row is None else row.claim
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """Return whether a tensor lies in pinned memory of the host."""
-        storage = storage_of(tensor)
-        row = None if storage is None else self.storages.of(storage)
-        return row is not None and row.is_pinned
+        return any(row.is_pinned for storage in storages_of(tensor) if (row := self.storages.of(storage)) is not None)
 
     def of(self, tensor: Tensor) -> Claim:
-        """Return what is known of a tensor; for one that has no storage of its own nothing is."""
+        """Return the claim of a tensor. Of one that has no storage of its own nothing is known."""
         storage = storage_of(tensor)
+        if claim := self._claim(storage):
+            return claim
         if tensor.device.type != "cpu":  # a meta tensor says so itself, unless it stands for one without values
-            claim = None if storage is None else self._claim(storage)
-            return claim or Claim(tensor.device)
-        return UNKNOWN if storage is None else self._claim(storage) or ON_CPU
+            return Claim(tensor.device)
+        return Claim(None if storage is None else CPU)
 
     def device(self, tensor: Tensor) -> torch.device | None:
         """The device that a tensor claims; None where it is not known."""
@@ -177,8 +177,8 @@ class Claims:
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
         """The device that a storage claims; None where it is not known."""
-        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
-        return (self._claim(plain) or ON_CPU).device
+        claim = self._claim(storage.untyped() if isinstance(storage, torch.TypedStorage) else storage)
+        return CPU if claim is None else claim.device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         """Claim a device for the storage of a tensor."""
@@ -243,7 +243,7 @@ def _same(value: Any, tensor: Tensor) -> bool:
 
 def _variable(frame: FrameType, tensor: Tensor) -> str | None:
     """Return how the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    line = source_line(frame)
     names = (name for name, value in _ways(frame) if _same(value, tensor))
     return next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)), None)
 
@@ -254,9 +254,8 @@ def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
     yield from named.items()
     for name, value in named.items():
         if isinstance(value, dict):
-            for quote in "\"'":
-                named = {f"{name}[{quote}{key}{quote}]": item for key, item in value.items() if isinstance(key, str)}
-                yield from named.items()
+            items = [(key, item) for key, item in value.items() if isinstance(key, str)]
+            yield from ((f"{name}[{quote}{key}{quote}]", item) for quote in "\"'" for key, item in items)
         elif isinstance(value, (list, tuple)):
             yield from ((f"{name}[{index}]", item) for index, item in enumerate(value[:64]))
         elif hasattr(value, "__dict__") and not isinstance(value, type):
@@ -279,22 +278,23 @@ def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, ins
         yield from _devices(frame.f_globals, expected)
 
 
-def peer(frame: FrameType, expected: str, claims: Claims) -> str | None:
-    """A local variable of the running line that holds a tensor on the device `expected`."""
+def peer_and_device(frame: FrameType, expected: str, claims: Claims) -> tuple[str | None, str | None]:
+    """Return what the running line can use: a local variable that holds a tensor on the device `expected`, and the
+    program's own name for that device."""
     known = _known(frame, frame.f_lineno)
-    return next(
-        (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims)), None
-    )
-
-
-def own_device(frame: FrameType, expected: str) -> str | None:
-    """The program's own name for a device, that the running line can use."""
-    return next(_devices({**frame.f_globals, **_known(frame, frame.f_lineno)}, expected), None)
+    peers = (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims))
+    return next(peers, None), next(_devices({**frame.f_globals, **known}, expected), None)
 
 
 def _known(frame: FrameType, line: int) -> dict[str, Any]:
-    """The local variables that have their value before a line."""
-    return {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, line)}
+    """The local variables that have their value before a line: arguments, and what is assigned above it."""
+    code = frame.f_code
+    given = (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars)
+    return {
+        name: value
+        for name, value in frame.f_locals.items()
+        if name in given or (_first_line(code, name) or line) < line
+    }
 
 
 def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
@@ -308,14 +308,6 @@ def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
     for name, value in known.items():
         held = getattr(value, "__dict__", {}) if not isinstance(value, (type, ModuleType)) else {}
         yield from (f"{name}.{key}" for key, inner in held.items() if names_it(key, inner))
-
-
-def _is_set(code: CodeType, name: str, line: int) -> bool:
-    """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
-    if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
-        return True
-    first = _first_line(code, name)
-    return first is not None and first < line
 
 
 def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
@@ -333,18 +325,11 @@ def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
 # -- who holds it ------------------------------------------------------------------------------------------------------
 
 
-def selves(frame: FrameType | None) -> Iterator[Any]:
-    """The objects whose methods are running, the innermost first."""
+def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the objects whose methods are running, the innermost first, each with the method's local variables."""
     for outer, _ in traceback.walk_stack(frame) if frame is not None else ():
         if outer.f_code.co_varnames[:1] == ("self",) and "self" in outer.f_locals:
-            yield outer.f_locals["self"]
-
-
-def _modules(frame: FrameType) -> tuple[list[nn.Module], dict[str, nn.Module]]:
-    """The modules whose methods are running, the innermost first; and those that the frame has a name for."""
-    running = [own for own in selves(frame) if isinstance(own, nn.Module)]
-    named = {**frame.f_globals, **frame.f_locals}
-    return running, {name: value for name, value in named.items() if isinstance(value, nn.Module)}
+            yield outer.f_locals["self"], outer.f_locals
 
 
 def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
@@ -352,7 +337,7 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
-    for name, optimizer in (*known.items(), *((None, own) for own in selves(frame))):
+    for name, optimizer in (*known.items(), *((None, own) for own, _ in methods(frame))):
         if not isinstance(optimizer, torch.optim.Optimizer):
             continue
         if any(_same(value, tensor) for state in optimizer.state.values() for value in state.values()):
@@ -368,9 +353,10 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     list; or a module's parameter or buffer."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
-    running, named = _modules(frame)
-    for own in (*running, *named.values()):
-        for name, value in _attributes(own):
+    known = {**frame.f_globals, **frame.f_locals}
+    named = {name: value for name, value in known.items() if isinstance(value, nn.Module)}
+    for own in (*(own for own, _ in methods(frame) if isinstance(own, nn.Module)), *named.values()):
+        for name, value in attributes(own):
             is_derived = origin is not None and origin.place is not None and isinstance(value, Tensor)
             is_derived = is_derived and claims.of(value).origin == origin
             if (is_derived or _same(value, tensor)) and (place := assigned(type(own), name)) is not None:
@@ -387,11 +373,11 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     return None
 
 
-# Attributes of every module: the registered parts and the hooks.
+# Attributes of every module: the registered parts, which `.to()` moves, and the hooks.
 _BOOKS = frozenset(vars(nn.Module()))
 
 
-def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
+def attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """The plain attributes of a module: what it does not register."""
     return [(name, value) for name, value in vars(module).items() if name not in _BOOKS]
 
@@ -405,26 +391,20 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
     return "buffer" if any(_same(buffer, tensor) for buffer in module.buffers()) else None
 
 
-def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin] | None:
+def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, Origin] | None:
     """The plain attribute of a running module that stayed on the device `expected` when all that the module registers
     moved away, with the device of these; None where something else brought a tensor there."""
-    for inner, _ in traceback.walk_stack(frame):
-        locals_ = inner.f_locals
-        own = locals_.get("self") if inner.f_code.co_varnames[:1] == ("self",) else None
+    for own, known in methods(frame):
         if isinstance(own, nn.Module):
             devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
-            kept = [name for name, value in _attributes(own) if _is_at(value, expected, claims)]
-            given = [value for value in locals_.values() if _is_at(value, expected, claims)]
+            kept = [name for name, value in attributes(own) if _is_at(value, expected, claims)]
+            is_given = any(_is_at(value, expected, claims) for value in known.values())
             places = [(name, place) for name in kept if (place := assigned(type(own), name)) is not None]
-            if len(devices) == 1 and expected not in devices and places and not given:
-                return devices.pop(), Origin("attribute", *_named_in(frame, places))
+            if len(devices) == 1 and expected not in devices and places and not is_given:
+                line = source_line(frame)
+                read = (place for place in places if re.search(rf"\bself\.{place[0]}\b", line))
+                return devices.pop(), Origin("attribute", *next(read, places[0]))
     return None
-
-
-def _named_in(frame: FrameType, places: list[tuple[str, Place]]) -> tuple[str, Place]:
-    """The attribute that the failing line reads, else the first."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return next(((name, place) for name, place in places if re.search(rf"\bself\.{name}\b", line)), places[0])
 
 
 def _is_at(value: Any, device: str, claims: Claims) -> bool:
@@ -433,23 +413,17 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
 
 def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
     """The line of a class's methods that gives `self.name` a value, where there is one; `alone` if it sets no other."""
-    codes = [
-        function.__code__
-        for base in kind.__mro__
-        for function in vars(base).values()
-        if isinstance(function, FunctionType)
-    ]
-    for code in codes:
-        if rank(code.co_filename) < 2:
-            lines = _lines(code)
-            for node in ast.walk(_tree(code.co_filename)):
-                if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.lineno not in lines:
-                    continue
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                texts = [ast.unparse(part) for target in targets for part in ([target] if alone else ast.walk(target))]
-                is_empty = node.value is None or getattr(node.value, "value", node) is None
-                if f"self.{name}" in texts and (len(texts) == 1 or not alone) and not is_empty:
-                    return Place(code.co_filename, node.lineno)
+    functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
+    for code in (function.__code__ for function in functions if rank(function.__code__.co_filename) < 2):
+        lines = _lines(code)
+        for node in ast.walk(_tree(code.co_filename)):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.lineno not in lines:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            texts = [ast.unparse(part) for target in targets for part in ([target] if alone else ast.walk(target))]
+            is_empty = node.value is None or getattr(node.value, "value", node) is None
+            if f"self.{name}" in texts and (len(texts) == 1 or not alone) and not is_empty:
+                return Place(code.co_filename, node.lineno)
     return None
 
 

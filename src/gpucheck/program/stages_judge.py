@@ -47,9 +47,8 @@ def judge(pipeline: Pipeline) -> Verdict:
     least = max(LEAST_SHARE * step_s, LEAST_S)
     found = stages(pipeline)
     slow: dict[int, float] = {}
-    for stage in found:
-        if len(stage) > 1:
-            slow |= _behind_siblings({rank: own[rank] for rank in stage}, least)
+    for stage in (stage for stage in found if len(stage) > 1):
+        slow |= _behind_siblings({rank: own[rank] for rank in stage}, least)
     if slow:
         return Verdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
     slower = {rank: at for rank in own if (at := _slower_since(own[rank], pipeline.step_s, least)) is not None}
@@ -70,12 +69,9 @@ def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
     rank's sibling. So the first and the last stage, which may share a group for tied weights, are none.
     """
     peers = pipeline.peers
-    apart = [
-        group & pipeline.own_s.keys()
-        for group in pipeline.groups
-        if not any(group & set(peers.get(rank, ())) for rank in group)
-    ]
-    pairs = {frozenset(pair) for group in apart for pair in itertools.combinations(sorted(group), 2)}
+    apart = [group for group in pipeline.groups if not any(group & set(peers.get(rank, ())) for rank in group)]
+    known = [sorted(group & pipeline.own_s.keys()) for group in apart]
+    pairs = {frozenset(pair) for ranks in known for pair in itertools.combinations(ranks, 2)}
 
     def are_siblings(a: int, b: int) -> bool:
         mine, others = set(peers.get(a, ())), set(peers.get(b, ()))
@@ -133,10 +129,7 @@ def _gain(values: Sequence[float], at: int) -> float:
 
 def _busiest(found: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
     """The ranks of the stages whose own time stands out, at most half of the stages; empty where none does."""
-    series = [
-        [statistics.fmean(values) for values in zip(*(pipeline.own_s[rank] for rank in stage), strict=True)]
-        for stage in found
-    ]
+    series = [[*map(statistics.fmean, zip(*(pipeline.own_s[rank] for rank in stage), strict=True))] for stage in found]
     order = sorted(range(len(found)), key=lambda place: -statistics.fmean(series[place]))
     for place in range(1, len(order) // 2 + 1):
         above, below = series[order[place - 1]], series[order[place]]

@@ -125,21 +125,8 @@ class Finished:
     why: str = ""
 
 
-Event = (
-    Started
-    | Opened
-    | Planned
-    | Began
-    | Progress
-    | Measured
-    | Trial
-    | Skipped
-    | Judged
-    | Answered
-    | Notice
-    | Failed
-    | Finished
-)
+Work = Planned | Began | Progress | Measured | Trial | Skipped | Failed | Finished
+Event = Started | Opened | Work | Judged | Answered | Notice
 Emit = Callable[[Event], None]
 
 

@@ -157,12 +157,15 @@ class Collector:
                 self.facts = facts
             case events.Opened(device):
                 self.facts = _with(self.facts, device)
-            case events.Planned(parts, devices):
-                self.parts |= {(part, device): Part(part, device) for part in parts for device in devices}
-            case events.Began(part, device):
-                self.parts[part, device] = Part(part, device, begun=True)
-            case events.Finished(part, device, why):
-                self._end(part, device, why)
+            case events.Planned(ids, devices):
+                self.parts |= {(id, device): Part(id, device) for id in ids for device in devices}
+            case events.Began(id, device):
+                self.parts[id, device] = Part(id, device, begun=True)
+            case events.Finished(ended, device, why):  # and with it what it consists of
+                for key, part in self.parts.items():
+                    is_open = part.device == device and part.begun and part.ended is None
+                    if is_open and f"{part.id}.".startswith(f"{ended}."):
+                        self.parts[key] = replace(part, ended=why)
             case events.Measured(measurement):
                 self.measurements.append(measurement)
             case events.Skipped(finding):
@@ -217,17 +220,12 @@ class Collector:
             parts=tuple(self.parts.values()),
             skips=tuple(self.skips),
         )
-        judgement = Judgement(tuple(self._said or self.findings))
-        if judge is not None:
-            told = judge(whole)
-            judgement = Judgement((*told.findings, *self.findings), told.results)
+        if judge is None:
+            judgement = Judgement(tuple(self._said or self.findings))
+        else:
+            judgement = judge(whole)
+            judgement = replace(judgement, findings=(*judgement.findings, *self.findings))
         return whole.concluded(judgement, code, strict=strict)
-
-    def _end(self, ended: str, device: str | None, why: str) -> None:
-        """A part is behind, and with it what it consists of."""
-        for key, part in self.parts.items():
-            if part.device == device and part.begun and part.ended is None and f"{part.id}.".startswith(f"{ended}."):
-                self.parts[key] = replace(part, ended=why)
 
 
 def _with(facts: Facts, opened: Device) -> Facts:
@@ -235,14 +233,9 @@ def _with(facts: Facts, opened: Device) -> Facts:
     known = next((device for device in facts.devices if device.id == opened.id), None)
     if known is None:
         return replace(facts, devices=(*facts.devices, opened))
-    more = {
-        name: value
-        for name in (field.name for field in fields(Device))
-        if getattr(known, name) is None and (value := getattr(opened, name)) is not None
-    }
-    return replace(
-        facts, devices=tuple(replace(device, **more) if device is known else device for device in facts.devices)
-    )
+    names = [field.name for field in fields(Device) if getattr(known, field.name) is None]
+    whole = replace(known, **{name: getattr(opened, name) for name in names})
+    return replace(facts, devices=tuple(whole if device is known else device for device in facts.devices))
 
 
 def document(report: Report) -> str:
@@ -264,6 +257,5 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
     # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
-    yield from (
-        events.Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None
-    )
+    ended = [part for part in reversed(document.parts) if part.ended is not None]
+    yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)

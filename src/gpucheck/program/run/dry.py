@@ -36,7 +36,7 @@ from gpucheck.messages import message_of
 from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
-from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
+from gpucheck.program.simulated_devices import COUNTED, CPU, Claims, Place, device_of, here, is_ours, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 from gpucheck.work.target import import_compiler
@@ -54,12 +54,8 @@ _steps = 0
 _trains = False
 # The modules that keep what they read of torch as they load: before it is simulated.
 _EARLY = (
-    "torch.distributions",
-    "torch.distributed",
-    "torch.distributed.tensor",
-    "torch.nn.parallel",
-    "torch.utils.checkpoint",
-    "torch.amp",
+    *("torch.distributions", "torch.distributed", "torch.distributed.tensor"),
+    *("torch.nn.parallel", "torch.utils.checkpoint", "torch.amp"),
 )
 
 
@@ -158,10 +154,8 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 def _device_of(tensor: Any) -> str | None:
     """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
-    if _world.here.inside:
-        return None
     with memory_peaks.unseen():
-        device = _world.claims.device(tensor)
+        device = None if _world.here.inside else _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
@@ -205,7 +199,11 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
             *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
-            *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
+            *(
+                (c10d.ProcessGroup, name, _sending(original))
+                for name, original in vars(c10d.ProcessGroup).items()
+                if type(original).__name__ == "instancemethod" and (name[0] != "_" or name.endswith("_base"))
+            ),
         ]
     prepared = spawn.get_preparation_data
 
@@ -225,36 +223,22 @@ def _remark_nccl() -> None:
     _remark("NCCL is replaced by gloo")
 
 
-# Methods that send tensors: each operation of `torch.distributed` calls one. Not `barrier`, which makes its own tensor.
-_COLLECTIVES = [
-    name
-    for name in (
-        *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv"),
-        *("recv_anysource", "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
-        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
-        *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "all_to_all_single"),
-    )
-    if torch.distributed.is_available() and hasattr(torch.distributed.ProcessGroup, name)
-]
-
-
 def _is_of_nccl(group: Any) -> bool:
     """Return whether a group, None for all ranks, was asked for with NCCL alone: it takes no tensor of the CPU."""
     return str(torch.distributed.get_backend(group)) == "nccl"
 
 
-def _collective(original: Any) -> Any:
-    """Return the method of a group, which NCCL refuses for a tensor on the CPU."""
+def _sending(original: Any) -> Any:
+    """Return the method of a group, which NCCL refuses for a tensor on the CPU: each operation of `torch.distributed`
+    calls one with its tensors."""
 
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
-        known = torch_private.need(_OF_GROUPS[2]).pg_map
-        if group in known and _is_of_nccl(group):
-            with memory_peaks.unseen():
-                for tensor in engine.tensors_in([*args, kwargs]):
-                    if _world.claims.device(tensor) == simulated_devices.CPU:
-                        name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
-                        _world.apart("tensor", tensor, simulated_devices.device_of("cuda"), name, text)
+        with memory_peaks.unseen():
+            on_host = [x for x in engine.tensors_in([*args, kwargs]) if _world.claims.device(x) == CPU]
+            if on_host and group in torch_private.need(_OF_GROUPS[2]).pg_map and _is_of_nccl(group):
+                name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
+                _world.apart("tensor", on_host[0], device_of("cuda"), name, text)
         return original(group, *args, **kwargs)
 
     return called
@@ -422,13 +406,9 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
     if hooks.cells[counters.STEPS] <= _steps:
+        is_counted = lambda tensor: bool(_world.claims.device(tensor) == COUNTED)  # noqa: E731
         with memory_peaks.unseen():
-            _say(
-                "kept",
-                **memory_peaks.sums(
-                    hooks._steps.optimizers, lambda tensor: bool(_world.claims.device(tensor) == COUNTED)
-                ),
-            )
+            _say("kept", **memory_peaks.sums(hooks._steps.optimizers, is_counted))
 
 
 # -- files that were there before --------------------------------------------------------------------------------------
@@ -481,14 +461,8 @@ def _end() -> None:
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)
         for mismatch in refused[:_MOST_TOLD]:
-            ended = ended_by is not None and mismatch.site == ended_by.site
-            _say(
-                "mismatch",
-                mismatch=to_json(mismatch.entry),
-                ended=ended,
-                assumed=mismatch.assumed,
-                times=mismatch.times,
-            )
+            row = {"mismatch": to_json(mismatch.entry), "ended": mismatch is ended_by}
+            _say("mismatch", **row, assumed=mismatch.assumed, times=mismatch.times)
         if error is not None and ended_by is None:
             _say_error(error)
         for frame, line in traceback.walk_tb(None if error is None else error.__traceback__):
@@ -501,13 +475,8 @@ def _end() -> None:
             _say("assumed", **to_json(value))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
-        _say(
-            "memory",
-            peak=_row_of(memory.top()),
-            phases=memory.peaks,
-            assumed=len(_world.assumed),
-            trains=_trains,
-        )
+        peak, assumed = _row_of(memory.top()), len(_world.assumed)
+        _say("memory", peak=peak, phases=memory.peaks, assumed=assumed, trains=_trains)
         if memory.exceeded is not None:
             _say("exceeded", peak=_row_of(memory.exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
@@ -532,11 +501,9 @@ def _say_error(error: BaseException) -> None:
 
 
 def _row_of(moment: Moment[Place]) -> dict[str, Any]:
-    held_by = [
-        {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in moment.held[:_MOST_LINES]
-    ]
-    row: dict[str, Any] = {name: getattr(moment, name) for name in ("phase", "step", "asked_bytes", "allocated_bytes")}
+    held = [{"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in moment.held]
     made_in: Counter[str] = Counter()
     for (_, phase), size in moment.held:
         made_in[phase] += size
-    return {**row, "place": text_of(moment.place), "held": held_by, "made_in": made_in}
+    row: dict[str, Any] = {name: getattr(moment, name) for name in ("phase", "step", "asked_bytes", "allocated_bytes")}
+    return {**row, "place": text_of(moment.place), "held": held[:_MOST_LINES], "made_in": made_in}

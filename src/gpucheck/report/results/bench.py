@@ -147,16 +147,10 @@ class CrossoverResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchedShape:
-    """A shape M×N×K with the median of its rates in the search's unit; the interval is None below six rounds."""
-
+class _Shape:
     m: int
     n: int
     k: int
-    flop_per_s: float
-    ci_low: float | None
-    ci_high: float | None
-    rounds: int
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -164,17 +158,20 @@ class SearchedShape:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedShape:
+class SearchedShape(_Shape):
+    """A shape M×N×K with the median of its rates in the search's unit; the interval is None below six rounds."""
+
+    flop_per_s: float
+    ci_low: float | None
+    ci_high: float | None
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedShape(_Shape):
     """A shape M×N×K that the library has no kernel for, and its message."""
 
-    m: int
-    n: int
-    k: int
     reason: str
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.m, self.n, self.k
 
 
 @dataclass(frozen=True, slots=True)

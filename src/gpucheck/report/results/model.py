@@ -15,7 +15,7 @@ Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
 # Where a tensor of a mismatch comes from: what it is called, or what made it.
 # `container` is a tensor in a plain list or dict of a module, `module` one of a module there.
 OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
-# A plain attribute, a list or dictionary, an object, or the class itself; `closure` and `hook` in documents of before.
+# A plain attribute, a list or dictionary, an object, a function's closure, a hook of forward, or the class itself.
 Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
 

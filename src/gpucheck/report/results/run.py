@@ -304,11 +304,9 @@ class DryStop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaughtError:
+class CaughtError(Remark):
     """An error that the program caught, `times` times: about dtypes, or of a process that it forked."""
 
-    text: str
-    place: str | None
     times: int
 
 
