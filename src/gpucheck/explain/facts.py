@@ -30,7 +30,7 @@ class Facts:
     `asked` and `wanted` the version and the build that pip was asked for, `listed` the first and the last version that
     it found, `free` the share of memory that is. `checkout` is the package whose
     sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
-    were set.
+    were set, `text` the paste in small letters, without colours and quotes.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -55,6 +55,11 @@ class Facts:
     checkout: str = ""
     operators: str = ""
     tried: frozenset[str] = frozenset()
+    text: str = ""
+
+    def holds(self, pattern: str) -> bool:
+        """Return whether the paste holds a pattern, which may be a name of `_NAMED`."""
+        return re.search(_NAMED.get(pattern, pattern), self.text, re.IGNORECASE) is not None
 
     @property
     def vendor(self) -> str:
@@ -146,10 +151,9 @@ _FREE = re.compile(r"memory usage: (\d+) bytes free, (\d+) bytes total")
 _NAMED = {
     "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
-    "slurm": r"\bsrun\b|\bslurmstepd\b|\bslurm_",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
+    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
-    "conda": r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
@@ -162,68 +166,34 @@ _NAMED = {
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
-    # Nothing is in use, and the request is small.
-    "no_metal": r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
-    r"allocate [\d.]+ ?(?:byte|[km])",
-    "unreachable": r"failed ?: ?network is unreachable",
-    "same_rank": r"ranks has already checked in",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
-    "collective": r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The others of these are Maxwell; wheels for CUDA 11.8 have code for the K80.
     r"\bquadro k(?!620|1200|2200)\d+|"
     r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
     "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
-    "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
-    r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
-    "fbgemm": r"fbgemm\.dll",
-    "no_shm": r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
-    r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
     "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
     r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
-    "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
     "function": r"invalid device function",
-    "retracts": r"retract(?:ed_reqs| requests)|preemptionmode\.",
-    "profiling": r"error in memory profiling",
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
-    "blocks": r"quantization block_|min_thread_|block_size_k|quantized weight shape",
-    "cached_build": r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-    "offloaded": r"offloading enabled has parameters on",
-    "sizes": r"cusolver_status_invalid_value",
-    "jit_failed": r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
-    "no_memory": r"nv_err_no_memory",
-    "override": r"bnb_cuda_version=\S",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm serve|llm_engine\.py|no module named vllm",
     "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
-    "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
-    "creates": r"cusolverdncreate|cublascreate|cudnncreate",
-    "foreign": r"ld_library_path contains",
     "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
-    "ipc": r"ipcgetmemhandle|ipcopenmemhandle",
-    "cooperative": r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
-    "kv_types": r"unsupported kv type combination|ggml_cuda_fa_all_quants",
-    "unfit": r"unsupported max_mma_kv",
-    "guesses": r"potential root causes",
-    "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
-    "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
-    "dispatch": r"in dispatch_model\b",
     "pinned": messages.PINNED,
     "allocator": messages.ALLOCATOR,
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
     "ptxas": r"sm_1\d\d\w? is not defined for option",
     "code": r"no kernel image|invalid device function",
-    "sysman": r"\bzes_?[a-z]\w+|\bsysman\b",
     # A compiler called by a build, or an architecture that newer ones dropped.
     "build": r"\bnvcc(?: fatal| -)|bin/nvcc|\bcmake(?: error|lists)|\bg?make(?:\[\d+\])?: |"
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
@@ -231,14 +201,8 @@ _NAMED = {
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
     "llama": r"\bggml|\bllama[-_.](?:cpp|cli|server)|\bollama\b|koboldcpp|lm[- ]?studio",
-    "program": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
-    "image": r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
-    "aten_mps": r"could not run aten::\S+ with arguments from the \w*mps backend",
-    "no_xpu": r"compiled with(?:out)? xpu",
-    "paging": r"error 1455|paging file is too small",
 }
-_NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
 # Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
@@ -298,7 +262,7 @@ def read(pasted: str, spaced: str) -> Facts:
         capabilities=_capabilities(text),
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
-        names=frozenset(name for name, pattern in _NAMES.items() if pattern.search(text)),
+        names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
         offers=tuple(_OFFER.findall(text)),
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
@@ -307,6 +271,7 @@ def read(pasted: str, spaced: str) -> Facts:
         operators=_operators(text),
         listed=_listed(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
+        text=text,
         **singles,
     )
 
@@ -369,7 +334,9 @@ def _package(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for a text: of which ids, when (a name of `_NAMED` or a function), and the answer in place of its own.
+    """The advice for a text: of which ids, when, and the answer in place of its own.
+
+    `when` is a name of `_NAMED`, a pattern that the paste holds, or a function of the facts.
 
     `becomes` is the id of the text that the facts prove instead.
     """
@@ -384,8 +351,9 @@ class Advice:
 
     def holds(self, name: str, facts: Facts) -> bool:
         """Return whether it is for the text with this id and these facts."""
-        is_so = self.when in facts.names if isinstance(self.when, str) else self.when(facts)
-        return name.startswith(self.of) and bool(is_so)
+        if not name.startswith(self.of):
+            return False
+        return facts.holds(self.when) if isinstance(self.when, str) else bool(self.when(facts))
 
 
 def _install(facts: Facts) -> str:
@@ -528,7 +496,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.mps",),
-        "no_metal",
+        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
+        r"allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
         "in place of a virtual machine",
         title="the Metal device gives torch no memory",
@@ -537,7 +506,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.interface",),
-        "unreachable",
+        r"failed ?: ?network is unreachable",
         "NCCL_SOCKET_IFNAME with the interface that joins the machines (ip -brief address shows the names), and where "
         "the address begins with fe80 NCCL_SOCKET_FAMILY=AF_INET",
         title="NCCL tries to reach a rank by an interface that does not lead there",
@@ -546,7 +515,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.world_size",),
-        "same_rank",
+        r"ranks has already checked in",
         "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
         "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
         title="two processes have the same rank",
@@ -554,7 +523,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.handle",),
-        "collective",
+        r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
         meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
     ),
@@ -592,7 +561,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.argument",),
-        "ipc",
+        r"ipcgetmemhandle|ipcopenmemhandle",
         "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
         "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
         title="memory could not be shared with another process (CUDA IPC)",
@@ -600,7 +569,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.resources",),
-        "cooperative",
+        r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
         "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
         "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
         title="a cooperative kernel needs more blocks at once than the GPU runs",
@@ -608,14 +577,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("attention.kernel",),
-        "kv_types",
+        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
         "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
         "-DGGML_CUDA_FA_ALL_QUANTS=ON",
         title="llama.cpp was built without the attention kernels for this type of cache",
     ),
     Advice(
         ("attention.kernel",),
-        "unfit",
+        r"unsupported max_mma_kv",
         "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
         "FlashInfer",
         title="FlashInfer's kernel does not fit this GPU's shared memory",
@@ -628,7 +597,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cusolver.failed",),
-        "sizes",
+        r"cusolver_status_invalid_value",
         "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
         "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         title="cuSOLVER does not take a matrix of this size",
@@ -636,7 +605,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cusolver.failed",),
-        "creates",
+        r"cusolverdncreate|cublascreate|cudnncreate",
         "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
@@ -644,7 +613,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cudnn.version",),
-        "foreign",
+        r"ld_library_path contains",
         "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
@@ -685,7 +654,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
-        "program",
+        r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
         "update the program and the custom node or extension that the traceback names last, or do without it and "
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
@@ -728,7 +697,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
-        "no_dkms",
+        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
         "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
         "module for this kernel; reboot",
     ),
@@ -745,7 +714,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
         ("oom.vllm",),
-        "retracts",
+        r"retract(?:ed_reqs| requests)|preemptionmode\.",
         "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once (SGLang "
         "--max-running-requests, --schedule-conservativeness 1.3; vLLM --max-num-seqs), a larger cache "
         "(--mem-fraction-static, --gpu-memory-utilization) while nvidia-smi shows free memory, or a shorter context",
@@ -755,7 +724,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.vllm",),
-        "profiling",
+        r"error in memory profiling",
         "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
         "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
         title="GPU memory became free while vLLM measured what it needs",
@@ -782,7 +751,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
     Advice(
         ("xpu.call",),
-        "sysman",
+        r"\bzes_?[a-z]\w+|\bsysman\b",
         "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
         title="Intel's management interface (Sysman) was used before it was initialised",
     ),
@@ -802,8 +771,10 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "windows" in facts.platforms and "bnb" in facts.names,
         becomes="bitsandbytes.setup",
     ),
-    Advice(("import.dll",), "paging", becomes="oom.host"),
-    Advice(("tensor.backend",), "aten_mps", becomes="mps.operation"),
+    Advice(("import.dll",), r"error 1455|paging file is too small", becomes="oom.host"),
+    Advice(
+        ("tensor.backend",), r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"
+    ),
     Advice(
         ("cuda.no_kernel",),
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
@@ -836,7 +807,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.cpu_only",),
-        "no_xpu",
+        r"compiled with(?:out)? xpu",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU; for another choose its "
         'device ("cuda", "mps") in the code, or by the program\'s option',
         title="this torch is built without XPU, which Intel's GPUs need",
@@ -886,7 +857,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.dll", "attention.package"),
-        "started",
+        r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
+        r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
         "where vcruntime140.dll msvcp140.dll libiomp5md.dll shows copies: rename old ones beside python.exe, or update "
         "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
         "before packages that load their own, such as PyQt",
@@ -896,14 +868,16 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.dll",),
-        "fbgemm",
+        r"fbgemm\.dll",
         "pip install -U torch: 2.4.1 and newer bring libomp140.x86_64.dll",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
         meaning="The wheel of torch 2.4.0 lacks that DLL, and Microsoft's redistributable does not have it either.",
     ),
     Advice(
         ("crash.bus",),
-        "no_shm",
+        r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
+        r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|"
+        r"/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
         "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
         "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
         title="the process read memory that does not exist (bus error)",
@@ -912,7 +886,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
-        "conda",
+        r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
         "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
         "%CONDA_PREFIX%\\Library) in the same environment, and build again",
     ),
@@ -926,7 +900,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.timeout",),
-        "resume",
+        r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
         "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
     ),
@@ -938,7 +912,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.mps",),
-        "image",
+        r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
         "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
     ),
     Advice(
@@ -950,7 +924,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("process.killed",),
-        "guesses",
+        r"potential root causes",
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
@@ -958,7 +932,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.no_accelerator",),
-        "tpu",
+        r"\b(?:tpu|xla)accelerator\b",
         'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
         title="no TPU is found",
     ),
@@ -1009,13 +983,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
-        "slurm",
+        r"\bsrun\b|\bslurmstepd\b|\bslurm_",
         "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
         "inside the job lists them",
     ),
     Advice(
         ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),
-        "colab",
+        r"(?<![\w./])/content/|google\.colab|\bcolab\b",
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
     Advice(
@@ -1052,7 +1026,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.world_size",),
-        "blocks",
+        r"quantization block_|min_thread_|block_size_k|quantized weight shape",
         "a smaller tensor-parallel size (SGLang --tp, vLLM --tensor-parallel-size), with data, pipeline or expert "
         "parallelism for the other GPUs; or weights of another quantisation",
         title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
@@ -1060,13 +1034,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.set_device",),
-        "offloaded",
+        r"offloading enabled has parameters on",
         "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
         title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
     ),
     Advice(
         ("build.extension",),
-        "cached_build",
+        r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
         title="an extension's build of an earlier run is incomplete",
         meaning="torch found its folder and took it for built.",
@@ -1080,7 +1054,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.ptx",),
-        "jit_failed",
+        r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
         "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
         "gpu-burn: make COMPUTE=8.6), and update the driver",
         title="the driver could not compile a kernel's PTX",
@@ -1094,7 +1068,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("kernel.nvrm",),
-        "no_memory",
+        r"nv_err_no_memory",
         "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
         "less: vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
@@ -1102,7 +1076,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("bitsandbytes.setup",),
-        "override",
+        r"bnb_cuda_version=\S",
         "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
         "bitsandbytes; python -m bitsandbytes shows what it needs",
     ),
@@ -1125,7 +1099,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.placed",),
-        "dispatch",
+        r"in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
         "releases do not fit each other",
     ),
