@@ -82,6 +82,13 @@ class Facts:
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
 
     @property
+    def are_on_one_device(self) -> bool:
+        """Return whether an input and weights of different types are on the same device."""
+        types = re.search(r"input type \(([^)]{1,40})\) and (?:weight|bias) type \(([^)]{1,40})\)", self.text)
+        places = {_DTYPE.sub("", name) for name in types.groups()} if types else set()
+        return len(places) == 1
+
+    @property
     def extension(self) -> str:
         """The package nearest to the error that has its own kernels; empty where the frames show none."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
@@ -92,6 +99,7 @@ class Facts:
         return ";".join(self.capabilities)
 
 
+_DTYPE = re.compile(r"b?float\d*|half|double|long|int|tensor|type|::|c10")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
 # Not what somebody is told to install.
 _TORCH = re.compile(
@@ -231,11 +239,14 @@ _OPERATORS = {
 }
 # What a paste says was set: in a command, or in a sentence about it.
 _SET = re.compile(
-    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )"
+    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
+    r"added |adding |already |\$ |&& )"
     r"([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S"
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
+# torch.compile's own messages suggest them.
+_SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
 # The steps that were done where a paste says so; a variable's is each that sets it.
 _STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
 # Frames of these show no extension: torch has its own code, the others run what they are given.
@@ -270,7 +281,7 @@ def read(pasted: str, spaced: str) -> Facts:
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         listed=_listed(text),
-        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
+        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name) - _SUGGESTED,
         text=text,
         **singles,
     )
@@ -462,6 +473,223 @@ _OFFLINE = (
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
+    Advice(
+        ("nvcc.missing",),
+        r"cannot find -l(?:cu|nv)",
+        "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
+        "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
+        title="the linker does not find a library of the CUDA toolkit",
+    ),
+    Advice(
+        ("import.symbol",),
+        r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
+        "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==Y torchaudio==Z, the "
+        "releases that belong to this torch (torchaudio has torch's own number) and from the same index of PyTorch's "
+        "(--index-url)",
+        title="torchvision or torchaudio was built for another torch",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        r"requires accelerate|requires the latest version of bitsandbytes|"
+        r"need to install .{0,4}pip install bitsandbytes|"
+        r"no module named bitsandbytes|please install bitsandbytes",
+        "python -m pip install -U bitsandbytes accelerate with the interpreter that runs the program, then start it "
+        "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
+        "to be True: older releases of transformers say the same where it is not",
+        title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
+        meaning="transformers asks which packages are installed once, as it is imported.",
+    ),
+    Advice(
+        ("cuda.argument", "cuda.no_kernel"),
+        r"flash[-_]attention[/\\]hopper",
+        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
+        "Hopper alone and was chosen on another GPU",
+        title="xformers chose an attention kernel that this GPU cannot run",
+    ),
+    Advice(
+        ("cuda.not_supported",),
+        r"cudamallocasync",
+        "ComfyUI: python main.py --disable-cuda-malloc; in other programs unset PYTORCH_CUDA_ALLOC_CONF: the driver of "
+        "this GPU (often a virtual one) has no cudaMallocAsync",
+    ),
+    Advice(
+        ("cuda.no_kernel",),
+        r"llama[-_]cpp[-_]python",
+        "CMAKE_ARGS='-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native' pip install --force-reinstall --no-cache-dir "
+        "llama-cpp-python, with a CUDA toolkit that knows this GPU",
+        title="llama-cpp-python was not built for this GPU's architecture",
+    ),
+    Advice(
+        ("import.symbol", "import.torch_too_old"),
+        r"torch[/\\]lib[/\\]lib(?:torch|c10|shm|aten|caffe2)\w*\.so[.\d]*: undefined symbol",
+        "unset LD_LIBRARY_PATH and try again; else install torch into a new environment (python -m venv "
+        "NEW), or pip uninstall -y torch until it finds none (in conda: conda remove pytorch libtorch) and install one "
+        "torch again",
+        title="parts of two torches are mixed",
+        meaning="A library in torch's own folder found another release's in place of the one beside it: two torches "
+        "were installed over each other, or LD_LIBRARY_PATH leads to a libtorch.",
+    ),
+    Advice(
+        ("import.symbol", "import.library"),
+        r"libtorch_cuda\.so\W{0,2} ?cannot open",
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)': where it prints None, pip install "
+        "--force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector on "
+        "pytorch.org names it); else reinstall the package whose file the message names, at its release for this torch",
+        title="a package wants torch's CUDA half, which this torch does not have",
+        meaning="A torch for the CPU has no libtorch_cuda.so; a package built for CUDA asks for it.",
+    ),
+    Advice(
+        ("import.library", "torch.no_accelerator"),
+        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (beside the package "
+        "for the CPU it has no GPU), and onnxruntime.preload_dlls() or import torch before the session is made; python "
+        "-c 'import onnxruntime; print(onnxruntime.get_available_providers())' has to list CUDAExecutionProvider",
+        title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
+        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu needs CUDA 12 and cuDNN 9 (before 1.19 CUDA "
+        "11 and cuDNN 8), and looks for them in the library path.",
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
+        "LD_LIBRARY_PATH unset; TensorFlow 2.11 and newer have no GPU on Windows: run it inside WSL",
+    ),
+    Advice(
+        ("compile.missing",),
+        lambda facts: "windows" in facts.platforms,
+        "pip install triton-windows in the version for this torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 "
+        'for 2.9 (pip install "triton-windows<3.5" brings 3.4)',
+    ),
+    Advice(
+        ("compile.", "import.torch_too_old"),
+        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute",
+        'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
+        "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
+        title="Triton's version does not fit this torch",
+        meaning="The name that is missing exists in another release of Triton.",
+        certainty="strong",
+    ),
+    Advice(
+        ("attention.package",),
+        r"(?<!flash)(?<!flash_)sage[-_ ]?att",
+        "pip install -U sageattention where it is only too old; for SageAttention 2 and 3 its wheel of this torch, "
+        "CUDA and Python, or from its sources: pip install --no-build-isolation FOLDER; without it leave out the "
+        "program's option for SageAttention",
+        title="SageAttention is missing, of another version than the program expects, or built for another torch",
+        meaning="PyPI has SageAttention 1, which needs only Triton; 2 and 3 are compiled for one torch and CUDA.",
+    ),
+    Advice(
+        ("attention.flash", "attention.kernel"),
+        lambda facts: "server" in facts.names or "vllm" in facts.names,
+        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
+        "--kv-cache-dtype auto; else VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton), or a "
+        "newer release",
+    ),
+    Advice(
+        ("cuda.peer",),
+        r"allreduce is disabled",
+        "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
+        title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
+        meaning="It needs GPUs that NVLink joins, or two that read each other's memory.",
+    ),
+    Advice(
+        ("cuda.capture",),
+        r"capturable is false|graph capture of step",
+        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
+        'group["capturable"] = True',
+        title="the optimizer was not made for CUDA graphs",
+    ),
+    Advice(
+        ("cuda.capture",),
+        "server",
+        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly; the first error above it "
+        "is the cause where there is one; else a newer release",
+    ),
+    Advice(
+        ("cuda.fork",),
+        r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
+        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
+        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
+        'strategy="ddp_notebook")',
+        title="the notebook had started CUDA before it started processes",
+    ),
+    Advice(
+        ("xpu.none",),
+        r"lib(?:ur_loader|sycl|ze_loader)\.so",
+        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero), Intel's loader of its driver; libsycl "
+        f"and libur_loader: pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    Advice(
+        ("torch.cpu_only",),
+        r"compiled with mps",
+        "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
+        "and 12.3 or newer; then pip install --force-reinstall torch with that Python. On other machines use device "
+        '"cuda" or "cpu"',
+        title="this torch is built without MPS, which Apple's GPUs need",
+        meaning="PyTorch's wheels for Apple silicon have it; those for Intel Macs, Linux and Windows do not.",
+    ),
+    Advice(
+        ("mps.operation",),
+        r"supported on mac ?os \d|natively starting from macos",
+        "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python "
+        "(python -c 'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type for "
+        "that operation",
+        title="this macOS is too old for torch's MPS, or for an operation of it",
+        meaning="Metal gained it in the macOS that the message names.",
+    ),
+    Advice(
+        ("dist.environment",),
+        r"no backend type associated with device type",
+        'x.to("cuda") for the tensor that is sent (NCCL takes CUDA tensors alone), or '
+        'init_process_group("cpu:gloo,cuda:nccl"), which has a backend for both',
+        title="the process group has no backend for the device of a tensor",
+        meaning="A collective got a tensor on the device that the message names; the group was made for another.",
+    ),
+    Advice(
+        ("oom.vllm",),
+        r"warming up sampler|mamba cache blocks",
+        "--max-num-seqs smaller (256 is usual on a smaller GPU; not above the number of blocks in the message), and "
+        "--gpu-memory-utilization smaller where the warm-up failed, larger where cache blocks are too few",
+    ),
+    Advice(
+        ("nvcc.host_compiler",),
+        r"microsoft visual studio",
+        "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
+        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler tries it as it is",
+        title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
+    ),
+    Advice(
+        ("tensor.type_mismatch",),
+        lambda facts: facts.are_on_one_device,
+        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
+        "arrays are float64: torch.from_numpy(a).float()",
+        title="the input and the weights are of different data types",
+        meaning="Both are on the same device; one is float16, bfloat16 or float64 and the other float32.",
+    ),
+    Advice(
+        ("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented"),
+        r"expected (?:object of )?(?:scalar )?type \S{0,6}long|scalar types?:? long|"
+        r"nll_loss\w*\W{1,3}not implemented for",
+        "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
+        title="labels or indices are not of an integer type that the operation takes",
+        meaning="cross_entropy and nll_loss take class numbers in int64, embedding and gather indices in int32 or "
+        "int64.",
+    ),
+    Advice(
+        ("tensor.not_implemented",),
+        r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
+        "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
+        title="an operation got integers or booleans, for which it has no code",
+        meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"\bdouble\b|\bfloat64\b",
+        "x.float() for the tensor that is float64: NumPy's arrays are, unless told otherwise "
+        "(torch.from_numpy(a).float()); or model.double() where that precision is meant",
+    ),
     Advice(
         ("torch.cpu_only", "torch.no_accelerator"),
         lambda facts: facts.build == "xpu",

@@ -169,6 +169,8 @@ def _shown(key: str, value: Any) -> str:
 _LARGE_CACHE = 0.1
 # Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
 _LARGE_OTHER = 0.05
+# A request that is smaller than what is free by this factor did not fail for want of memory; the factor is ours.
+_AMPLE = 4
 # What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
 # messages that name their own process show 0.1 to 2.4 GiB.
 _CONTEXT = round(2.5 * GIB)
@@ -267,10 +269,10 @@ def _memory_then(
 ) -> str:
     """The step that helps most by these figures."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
+    if requested > (whole or TIB):
+        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
     if not whole:
         return ""
-    if requested > whole:
-        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
     if "allowed_bytes" in found and free > requested:
         allowed = human(found["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
@@ -281,6 +283,11 @@ def _memory_then(
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
         cause = f"{human(cached)} is cached in pieces too small for the request"
         return f"export {setting}=expandable_segments:True: {cause}"
+    if not others and free > _AMPLE * requested > 0:
+        return (
+            f"start it again with nvidia-smi beside it: {human(free)} were free, far more than the request. Another "
+            "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
+        )
     if not held:
         return (
             _OFFLOAD if is_loading else "use a smaller batch or image, a shorter sequence, or activation checkpointing"
@@ -363,6 +370,74 @@ def _driver_then(found: Numbers) -> str:
 def _mixed_then(found: Numbers) -> str:
     """The step for two packages of one driver, which no restart mends."""
     return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
+
+
+# The release of torch that has these names first, as its documentation of each release lists them.
+_SINCE = {
+    "2.0": "compile _dynamo func scaled_dot_product_attention vmap",
+    "2.1": "float8_e4m3fn float8_e5m2 compiler",
+    "2.2": "register_pytree_node device_mesh init_device_mesh",
+    "2.3": "uint16 uint32 uint64 get_default_device sdpa_kernel",
+    "2.4": "RMSNorm custom_op register_fake custom_fwd custom_bwd xpu",
+    "2.5": "flex_attention create_block_mask",
+    "2.6": "accelerator int1 int4 triton_op wrap_triton",
+    "2.7": "float8_e8m0fnu",
+    "2.8": "float4_e2m1fn_x2",
+}
+
+
+def _since_then(found: Numbers) -> str:
+    """The torch that has a name, or the package that does without one that is gone."""
+    name = found["missing"].rpartition(".")[2]
+    if name == "_six":
+        return "pip install -U the package that asks for torch._six: torch 2.0 removed it"
+    release = next((release for release, names in _SINCE.items() if name in names.split()), "")
+    return release and (
+        f"torch {release} or newer has {name}: the selector on pytorch.org gives the command, with the torchvision of "
+        "the same release; or an older release of the package that asks for it"
+    )
+
+
+_OLDEST_OF_CUDA_12, _OLDEST_OF_CUDA_13 = 50, 75
+# The first CUDA toolkit that knows an architecture, by the release notes of each.
+_KNOWN_SINCE = {70: "9.0", 75: "10.0", 80: "11.0", 86: "11.1", 87: "11.4", 89: "11.8", 90: "11.8", 100: "12.8"}
+_KNOWN_SINCE |= {101: "12.8", 103: "12.9", 110: "13.0", 120: "12.8", 121: "12.9"}
+
+
+def _architecture_then(found: Numbers) -> str:
+    """The toolkit that knows an architecture, or how to do without it."""
+    number = int(re.sub(r"\D", "", found["target"]))
+    drop = (
+        "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
+        "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
+    )
+    if number < _OLDEST_OF_CUDA_13:
+        older = "CUDA 11 (below 5.0 CUDA 12 dropped it)" if number < _OLDEST_OF_CUDA_12 else "CUDA 12 (13 dropped it)"
+        return f"{drop}; for that very GPU use {older}, or a newer one where nvcc --version is older than the GPU"
+    since = _KNOWN_SINCE.get(number)
+    newer = f"a CUDA toolkit {since} or newer" if since else "a newer CUDA toolkit"
+    return (
+        f"{newer}, with CUDA_HOME set to it (nvcc --version shows this one's) and a torch for the same CUDA; or {drop}"
+    )
+
+
+def _toolkit_then(found: Numbers) -> str:
+    """The toolkit for this torch, or the torch for this toolkit."""
+    return (
+        f"export CUDA_HOME=/usr/local/cuda-{found['torch_cuda']} (install that toolkit where it is missing; in conda: "
+        f"conda install -c nvidia cuda-toolkit={found['torch_cuda']}), or a torch that was built for CUDA "
+        f"{found['toolkit']}"
+    )
+
+
+def _gcc_then(found: Numbers) -> str:
+    """The compiler that this nvcc takes."""
+    if (newest := found.get("newest_gcc")) is None:
+        return "a newer CUDA toolkit: this one knows no compiler of today"
+    return (
+        f"sudo apt-get install g++-{newest}, then CC=gcc-{newest} CXX=g++-{newest} NVCC_PREPEND_FLAGS='-ccbin "
+        f"g++-{newest}' before the build (in conda: conda install -c conda-forge gxx={newest}); or a newer CUDA toolkit"
+    )
 
 
 def _wheel_then(found: Numbers) -> str:
@@ -629,35 +704,55 @@ _READINGS: tuple[Reading, ...] = (
     ),
     Reading(
         "nvml.mismatch",
-        r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
+        (
+            r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
+            r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
+        ),
         "libraries of driver {library}, kernel module of {module}",
         _mixed_then,
     ),
     Reading(
-        "nvml.mismatch",
-        r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
-        "kernel module of driver {module}, libraries of {library}",
-        _mixed_then,
+        "import.torch_too_old",
+        (
+            r"has no attribute \W?(?P<missing>\w+)",
+            r"cannot import name \W?(?P<missing>\w+)",
+            r"No module named \W?torch\.(?P<missing>[\w.]+\w)",
+        ),
+        "",
+        _since_then,
     ),
     Reading(
         "nvcc.mismatch",
-        r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
+        (
+            r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
+            r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
+            r"(?P<torch_cuda>[\d.]+\d)",
+        ),
         "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+        _toolkit_then,
     ),
     Reading(
-        "nvcc.mismatch",
-        r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
-        r"(?P<torch_cuda>[\d.]+\d)",
-        "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+        "nvcc.arch",
+        r"architecture \W?(?P<target>compute_\d+)",
+        "",
+        _architecture_then,
+    ),
+    Reading(
+        "nvcc.host_compiler",
+        (
+            r"gcc versions later than (?P<newest_gcc>\d+)",
+            r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
+        ),
+        ("this nvcc takes gcc up to {newest_gcc}", "this nvcc takes only a gcc before {refused_gcc}"),
+        _gcc_then,
     ),
     Reading(
         "cudnn.version",
-        r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version \((?P<found>\d+, ?\d+, ?\d+)\)",
-        "torch was built for cuDNN {wanted}, {found} was loaded",
-    ),
-    Reading(
-        "cudnn.version",
-        r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+        (
+            r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
+            r"\((?P<found>\d+, ?\d+, ?\d+)\)",
+            r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+        ),
         "cuDNN {found} was loaded, the program was built for {wanted}",
     ),
     Reading(

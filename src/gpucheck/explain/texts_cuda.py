@@ -107,7 +107,8 @@ TEXTS: tuple[Condition, ...] = (
             r"ClassNLLCriterion\.cu.{0,100}Assertion",
         ),
         meaning="cross_entropy or nll_loss got a label that is negative or not below the number of classes.",
-        fix="print(target.min(), target.max(), logits.shape[1])",
+        fix="print(target.min(), target.max(), logits.shape[1]): labels must be 0 to the number of classes − 1, so "
+        "make the last layer larger or renumber them (labels from 1: target - 1; padding: ignore_index)",
         certainty="proof",
     ),
     Condition(
@@ -185,8 +186,8 @@ TEXTS: tuple[Condition, ...] = (
             CUDA_SAYS + r"shared object symbol not found",
         ),
         meaning="The code was found but does not fit this driver.",
-        fix="update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
-        "/tmp/torchinductor_$USER",
+        fix="rm -r ~/.triton/cache /tmp/torchinductor_$USER, which may hold code of another GPU or CUDA; then a newer "
+        "driver, or a torch for a CUDA that is not newer than nvidia-smi shows",
         follows=("cuda.capability", "cuinit.too_old"),
     ),
     Condition(
@@ -303,8 +304,9 @@ TEXTS: tuple[Condition, ...] = (
             r"`?Accelerator`? should only be initialized inside your training function",
         ),
         meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
-        fix='multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children (celery --pool '
-        "solo, gunicorn without --preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        fix='torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
+        'multiprocessing_context="spawn"), or touch CUDA only in the children (celery --pool solo, gunicorn without '
+        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
         certainty="proof",
     ),
     Condition(
@@ -373,7 +375,8 @@ TEXTS: tuple[Condition, ...] = (
             r"async error has occur?red in external entity outside of CUDA",
         ),
         meaning="Data of this process were lost, but other processes were not affected. The process must end.",
-        fix="gpucheck devices; sudo dmesg | grep -i xid shows the driver's messages",
+        fix="start the program again; sudo dmesg | grep -i xid names the GPU and the cause, gpucheck devices shows "
+        "its counters. If it returns, drain the node and sudo nvidia-smi --gpu-reset -i INDEX",
     ),
     Condition(
         id="cuda.handle",
@@ -603,7 +606,8 @@ TEXTS: tuple[Condition, ...] = (
             r"HIPRTC_ERROR_\w+",
         ),
         meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
-        fix="run it again with AMD_SERIALIZE_KERNEL=3; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
+        fix="AMD_SERIALIZE_KERNEL=3 python … names the call; as a test MIOPEN_FIND_MODE=FAST (a convolution, MIOpen) "
+        "or TORCH_BLAS_PREFER_HIPBLASLT=0 (a matrix product), and a smaller batch where rocm-smi shows full memory",
         certainty="hint",
         follows=("hip.fault", "hip.arch", "oom."),
         weak=(
@@ -735,7 +739,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="xpu.lost",
-        title="the Intel GPU stopped answering",
+        title="a call of Intel's GPU driver failed",
         patterns=(
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
@@ -744,9 +748,10 @@ TEXTS: tuple[Condition, ...] = (
             r"RuntimeError: UR error",
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
         ),
-        meaning="The driver reset the device or ran out of resources. Usually a kernel took too long or too much "
-        "memory.",
-        fix="use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
+        meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
+        "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
+        fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch; else the "
+        "newest compute runtime (intel-compute-runtime, level-zero) and the torch that was released for it",
         certainty="hint",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)",

@@ -234,7 +234,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Python imports from the current folder first: a torch.py, or a file named like a module of the "
         "standard library.",
-        fix='python -c "import torch; print(torch.__file__)" shows which; rename it',
+        fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
+        "is: rename it where it is yours; in torch's own sources start from another folder",
     ),
     Condition(
         id="import.numpy",
@@ -310,11 +311,11 @@ TEXTS: tuple[Condition, ...] = (
             r"Error checking compiler version for cl",
             r"nvcc fatal *: Cannot find compiler",
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
-            r"\[\W?which\W{1,4}(g\+\+|c\+\+|gcc)\W?\].{0,4} returned non-zero",
+            r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         ),
         meaning="torch.compile builds a small launcher with the system's compiler.",
-        fix="apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual "
-        "Studio's build tools",
+        fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
+        "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
         certainty="proof",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
     ),
@@ -346,7 +347,8 @@ TEXTS: tuple[Condition, ...] = (
             r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         ),
         meaning="torch.compile and extensions build against Python.",
-        fix="apt-get install python3-dev, of the version that runs (python3.11-dev …)",
+        fix="sudo apt-get install python3-dev, of the version that runs (python3.11-dev …; Fedora, RHEL: "
+        "python3-devel)",
         certainty="proof",
         common=(r"Python\.h: No such file or directory",),
         beside=r"torch|triton|cuda|inductor",
@@ -412,7 +414,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
         ),
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
-        fix="pip install triton (on Windows triton-windows), of the version that this torch asks for",
+        fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" '
+        "in r])' shows the version that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
         certainty="proof",
     ),
     Condition(
@@ -428,6 +431,7 @@ TEXTS: tuple[Condition, ...] = (
         title="torch.compile failed",
         patterns=(
             r"\bInductorError\b",
+            r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
             r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
@@ -443,8 +447,9 @@ TEXTS: tuple[Condition, ...] = (
             r"(torch\.compile|Dynamo) is not supported on Python \d",
             r"PassManager::run failed",
         ),
-        meaning="The cause follows `raised:` in the message.",
-        fix="explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
+        meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
+        fix="gpucheck explain with that line; TORCHDYNAMO_DISABLE=1 runs the program without torch.compile. "
+        "TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
         certainty="hint",
         symptom=True,
         weak=(
@@ -469,10 +474,13 @@ TEXTS: tuple[Condition, ...] = (
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
             r"(requires|needs) nvcc",
             r"nvcc (was )?not found",
+            r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
             r"NameError: name '?bare_metal_version'? is not defined",
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
-        fix="install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
+        fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
+        "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
+        "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y",
         certainty="proof",
     ),
     Condition(
@@ -485,7 +493,9 @@ TEXTS: tuple[Condition, ...] = (
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
         meaning="An extension must be built with the same CUDA version as torch.",
-        fix="install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
+        fix="export CUDA_HOME=/usr/local/cuda-X.Y of torch's CUDA (python -c 'import torch; "
+        "print(torch.version.cuda)'), after installing that toolkit where it is missing; or a torch for the toolkit's "
+        "version (nvcc --version)",
         certainty="proof",
     ),
     Condition(
@@ -513,9 +523,9 @@ TEXTS: tuple[Condition, ...] = (
             r"nvcc fatal ?: Unsupported gpu",
         ),
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
-        fix="take an old number that the GPU does not have (below 5.0 for CUDA 12, below 7.5 for CUDA 13) out of the "
-        "build's list (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, -gencode); for the GPU's own "
-        "number another toolkit, newer or older (nvcc --version)",
+        fix="export TORCH_CUDA_ARCH_LIST with this GPU's number alone (nvidia-smi --query-gpu=compute_cap "
+        "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN): CUDA 12 dropped numbers below 5.0, "
+        "CUDA 13 those below 7.5. Where the GPU's own is refused: a newer toolkit, for an old GPU an older one",
         certainty="proof",
     ),
     Condition(
@@ -530,7 +540,8 @@ TEXTS: tuple[Condition, ...] = (
             r"host_config\.h.{0,60}unsupported",
         ),
         meaning="nvcc accepts host compilers up to a version.",
-        fix="CC=gcc-12 CXX=g++-12, and NVCC_PREPEND_FLAGS='-ccbin g++-12'",
+        fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
+        "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
         certainty="proof",
         common=(r"parameter packs not expanded with",),
     ),

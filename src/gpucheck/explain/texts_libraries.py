@@ -99,8 +99,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or "
         "stride is beyond 32 bits.",
-        fix="try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
-        "GPU multiplies",
+        fix='try float32 (CTranslate2, faster-whisper: compute_type="float32"): if it works, the data type is the '
+        "cause; gpucheck bench matmul shows which ones this GPU multiplies",
     ),
     Condition(
         id="cublas.invalid",
@@ -213,7 +213,9 @@ TEXTS: tuple[Condition, ...] = (
         title="a cuFFT call failed",
         patterns=(r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
         meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
-        fix="use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
+        fix="nvidia-smi shows whether the GPU is full: then a smaller batch and "
+        "torch.backends.cuda.cufft_plan_cache.clear(); else a newer torch (or program), built for a CUDA that knows "
+        "this GPU",
         certainty="hint",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -336,7 +338,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause, "
         "or the other rank has ended.",
-        fix=_DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
+        fix=_DEBUG
+        + "; ip -brief address shows the interfaces: NCCL_SOCKET_IFNAME=NAME chooses the one that joins the machines",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
@@ -1049,8 +1052,10 @@ TEXTS: tuple[Condition, ...] = (
             r"Flash ?Attention ?[\d.]* requires compute capability",
             r"(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         ),
-        meaning="It needs compute capability 8.0 and float16 or bfloat16.",
-        fix='attn_implementation="sdpa"',
+        meaning="FlashAttention 2 needs compute capability 8.0 or newer with float16 or bfloat16, FlashAttention 3 a "
+        "Hopper GPU (9.0), FlashAttention 4 Hopper or Blackwell.",
+        fix='attn_implementation="sdpa" in from_pretrained, or the program\'s option for another attention backend; '
+        "nvidia-smi --query-gpu=name,compute_cap --format=csv shows what this GPU has",
         certainty="proof",
         wraps=(r"Error running sage attention",),
     ),

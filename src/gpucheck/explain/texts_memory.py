@@ -47,9 +47,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Cuda (Runtime|Driver) \(out of memory\)",
             r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         ),
-        meaning="torch requested more than was free. Your tensors, torch's cache or other processes fill the GPU; "
-        "the message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. If the "
-        "reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
+        meaning="The program requested more GPU memory than was free: its tensors, its cache or other processes fill "
+        "the GPU. torch's message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. "
+        "If the reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
         fix=_OTHERS,
         certainty="proof",
         common=(
@@ -318,8 +318,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The server sets aside a share of all memory, for weights and then the cache. Others hold memory, or "
         "the weights leave no room.",
-        fix="end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
-        "GPUs (tensor_parallel_size), or another share",
+        fix="nvidia-smi shows what else holds memory: end it; then a smaller --max-model-len and --max-num-seqs, a "
+        "larger --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised or smaller model, or more "
+        "GPUs (--tensor-parallel-size, SGLang --tp)",
         logged=True,
     ),
     Condition(

@@ -289,7 +289,7 @@ TEXTS: tuple[Condition, ...] = (
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
             r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
             r"Attempted to use bitsandbytes native library functionality but it'?s not available",
-            r"Using `?bitsandbytes`? .{0,40}requires the",
+            r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate)",
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
@@ -550,11 +550,12 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than "
         "this one.",
         fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
-        "or the program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA "
-        "release lists",
+        'or the program inside WSL; to build it, "Desktop development with C++" of Visual Studio\'s build tools, in a '
+        "release that the CUDA toolkit lists, and its `x64 Native Tools` prompt",
         common=(
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
             r"\berror (C|LNK)\d+:",
+            r"Microsoft Visual C\+\+ 14\.0 (or greater )?is required",
         ),
         follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),

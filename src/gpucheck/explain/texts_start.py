@@ -162,7 +162,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
         "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
-        fix="systemctl status nvidia-fabricmanager; then gpucheck doctor",
+        fix="on the host systemctl status nvidia-fabricmanager: sudo systemctl enable --now nvidia-fabricmanager "
+        "where it does not run; its version has to be exactly the driver's (dpkg -l | grep -e fabricmanager -e "
+        "nvidia-driver). On a rented machine its owner has to; then gpucheck doctor",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
             r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)",
@@ -194,7 +196,10 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
-        fix="restart the container, or reboot; gpucheck doctor shows both versions",
+        fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
+        "libcuda; unset LD_LIBRARY_PATH); if it reports a mismatch, start the container again, or load the driver's "
+        "new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with nothing on "
+        "the GPU, else reboot)",
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
@@ -285,8 +290,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
-        fix="pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
-        "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
+        fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
+        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version; in conda a "
+        "CUDA build); gpucheck doctor on that machine names the command",
         certainty="proof",
         weak=(
             r"Torch not compiled with",
@@ -387,8 +393,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The driver was updated but the old kernel module is still loaded, or a container brings its own "
         "libraries.",
-        fix="reboot; or end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm "
-        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
+        fix="end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
+        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
         "shows packages of two driver versions, of which one has to go",
         certainty="proof",
     ),
@@ -402,7 +408,8 @@ TEXTS: tuple[Condition, ...] = (
         weak=(r"\bnvml (vram )?init failure: 999\b",),
         logged=True,
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        fix="restart the container; to prevent it, pass the devices by CDI or with --device",
+        fix="docker restart CONTAINER (or start the pod again); to prevent it, pass the devices by CDI (--device "
+        "nvidia.com/gpu=all) or each with --device=/dev/nvidia0 --device=/dev/nvidiactl --device=/dev/nvidia-uvm",
     ),
     Condition(
         id="nvml.permission",
@@ -412,7 +419,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
-        fix="ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
+        fix="sudo before a command that changes a setting or a MIG instance; where reading fails, ls -l /dev/nvidia* "
+        "has to show crw-rw-rw-, and in a cluster's job ask for a GPU (--gres=gpu:1)",
         common=(r"ERROR_NO_PERMISSION",),
     ),
     Condition(
@@ -452,8 +460,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
         "capability utility.",
-        fix="on the host: install NVIDIA's driver; in a container: --gpus all, and "
-        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        fix="on the host install NVIDIA's driver (Ubuntu: sudo ubuntu-drivers install); in a container docker run "
+        "--gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
@@ -744,7 +752,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
         meaning="The module is not signed with a key that the firmware trusts.",
-        fix="enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
+        fix="sudo mokutil --import with the key that signs the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
+        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot and choose Enroll MOK; or turn "
+        "Secure Boot off in the firmware",
         certainty="proof",
     ),
     Condition(
@@ -799,7 +809,8 @@ TEXTS: tuple[Condition, ...] = (
             r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
         ),
         meaning="After a kernel update the module has to be built again.",
-        fix="install the headers of the running kernel, then sudo dkms autoinstall",
+        fix="sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel), sudo dkms autoinstall, then sudo "
+        "modprobe nvidia; without DKMS install the driver's package again, for the kernel of uname -r",
         certainty="proof",
         follows=("kernel.build",),
     ),
