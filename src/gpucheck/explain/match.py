@@ -46,13 +46,30 @@ class Pattern:
 
 
 @functools.cache
-def compiled(source: str) -> Pattern:
-    """`source` ready to be tried. Raises re.error for what is no regular expression."""
-    by_word = r"\b" in source or "^" in source.replace("[^", "") or "$" in source
+def compiled(source: str, by_word: bool | None = None) -> Pattern:
+    """`source` ready to be tried; by words where it asks for them. Raises re.error for no regular expression."""
+    by_word = _is_by_word(source) if by_word is None else by_word
     parts = list(_tokens(source, by_word=by_word))
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
     any_number = _NUMBERS.sub(r"(\\d+)", source)
     return Pattern(regex, by_word, max(_runs(parts), key=len), any_number if any_number != source else "")
+
+
+@functools.cache
+def alternatives(source: str) -> tuple[Pattern, ...]:
+    """Return the alternatives of a pattern, each ready to be tried: one needs words that the whole does not."""
+    branches, depth = [""], 0
+    for token, often in _PART.findall(source):
+        depth += token.startswith("(") - (token == ")")
+        if token == "|" and depth == 0:
+            branches.append("")
+        else:
+            branches[-1] += token + often
+    return tuple(compiled(branch, _is_by_word(source)) for branch in branches)
+
+
+def _is_by_word(source: str) -> bool:
+    return r"\b" in source or "^" in source.replace("[^", "") or "$" in source
 
 
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
@@ -733,24 +750,26 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
 
 
 def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -> Iterator[_Place]:
-    tried: dict[str, _Spans] = {}
+    tried: dict[Pattern, _Spans] = {}
     solid, spaced = normal.solid, normal.spaced
     ours = ours or _OURS.search(normal.spaced) is not None
     for text in texts:
         if text.unless and _holds(normal, text.unless):
             continue
         known = _holds(normal, text.beside) if text.beside else ours
-        for source in (*text.patterns, *text.names, *(text.common if known else ())):
-            pattern = compiled(source)
+        sources = (*text.patterns, *text.names, *(text.common if known else ()))
+        for pattern in (pattern for source in sources for pattern in alternatives(source)):
             if pattern.needs not in (spaced if pattern.by_word else solid):
                 continue  # most of thousands end here
-            if pattern.any_number and pattern.any_number not in tried:
-                tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
-            if pattern.any_number and not tried[pattern.any_number]:
-                continue
-            if source not in tried:
-                tried[source] = _spans(normal, pattern)
-            spans = tried[source].get(text.number if "number" in pattern.regex.groupindex else "", [])
+            if pattern.any_number:
+                any_number = compiled(pattern.any_number)
+                if any_number not in tried:
+                    tried[any_number] = _spans(normal, any_number)
+                if not tried[any_number]:
+                    continue
+            if pattern not in tried:
+                tried[pattern] = _spans(normal, pattern)
+            spans = tried[pattern].get(text.number if "number" in pattern.regex.groupindex else "", [])
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]
