@@ -208,7 +208,8 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
-    "llama": r"\bggml|\bllama[-_.](?:cpp|cli|server)|\bollama\b|koboldcpp|lm[- ]?studio",
+    "llama": r"\bggml|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
+    r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
 # Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
@@ -387,6 +388,13 @@ def _install(facts: Facts) -> str:
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
+def _with_cuda(facts: Facts) -> str:
+    """The package of a paste of JAX's or TensorFlow's, with its CUDA libraries."""
+    if "jax" in facts.names:
+        return "'jax[cuda12]'"
+    return "'tensorflow[and-cuda]' (inside WSL on Windows, where TensorFlow after 2.10 has no GPU)"
+
+
 def _rebuild(facts: Facts) -> str:
     name, arch = facts.extension or "the extension in the traceback", facts.arch_list
     arch = arch or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
@@ -474,6 +482,46 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("mps.dtype",),
+        r"fp16 mixed precision requires a gpu",
+        'accelerate launch --mixed_precision no (in the code Accelerator(mixed_precision="no"), in the Trainer '
+        "neither fp16 nor bf16); the model itself may be in float16",
+        title="fp16 mixed precision does not exist for Apple's GPU",
+        meaning="Its gradient scaler needs CUDA.",
+    ),
+    Advice(
+        ("oom.killed",),
+        r"requires more system memory",
+        "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "
+        "(free -h); in a container or virtual machine a higher memory limit",
+        title="the model needs more RAM than is free",
+        meaning="The program compared what the model needs with the free RAM, and did not start it.",
+    ),
+    Advice(
+        ("import.symbol",),
+        r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol",
+        "a new environment in which the server brings its own torch: uv pip install vllm --torch-backend=auto (pip "
+        "install vllm; SGLang: pip install sglang), and no other torch after it; sources: build them again with this "
+        "torch",
+        title="the server's compiled half was built for another torch",
+        meaning="A release of vLLM or SGLang fits exactly one torch, which was replaced.",
+    ),
+    Advice(
+        ("dist.world_size",),
+        r"attention heads",
+        "a tensor-parallel size that divides the number of heads in the message (vLLM --tensor-parallel-size, SGLang "
+        "--tp); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
+        title="the number of attention heads cannot be divided among these GPUs",
+        meaning="Tensor parallelism gives each GPU the same number of heads.",
+    ),
+    Advice(
+        ("cuda.ordinal",),
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than",
+        "--tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
+        "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        title="more GPUs are asked for than are visible",
+    ),
+    Advice(
         ("nvcc.missing",),
         r"cannot find -l(?:cu|nv)",
         "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
@@ -552,8 +600,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.library",),
         lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
-        "LD_LIBRARY_PATH unset; TensorFlow 2.11 and newer have no GPU on Windows: run it inside WSL",
+        lambda facts: f"pip install -U {_with_cuda(facts)}, with LD_LIBRARY_PATH unset: it brings its CUDA libraries",
     ),
     Advice(
         ("compile.missing",),
@@ -623,7 +670,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.cpu_only",),
-        r"compiled with mps",
+        r"compiled with mps|support for mps devices",
         "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
         "and 12.3 or newer; then pip install --force-reinstall torch with that Python. On other machines use device "
         '"cuda" or "cpu"',
@@ -901,8 +948,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.no_kernel",),
         lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
-        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build the "
-        "package for this GPU",
+        lambda facts: f"a newer release, which lists this GPU: pip install -U {_with_cuda(facts)}; or build it for it",
         title="a package has no code for this GPU's architecture",
     ),
     Advice(

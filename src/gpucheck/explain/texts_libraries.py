@@ -10,42 +10,18 @@ _OOM_FIRST = "try a batch of 1: if it works, memory was full (nvidia-smi shows w
 _DEBUG = "NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
 # What ends a rank, or keeps it from starting: the other ranks' complaints follow from it.
 _RANK_ENDED = (
-    "oom.",
-    "cuda.",
-    "assert.",
-    "xid.",
-    "bus.",
-    "process.killed",
-    "crash.",
-    "loader.",
-    "import.",
-    "cuinit.",
+    *("oom.", "cuda.", "assert.", "xid.", "bus.", "process.killed", "crash.", "loader.", "import.", "cuinit."),
     "numerics.",
 )
 # An earlier kernel that failed is told by the next library that is called; and so is memory that is full.
 _BEFORE_LIBRARIES = (
-    "assert.",
-    "cuda.illegal_access",
-    "cuda.no_kernel",
-    "cuda.capability",
-    "oom.",
-    "xid.",
-    "cudnn.version",
+    *("assert.", "cuda.illegal_access", "cuda.no_kernel", "cuda.capability", "oom.", "xid.", "cudnn.version"),
     "import.lib",
 )
 # Whatever stands beside a launcher's summary is its cause.
 _ANYTHING = (
     *_RANK_ENDED,
-    "nccl.",
-    "dist.",
-    "tensor.",
-    "hip.",
-    "shm.",
-    "cublas.",
-    "cudnn.",
-    "compile.",
-    "amp.",
-    "torch.",
+    *("nccl.", "dist.", "tensor.", "hip.", "shm.", "cublas.", "cudnn.", "compile.", "amp.", "torch."),
 )
 
 # cuBLAS's states in words, as llama.cpp, torch before 1.0 and TransformerEngine put them.
@@ -267,11 +243,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=(
             *_RANK_ENDED,
-            "nccl.duplicate",
-            "nccl.shared_memory",
-            "nccl.interface",
-            "nccl.infiniband",
-            "nccl.nvls",
+            *("nccl.duplicate", "nccl.shared_memory", "nccl.interface", "nccl.infiniband", "nccl.nvls"),
         ),
     ),
     Condition(
@@ -898,6 +870,7 @@ TEXTS: tuple[Condition, ...] = (
         id="mps.dtype",
         title="Apple's GPU (Metal) does not have this data type",
         patterns=(
+            r"\bfp16 mixed precision requires a GPU \(not mps",
             r"Cannot convert a MPS Tensor to float64|MPS framework doesn'?t support float64",
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",

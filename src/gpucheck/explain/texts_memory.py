@@ -153,8 +153,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a "
         "shell). It is RAM, not the GPU's memory.",
         fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
-        "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
-        "the process and what it held",
+        "low_cpu_mem_usage), or a higher limit of the container or job (docker --memory, Kubernetes limits.memory, "
+        "Slurm --mem); sudo dmesg | grep -i -e oom -e killed names the process and what it held",
         common=(
             r"Out of memory: Kill(ed)? process|oom-kill:|invoked oom-killer|oom_reaper: reaped process|OOMKilled",
             r"Memory cgroup out of memory|SIGKILL.{0,40}(probably|likely|possibly|perhaps).{0,20}memory",
@@ -183,16 +183,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bSIGKILL\b|exit(ed with)?( status| code)?:? ?-9\b",
         ),
         follows=(
-            "oom.",
-            "build.",
-            "cuda.",
-            "nccl.",
-            "loader.",
-            "xid.",
-            "assert.",
-            "import.",
-            "shm.",
-            "vllm.",
+            *("oom.", "build.", "cuda.", "nccl.", "loader.", "xid.", "assert.", "import.", "shm.", "vllm."),
             "sglang.",
         ),
     ),

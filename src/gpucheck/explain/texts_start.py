@@ -260,7 +260,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
             r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
-            r"PyTorch is not linked with support for cuda devices",
+            r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
             r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
             r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
             r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
