@@ -499,7 +499,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.symbol",),
-        r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol",
+        lambda facts: (
+            facts.holds(r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol") and not facts.checkout
+        ),
         "a new environment in which the server brings its own torch: uv pip install vllm --torch-backend=auto (pip "
         "install vllm; SGLang: pip install sglang), and no other torch after it; sources: build them again with this "
         "torch",
