@@ -22,15 +22,14 @@ from gpucheck.explain.text import Platform, marked
 class Facts:
     """The facts that a paste states.
 
-    `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`, `available` what
-    torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
-    `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
-    `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
-    memory with the GPU that it was on. `needs` is the major CUDA version in the name of a library that is missing,
-    `asked` and `wanted` the version and the build that pip was asked for, `listed` the first and the last version that
-    it found, `free` the share of memory that is. `checkout` is the package whose
-    sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
-    were set, `text` the paste in small letters, without colours and quotes.
+    `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`. `capabilities` are the GPUs'
+    (`12.0`), by their names where none is written; `architectures` the code that torch has. `packages` are those of the
+    frames, `names` what any line mentions of `_NAMED`. `on_gpu` has each rank that ran out of memory with the GPU that
+    it was on. `needs` is the major CUDA version in the name of a library that is missing, `asked` and `wanted` the
+    version and the build that pip was asked for, `listed` the first and the last version that it found, `free` the
+    share of memory that is. `checkout` is the package whose sources lie in the working folder, `operators` why xFormers
+    leaves its operators out, `tried` the variables that were set, `text` the paste in small letters, without colours
+    and quotes.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -39,13 +38,10 @@ class Facts:
     driver_cuda: str = ""
     python: str = ""
     processor: str = ""
-    available: str = ""
     capabilities: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    offers: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
     needs: str = ""
     asked: str = ""
@@ -82,24 +78,11 @@ class Facts:
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
 
     @property
-    def are_on_one_device(self) -> bool:
-        """Return whether an input and weights of different types are on the same device."""
-        types = re.search(r"input type \(([^)]{1,40})\) and (?:weight|bias) type \(([^)]{1,40})\)", self.text)
-        places = {_DTYPE.sub("", name) for name in types.groups()} if types else set()
-        return len(places) == 1
-
-    @property
     def extension(self) -> str:
         """The package nearest to the error that has its own kernels; empty where the frames show none."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
-    @property
-    def arch_list(self) -> str:
-        """Return the value that TORCH_CUDA_ARCH_LIST needs."""
-        return ";".join(self.capabilities)
 
-
-_DTYPE = re.compile(r"b?float\d*|half|double|long|int|tensor|type|::|c10")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
 # Not what somebody is told to install.
 _TORCH = re.compile(
@@ -107,8 +90,6 @@ _TORCH = re.compile(
     + _VERSION
     + r"(?![\w.]*/)"
 )
-_BUILD = re.compile(r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)")
-_OF_ROCM = re.compile(r"rocm used to build pytorch: \d")
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
@@ -116,7 +97,6 @@ _ONE = {
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
-    "available": re.compile(r"(?:is cuda available|torch\.cuda\.is_available\(\)|cuda available)\W{1,4}(true|false)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
@@ -139,7 +119,6 @@ _GPUS = (
     (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
 )
-_GPU_LINE = re.compile(r"nvidia|geforce|gpu|rtx|tesla|device")
 _CODES = (
     re.compile(
         r"(?:supports cuda capabilities|get_arch_list\(\)\W{0,4}|arch(?:itecture)? list\W{1,4})"
@@ -149,13 +128,7 @@ _CODES = (
     re.compile(r"supported by this version of pytorch is\s+\((\d+\.\d)\) - \((\d+\.\d)\)"),
 )
 # torch.__config__.show() lists the architectures that torch was built for.
-_FLAGS = re.compile(r"nvcc architecture flags:[^\n]*")
-_LISTED = re.compile(r"torch\S* \(from versions: (\d[^)]*)\)")
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
-_RANK = re.compile(r"\[rank(\d+)\]")
-_FULL = re.compile(r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has")
-_OFFER = re.compile(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)")
-_FREE = re.compile(r"memory usage: (\d+) bytes free, (\d+) bytes total")
 _NAMED = {
     "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
@@ -265,7 +238,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
-    free = _FREE.search(text)
+    free = re.search(r"memory usage: (\d+) bytes free, (\d+) bytes total", text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -275,9 +248,12 @@ def read(pasted: str, spaced: str) -> Facts:
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
         names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
-        offers=tuple(_OFFER.findall(text)),
-        ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
-        on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
+        on_gpu=tuple(
+            (int(rank), int(gpu))
+            for rank, gpu in re.findall(
+                r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has", text
+            )
+        ),
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
@@ -293,14 +269,21 @@ def _torch(text: str) -> tuple[str, str]:
     versions = _TORCH.findall(text)
     version, build = next((pair for pair in versions if pair[1]), versions[0] if versions else ("", ""))
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
-    if not build and (built := _BUILD.search(text)):
-        build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
+    cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
+    if not build and (built := re.search(cuda, text)):
+        build = (
+            f"cu{built[1].replace('.', '')}"
+            if built[1][0].isdigit()
+            else ""
+            if re.search(r"rocm used to build pytorch: \d", text)
+            else "cpu"
+        )
     return version, build
 
 
 def _listed(text: str) -> tuple[fixes.Release, ...]:
     """The oldest and the newest release of torch that pip found."""
-    found = _LISTED.search(text)
+    found = re.search(r"torch\S* \(from versions: (\d[^)]*)\)", text)
     releases = sorted(
         (int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)\.\d+", found[1] if found else "")
     )
@@ -322,13 +305,13 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if _GPU_LINE.search(line))
+    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device", line))
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
 def _architectures(text: str) -> tuple[str, ...]:
     named, listed, between = (pattern.findall(text) for pattern in _CODES)
-    if flags := _FLAGS.search(text):
+    if flags := re.search(r"nvcc architecture flags:[^\n]*", text):
         return tuple(re.findall(r"code=((?:sm|compute)_\d+)", flags[0]))
     if named:
         return tuple(re.findall(r"\w+", named[0]))
@@ -388,16 +371,9 @@ def _install(facts: Facts) -> str:
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
-def _with_cuda(facts: Facts) -> str:
-    """The package of a paste of JAX's or TensorFlow's, with its CUDA libraries."""
-    if "jax" in facts.names:
-        return "'jax[cuda12]'"
-    return "'tensorflow[and-cuda]' (inside WSL on Windows, where TensorFlow after 2.10 has no GPU)"
-
-
 def _rebuild(facts: Facts) -> str:
-    name, arch = facts.extension or "the extension in the traceback", facts.arch_list
-    arch = arch or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
+    name = facts.extension or "the extension in the traceback"
+    arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     variable = "set" if "windows" in facts.platforms else "export"
     return (
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
@@ -411,7 +387,7 @@ def _pip(facts: Facts) -> str:
     if release is None:
         return ""
     low, high = next((pythons for since, *pythons in fixes.PYTHONS if release >= since), [None, None])
-    range_ = f"{_dotted(low)} to {_dotted(high)}" if low and high else ""
+    range_ = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
     is_new = bool(python and high and python > high) or (
@@ -433,10 +409,6 @@ def _pip(facts: Facts) -> str:
     else:
         return ""
     return f"{step}. Its wheels are for Python {range_}" if range_ else step
-
-
-def _dotted(release: fixes.Release) -> str:
-    return f"{release[0]}.{release[1]}"
 
 
 def _for_amd(facts: Facts) -> str:
@@ -482,6 +454,49 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("slurm.gres",),
+        r"gres\.conf file /dev/nvidia",
+        "on that node sudo nvidia-modprobe -c 0 -u makes /dev/nvidia*, and nvidia-smi has to list the GPU; then sudo "
+        "systemctl restart slurmd. At boot: After=nvidia-persistenced.service in slurmd's unit",
+        title="slurmd starts before the GPU's device nodes exist",
+        meaning="gres.conf names /dev/nvidia0, which the driver makes as its first user starts.",
+    ),
+    Advice(
+        ("import.symbol",),
+        r"libtorchcodec\w*\.so\S*:? undefined symbol",
+        "pip install --force-reinstall --no-deps torchcodec==VERSION of the release for this torch: 0.7 for torch "
+        "2.8, 0.9 for 2.9, its README lists them",
+        title="torchcodec was built for another torch",
+    ),
+    Advice(
+        ("cuda.initialization",),
+        r"cuda failure\W{0,3}initiali[sz]ation error",
+        "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
+        "where it does and the program forks: start its processes by spawn, and touch CUDA only in them",
+        title="CUDA did not start in this process",
+        meaning="The driver gave no reason: no GPU in the container, or a process that was forked after CUDA had "
+        "started.",
+        certainty="hint",
+    ),
+    Advice(
+        ("cuda.not_supported",),
+        "kernels",
+        "another attention backend (VLLM_ATTENTION_BACKEND=FLASH_ATTN or TRITON_ATTN, SGLang --attention-backend "
+        "triton), or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+    ),
+    Advice(
+        ("oom.vllm",),
+        r"alloc_req_slots|max-running-requests",
+        "--max-running-requests smaller (SGLang), or --mem-fraction-static larger while nvidia-smi shows free memory",
+        title="the server has no slot left for another request",
+    ),
+    Advice(
+        ("oom.host",),
+        lambda facts: "pinned" in facts.names and not facts.platforms,
+        "pin less: pin_memory=False, smaller or fewer buffers; ulimit -l shows the limit of locked memory (docker run "
+        "--ulimit memlock=-1), free -h what is free",
+    ),
+    Advice(
         ("mps.dtype",),
         r"fp16 mixed precision requires a gpu",
         'accelerate launch --mixed_precision no (in the code Accelerator(mixed_precision="no"), in the Trainer '
@@ -518,7 +533,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.ordinal",),
-        r"parallel[_ -]?size .{0,40}(?:larger|greater) than",
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
         "--tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
         "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
         title="more GPUs are asked for than are visible",
@@ -602,7 +617,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.library",),
         lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
-        lambda facts: f"pip install -U {_with_cuda(facts)}, with LD_LIBRARY_PATH unset: it brings its CUDA libraries",
+        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
+        "LD_LIBRARY_PATH unset; TensorFlow after 2.10 has no GPU on Windows: inside WSL",
     ),
     Advice(
         ("compile.missing",),
@@ -711,7 +727,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.type_mismatch",),
-        lambda facts: facts.are_on_one_device,
+        # Of one device, and of two data types.
+        r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|"
+        r"input type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type "
+        r"\((?:c10::)?(?:b?float|half|double)",
         'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
         "arrays are float64: torch.from_numpy(a).float()",
         title="the input and the weights are of different data types",
@@ -950,7 +969,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.no_kernel",),
         lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
-        lambda facts: f"a newer release, which lists this GPU: pip install -U {_with_cuda(facts)}; or build it for it",
+        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build the "
+        "package for this GPU",
         title="a package has no code for this GPU's architecture",
     ),
     Advice(
@@ -1290,8 +1310,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture."),
-        lambda facts: bool(facts.offers),
-        lambda facts: " or ".join(facts.offers) + "; nvidia-smi shows the newest CUDA that the driver supports",
+        r"for cuda [\d.]+ use pip install",
+        lambda facts: (
+            " or ".join(re.findall(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)", facts.text))
+            + "; nvidia-smi shows the newest CUDA that the driver supports"
+        ),
     ),
     Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed"),

@@ -18,8 +18,11 @@ from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
 # GB is what torch's MPS and llama.cpp write for 2³⁰ too; in an error's rounded figure the difference does not count.
-_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
-_UNITS |= {"tb": TIB, "tib": TIB, "k": KIB, "m": MIB, "g": GIB}
+_UNITS = dict.fromkeys(("", "b", "byte", "bytes"), 1) | {
+    f"{letter}{end}": scale
+    for letter, scale in (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
+    for end in ("", "b", "ib")
+}
 # In patterns `SIZE` stands for a number with its unit.
 _SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes?|B)\b"
 # NVML's "not available" (all bits set) as torch writes it, 17179869184 GiB, is no size; no machine has this much.
@@ -62,7 +65,8 @@ def read(name: str, said: str, around: str = "") -> Figures:
         found = _found(said if in_line else around or said, _each(reading.patterns))
         if found is not None:
             says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
-            return Figures(found, says, reading.then(found) if callable(reading.then) else reading.then)
+            then = reading.then(found) if callable(reading.then) else _filled(reading.then, found)
+            return Figures(found, says, then)
     if family is not None or not name.startswith(("oom.", "xid.")):
         return Figures()
     if name.startswith("oom.killed"):
@@ -131,12 +135,9 @@ def size(text: str) -> int | None:
         return None
 
 
-_SCALES = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
-
-
 def human(bytes_: int) -> str:
     """A size as torch writes it: at most two decimals, in the largest binary unit."""
-    for unit, scale in _SCALES:
+    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if bytes_ >= scale:
             return f"{f'{bytes_ / scale:.2f}'.rstrip('0').rstrip('.')} {unit}"
     return f"{bytes_} bytes"
@@ -398,46 +399,29 @@ def _since_then(found: Numbers) -> str:
     )
 
 
-_OLDEST_OF_CUDA_12, _OLDEST_OF_CUDA_13 = 50, 75
-# The first CUDA toolkit that knows an architecture, by the release notes of each.
-_KNOWN_SINCE = {70: "9.0", 75: "10.0", 80: "11.0", 86: "11.1", 87: "11.4", 89: "11.8", 90: "11.8", 100: "12.8"}
-_KNOWN_SINCE |= {101: "12.8", 103: "12.9", 110: "13.0", 120: "12.8", 121: "12.9"}
-
-
-def _architecture_then(found: Numbers) -> str:
-    """The toolkit that knows an architecture, or how to do without it."""
-    number = int(re.sub(r"\D", "", found["target"]))
-    drop = (
-        "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
-        "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
-    )
-    if number < _OLDEST_OF_CUDA_13:
-        older = "CUDA 11 (below 5.0 CUDA 12 dropped it)" if number < _OLDEST_OF_CUDA_12 else "CUDA 12 (13 dropped it)"
-        return f"{drop}; for that very GPU use {older}, or a newer one where nvcc --version is older than the GPU"
-    since = _KNOWN_SINCE.get(number)
-    newer = f"a CUDA toolkit {since} or newer" if since else "a newer CUDA toolkit"
-    return (
-        f"{newer}, with CUDA_HOME set to it (nvcc --version shows this one's) and a torch for the same CUDA; or {drop}"
-    )
-
-
-def _toolkit_then(found: Numbers) -> str:
-    """The toolkit for this torch, or the torch for this toolkit."""
-    return (
-        f"export CUDA_HOME=/usr/local/cuda-{found['torch_cuda']} (install that toolkit where it is missing; in conda: "
-        f"conda install -c nvidia cuda-toolkit={found['torch_cuda']}), or a torch that was built for CUDA "
-        f"{found['toolkit']}"
-    )
-
-
-def _gcc_then(found: Numbers) -> str:
-    """The compiler that this nvcc takes."""
-    if (newest := found.get("newest_gcc")) is None:
-        return "a newer CUDA toolkit: this one knows no compiler of today"
-    return (
-        f"sudo apt-get install g++-{newest}, then CC=gcc-{newest} CXX=g++-{newest} NVCC_PREPEND_FLAGS='-ccbin "
-        f"g++-{newest}' before the build (in conda: conda install -c conda-forge gxx={newest}); or a newer CUDA toolkit"
-    )
+# By an architecture: the CUDA toolkit that is wanted, by the release notes of each.
+_NOT_OWN = (
+    "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
+    "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
+)
+_TOOLKITS = (
+    (r"[1-4]\d", f"{_NOT_OWN}; for that very GPU use CUDA 11 or older: CUDA 12 dropped it"),
+    (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
+    *(
+        (
+            numbers,
+            f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}",
+        )
+        for numbers, since in (
+            ("75", "10.0 or newer"),
+            ("80|86|87", "11.4 or newer"),
+            ("89|90a?", "11.8 or newer"),
+            ("10[01][af]?|120[af]?", "12.8 or newer"),
+            ("103[af]?|121[af]?", "12.9 or newer"),
+            (r"\d+[af]?", "of the newest release"),
+        )
+    ),
+)
 
 
 def _wheel_then(found: Numbers) -> str:
@@ -729,22 +713,23 @@ _READINGS: tuple[Reading, ...] = (
             r"(?P<torch_cuda>[\d.]+\d)",
         ),
         "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
-        _toolkit_then,
+        "export CUDA_HOME=/usr/local/cuda-{torch_cuda} (install that toolkit where it is missing; in conda: conda "
+        "install -c nvidia cuda-toolkit={torch_cuda}), or a torch that was built for CUDA {toolkit}",
     ),
+    *(Reading("nvcc.arch", rf"architecture \W?compute_(?:{numbers})\b", "", then) for numbers, then in _TOOLKITS),
     Reading(
-        "nvcc.arch",
-        r"architecture \W?(?P<target>compute_\d+)",
-        "",
-        _architecture_then,
+        "nvcc.host_compiler",
+        r"gcc versions later than (?P<newest_gcc>\d+)",
+        "this nvcc takes gcc up to {newest_gcc}",
+        "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
+        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (in conda: conda install -c conda-forge "
+        "gxx={newest_gcc}); or a newer CUDA toolkit",
     ),
     Reading(
         "nvcc.host_compiler",
-        (
-            r"gcc versions later than (?P<newest_gcc>\d+)",
-            r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
-        ),
-        ("this nvcc takes gcc up to {newest_gcc}", "this nvcc takes only a gcc before {refused_gcc}"),
-        _gcc_then,
+        r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
+        "this nvcc takes only a gcc before {refused_gcc}",
+        "a newer CUDA toolkit: this one knows no compiler of today",
     ),
     Reading(
         "cudnn.version",

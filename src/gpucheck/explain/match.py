@@ -606,13 +606,16 @@ def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    places = (place for place in _places(normal, texts) if place.text.logged or not _is_quiet(normal, place))
-    return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
-
-
-def _is_quiet(normal: Normal, place: _Place) -> bool:
-    """Return whether a text begins on a line that reports no error, or ends on one: a gap reached into it."""
-    return any(normal.lines_of(offset, offset)[0].kind == "quiet" for offset in (place.start, place.end - 1))
+    return [
+        place
+        for place in _places(normal, texts)
+        if (
+            place.text.logged
+            # It begins on a line that reports no error, or ends on one, which a gap reached.
+            or all(normal.lines_of(offset, offset)[0].kind != "quiet" for offset in (place.start, place.end - 1))
+        )
+        and not (place.line.kind == "plain" and _is_only_named(normal, place))
+    ]
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:
@@ -639,8 +642,9 @@ def _is_prose(place: _Place, normal: Normal) -> bool:
 
 def _goes_on(line: Line) -> bool:
     """Return whether a program says that it goes on after it. A deprecation says what it is."""
-    goes_on = _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
-    return goes_on or _HARMLESS.search(line.text) is not None
+    return _HARMLESS.search(line.text) is not None or (
+        _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
+    )
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:

@@ -429,7 +429,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS "
         "happened during the capture.",
-        fix="warm up on a side stream before the capture, and keep .item() and prints out of it",
+        fix="warm up on a side stream before the capture, and keep .item(), .cpu(), synchronize() and prints out of "
+        "it; without CUDA graphs (torch.compile: a mode other than reduce-overhead) it runs more slowly",
         certainty="proof",
         weak=(
             r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail|error)",
@@ -533,8 +534,9 @@ TEXTS: tuple[Condition, ...] = (
             r"reason ?:GPU Hang|amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
         meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed.",
-        fix="start the program again with AMD_SERIALIZE_KERNEL=3; if it happens with other programs too: newer "
-        "firmware and ROCm, lower clocks, or another GPU",
+        fix="newer linux-firmware, kernel, ROCm and Mesa first; a compute program with AMD_SERIALIZE_KERNEL=3 shows "
+        "whether one kernel does it; if it stays: lower clocks, or another GPU. sudo dmesg | grep -i amdgpu names the "
+        "program",
         weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
         follows=("hip.fault",),
     ),

@@ -263,7 +263,7 @@ TEXTS: tuple[Condition, ...] = (
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
             r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
             r"Attempted to use bitsandbytes native library functionality but it'?s not available",
-            r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate)",
+            r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate.{0,60} and the latest)",
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
@@ -696,7 +696,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
-        "ffmpeg); torchcodec's README names the release for each torch",
+        "ffmpeg); the torchcodec that belongs to this torch: 0.7 for torch 2.8, 0.9 for 2.9, its README lists them",
     ),
     Condition(
         id="checkpoint.weights_only",

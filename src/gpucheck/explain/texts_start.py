@@ -247,6 +247,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
             r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error",
+            r"cuda driver library init failure: \d",
         ),
         meaning="cuInit's code follows the word Error at the end of the message.",
         fix="explain the whole message: its end says why. " + _DOCTOR,
