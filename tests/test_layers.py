@@ -61,7 +61,7 @@ SIZES = {
     "compare": (2, 243),
     "devices": (3, 254),
     "doctor": (12, 1579),
-    "explain": (13, 1022),
+    "explain": (13, 1021),
     "fleet": (8, 1132),
     "machine": (24, 3852),
     "measure": (4, 567),

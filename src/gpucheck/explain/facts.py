@@ -454,6 +454,14 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("oom.other",),
+        r"cuda_host_malloc|of pinned memory",
+        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
+        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        title="llama.cpp could not pin host memory",
+        meaning="The limit of locked memory is reached. It is RAM, not the GPU's memory.",
+    ),
+    Advice(
         ("slurm.gres",),
         r"gres\.conf file /dev/nvidia",
         "on that node sudo nvidia-modprobe -c 0 -u makes /dev/nvidia*, and nvidia-smi has to list the GPU; then sudo "
@@ -784,8 +792,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.ptxas",),
         "old_llvm",
-        "pip install -U triton (on Windows triton-windows; 3.3 is the first that knows Blackwell, sm_120), or a newer "
-        "torch, which brings it; then rm -r ~/.triton/cache",
+        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); on Windows pip install "
+        "triton-windows in the version for this torch; then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
         meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
         certainty="strong",
@@ -1165,9 +1173,12 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.dll",),
         r"fbgemm\.dll",
-        "pip install -U torch: 2.4.1 and newer bring libomp140.x86_64.dll",
+        "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
+        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll; where torch is newer "
+        "already, Microsoft's Visual C++ Redistributable (x64)",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
-        meaning="The wheel of torch 2.4.0 lacks that DLL, and Microsoft's redistributable does not have it either.",
+        meaning="The wheel of torch 2.4.0 lacks that DLL, which Microsoft's redistributable does not have; another "
+        "torch may lack the runtime.",
     ),
     Advice(
         ("crash.bus",),

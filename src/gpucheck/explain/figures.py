@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck.doctor.fixes import LEAST_DRIVER
+from gpucheck.doctor import fixes
 from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
@@ -360,11 +360,13 @@ def cuda_version(number: int) -> str:
 
 def _driver_then(found: Numbers) -> str:
     """Which driver, or which torch, in place of this one."""
-    major, newest = int(found["driver_cuda"].split(".")[0]), max(LEAST_DRIVER)
-    older = f"a torch wheel for CUDA {major}" if major >= 11 else f"an old torch (CUDA {major} has no wheels today)"
+    wanted, tag = fixes.choose((), found["driver_cuda"])
+    major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
+    older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
     return (
-        f"update the driver (CUDA 12 needs {LEAST_DRIVER[12]} or newer, CUDA {newest} {LEAST_DRIVER[newest]}), or "
-        f"install {older}"
+        f"update the driver (CUDA 12 needs {fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} "
+        f"{fixes.LEAST_DRIVER[newest]}), or install "
+        f"{older if tag else f'an old torch (CUDA {major} has no wheels today)'}"
     )
 
 
@@ -429,15 +431,22 @@ def _wheel_then(found: Numbers) -> str:
     if "architecture" not in found:
         return ""
     architecture = int(re.sub(r"\D", "", found["architecture"]))
-    if architecture >= 100:
-        return "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer (for sm_103 and sm_121 CUDA 13)"
+    wanted, tag = fixes.choose((f"{architecture // 10}.{architecture % 10}",), "12.8")
     if architecture < 50:
         return 'run it on the CPU (device="cpu"), or on a newer GPU: no current torch has code for this one'
-    if architecture < 70:
-        return "install a torch wheel for CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer wheels drop this GPU"
-    if architecture < 75:
-        return "install a torch wheel for CUDA 12: wheels for CUDA 13 drop this GPU"
-    return "install a newer torch for a CUDA that the driver supports"
+    if tag is None:
+        return "on a Jetson NVIDIA's torch wheel for its JetPack; elsewhere the newest torch, from a wheel for CUDA 13"
+    reasons = (
+        (100, "it needs torch 2.7 or newer, from a wheel for CUDA 12.8 or newer"),
+        (75, "a newer torch, for a CUDA that nvidia-smi shows"),
+        (70, "wheels for CUDA 13 drop this GPU"),
+        (0, "wheels for CUDA newer than 12.6 drop this GPU"),
+    )
+    reason = next(reason for least, reason in reasons if architecture >= least)
+    return (
+        f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}, with the torchvision and torchaudio "
+        f"of that release: {reason}"
+    )
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

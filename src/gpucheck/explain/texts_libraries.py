@@ -924,8 +924,9 @@ TEXTS: tuple[Condition, ...] = (
             r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
             r"Unsupported KV type combination|Unsupported max_mma_kv",
         ),
-        meaning="sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
-        fix="warnings above the error say why each was left out; allow SDPBackend.MATH beside",
+        meaning="The kernels that the call allows rule out its data type, its head size, its mask or this GPU.",
+        fix='warnings above the error say why each was left out; attn_implementation="sdpa", or SDPBackend.MATH '
+        "beside the others, takes any input",
         certainty="proof",
     ),
     Condition(

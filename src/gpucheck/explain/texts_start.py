@@ -38,10 +38,11 @@ TEXTS: tuple[Condition, ...] = (
             *_code(3),
             r"cuInit failed: initialization error",
         ),
-        meaning="cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does "
-        "not start, although nvidia-smi works.",
-        fix="sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
-        "/etc/modprobe.d, then reboot. " + _DOCTOR,
+        meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
+        "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
+        fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
+        "all); sudo dmesg | grep -i -e nvrm -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm "
+        "uvm_disable_hmm=1 in /etc/modprobe.d, then reboot. " + _DOCTOR,
         common=(r"Error 3: initialization error",),
     ),
     Condition(
