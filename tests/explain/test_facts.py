@@ -749,7 +749,6 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
     ("pasted", "id", "words"),
     [
         ("AssertionError: Torch not compiled with MPS enabled", "torch.cpu_only", "platform.machine()"),
-        ("ValueError: fp16 mixed precision requires a GPU (not 'mps').", "mps.dtype", "--mixed_precision no"),
         (
             "RuntimeError: The MPS backend is supported on MacOS 12.3+.Current OS version can be queried using sw_vers",
             "mps.operation",

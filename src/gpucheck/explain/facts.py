@@ -505,14 +505,6 @@ ADVICE: tuple[Advice, ...] = (
         "--ulimit memlock=-1), free -h what is free",
     ),
     Advice(
-        ("mps.dtype",),
-        r"fp16 mixed precision requires a gpu",
-        'accelerate launch --mixed_precision no (in the code Accelerator(mixed_precision="no"), in the Trainer '
-        "neither fp16 nor bf16); the model itself may be in float16",
-        title="fp16 mixed precision does not exist for Apple's GPU",
-        meaning="Its gradient scaler needs CUDA.",
-    ),
-    Advice(
         ("oom.killed",),
         r"requires more system memory",
         "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "

@@ -288,8 +288,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.peer",
         title="two GPUs cannot read each other's memory",
         patterns=(
-            r"cudaDeviceEnablePeerAccess",
-            r"(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
+            r"cudaDeviceEnablePeerAccess|(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
             r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh|Custom allreduce is disabled because",
             r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
             r"hip\w*Peer\w* failed|peer access is not supported between these two devices",
@@ -643,8 +642,7 @@ TEXTS: tuple[Condition, ...] = (
         id="xpu.none",
         title="torch finds no Intel GPU",
         patterns=(
-            r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False",
-            r"Failed to initiali[sz]e XPU devices",
+            r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False|Failed to initiali[sz]e XPU devices",
             r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
             r"lib(ur_loader|sycl|ze_loader)\.so[.\d]*: cannot open shared object file",
             r"PI_ERROR_DEVICE_NOT_FOUND|No device of requested type available|XPU device count is zero",
@@ -690,8 +688,7 @@ TEXTS: tuple[Condition, ...] = (
         "newest compute runtime (intel-compute-runtime, level-zero) and the torch that was released for it",
         certainty="hint",
         weak=(
-            r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)",
-            r"\bZE_RESULT_ERROR\w+",
+            r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)|\bZE_RESULT_ERROR\w+",
         ),
     ),
     Condition(

@@ -262,8 +262,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a DLL that a compiled package needs is missing",
         patterns=(
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
-            r"fbgemm\.dll",
-            r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
+            r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
             r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
@@ -451,8 +450,7 @@ TEXTS: tuple[Condition, ...] = (
         title="the CUDA toolkit does not match torch's CUDA version",
         patterns=(
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
-            r"CUDAMismatchException",
+            r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
         meaning="An extension must be built with the same CUDA version as torch.",

@@ -50,8 +50,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cublas.failed",
         title="a cuBLAS call failed on the GPU",
         patterns=(
-            r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
-            r"cuBLAS API failed",
+            r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)|cuBLAS API failed",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
             _CUBLAS + r"(the GPU program failed to execute|an (internal operation|access to GPU memory space) failed)",
             r"cublasLt ran into an error|Blas x?GEMM\w* launch failed",
@@ -250,8 +249,7 @@ TEXTS: tuple[Condition, ...] = (
         id="nccl.nvls",
         title="NVLink's multicast (NVLS) could not be set up",
         patterns=(
-            r"NVLink SHARP \(NVLS\) Multicast",
-            r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.{0,4}out of memory)",
+            r"NVLink SHARP \(NVLS\) Multicast|transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.{0,4}out of memory)",
             r"cuMulticast\w+.{0,60}(fail|error)",
         ),
         meaning="The switches and the fabric manager make the multicast groups. One that failed, or was restarted "
@@ -340,8 +338,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Some NCCL operations have failed or timed out|watchdog got stuck for \d+ seconds",
             r"watchdog thread terminated with exception|Observed flight recorder dump signal|Timeout at NCCL work",
             r"failed to pass monitoredBarrier|monitoredBarrier, but received errors",
-            r"caught collective operation timeout",
-            r"To avoid data inconsistency, we are taking the entire process down",
+            r"caught collective operation timeout|To avoid data inconsistency, we are taking the entire process down",
             r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
             r"Heartbeat monitor timed out! ?Process will be terminated",
         ),
@@ -608,8 +605,7 @@ TEXTS: tuple[Condition, ...] = (
             r"gloo/transport/tcp.{0,80}(Connection (closed by peer|reset by peer|refused|timed out)|Broken pipe)",
             r"gloo/transport/tcp.{0,80}Timed out",
             r"gloo/transport/tcp/\w+\.cc:\d+\] (Connection|Read error|Timed out|Application timeout)",
-            r"Gloo connectFullMesh failed",
-            r"(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl",
+            r"Gloo connectFullMesh failed|(recvValue|sendBytes|recvVector|recvBytes) failed on SocketImpl",
             r"store->get\('?[\w:/]+'?\) got error: (Connection reset|Broken pipe|Connection was likely closed|Failed)",
             r"setting up NCCL communicator and retrieving ncclUniqueId.{0,200}got error",
             r"Failed to recv, got 0 bytes|Failed to check the \W?should dump\W? flag on TCPStore",
@@ -870,7 +866,6 @@ TEXTS: tuple[Condition, ...] = (
         id="mps.dtype",
         title="Apple's GPU (Metal) does not have this data type",
         patterns=(
-            r"\bfp16 mixed precision requires a GPU \(not mps",
             r"Cannot convert a MPS Tensor to float64|MPS framework doesn'?t support float64",
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",

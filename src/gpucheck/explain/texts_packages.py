@@ -140,8 +140,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Signal 11 \(SIGSEGV\)",
             r"(exitcode ?:|exits with return code =) ?-11\b",
-            r"Segfault encountered",
-            r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
+            r"Segfault encountered|\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
         meaning="Libraries do not match (extensions built for another torch), or a driver fails.",
@@ -216,8 +215,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Please install flash[-_ ]attn",
             r"(?<![/_])flash_attn(?!/).{0,300}"
             r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
-            r"undefined symbol: \w*flash\w*",
-            r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
+            r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
         ),
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
@@ -236,8 +234,7 @@ TEXTS: tuple[Condition, ...] = (
         title="xformers does not fit this torch, or has no code for this GPU",
         patterns=(
             r"xFormers can't load C\+\+/CUDA extensions|xFormers wasn'?t build with CUDA support",
-            r"xFormers was built for:",
-            r"No operator found for `?memory_efficient_attention_(forward|backward)",
+            r"xFormers was built for:|No operator found for `?memory_efficient_attention_(forward|backward)",
             r"\bNo module named '?xformers\b",
             r"xformers[\w./-]*\.so[.\d]*: undefined symbol|DLL load failed while importing _C.{0,200}xformers",
             r"xformers is not (available|installed)",
@@ -660,8 +657,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
             r"any )?GPU",
-            r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
-            r"inference compute.{0,30}\bid=cpu\b",
+            r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
             r"no compatible GPUs were discovered|Ollama will run in CPU-only mode",
             r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
             r"failed to finish discovery before timeout",

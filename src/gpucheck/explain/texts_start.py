@@ -227,8 +227,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.999",
         title="CUDA does not start and gives no reason",
         patterns=(
-            r"unknown error - this may be due to an incorrectly set up environment",
-            r"Error 999: unknown error",
+            r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
             *_code(999),
             r"OS call failed or operation not supported on this OS",
             r"(cudaError|CUDA_ERROR_)Operating_?System\b",
@@ -267,8 +266,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
             r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
             r"only)?|CUDA)( support)?\b",
-            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
-            r"has no attribute '?_Cuda\w+",
+            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
         ),
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
@@ -414,8 +412,7 @@ TEXTS: tuple[Condition, ...] = (
         id="nvml.no_library",
         title="NVML is not installed",
         patterns=(
-            r"libnvidia-ml\.so[.\d]* not found",
-            r"(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
+            r"libnvidia-ml\.so[.\d]* not found|(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
             r"couldn'?t find libnvidia-ml\.so|libnvidia-ml\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
             r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
@@ -631,8 +628,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
-            r"unknown flag: --gpus",
-            r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
+            r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
             r"nvidia-container-runtime(-hook)?: (command )?not found",
             r"unknown (or invalid runtime name:|runtime specified) nvidia",
             r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
