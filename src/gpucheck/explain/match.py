@@ -560,7 +560,8 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     ]
     facts = read_facts(pasted, normal.spaced)
     by_id = {text.id: text for text in texts}
-    found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
+    becomes = {id: by_id.get(proven(id, facts)) for id in {place.text.id for place in found}}
+    found = [replace(place, text=becomes[place.text.id] or place.text) for place in found]
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind != "frame" and not _HARMLESS.search(place.line.text):
@@ -568,12 +569,13 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [other.text.id for other in theirs.to(place) if other.touches(place)]
-        said, around = _excerpts(normal, place.line)
-        points = (*place.text.conditions, *beside)
-        text, is_advised = advise(place.text, facts)
-        match = Match(text, place.line.number, points, said, around, "", facts, is_advised)
-        earlier = matches.setdefault(text.id, match)
-        matches[text.id] = replace(earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions))))
+        match = matches.get(place.text.id)
+        if match is None:
+            text, is_advised = advise(place.text, facts)
+            match = Match(text, place.line.number, (), *_excerpts(normal, place.line), "", facts, is_advised)
+        matches[place.text.id] = replace(
+            match, conditions=tuple(dict.fromkeys((*match.conditions, *place.text.conditions, *beside)))
+        )
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
