@@ -784,8 +784,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.ptxas",),
         "old_llvm",
-        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); on Windows pip install "
-        "triton-windows in the version for this torch; then rm -r ~/.triton/cache",
+        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); where Triton was installed "
+        "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
         meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
         certainty="strong",
@@ -1166,8 +1166,7 @@ ADVICE: tuple[Advice, ...] = (
         ("import.dll",),
         r"fbgemm\.dll",
         "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
-        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll; where torch is newer "
-        "already, Microsoft's Visual C++ Redistributable (x64)",
+        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
         meaning="The wheel of torch 2.4.0 lacks that DLL, which Microsoft's redistributable does not have; another "
         "torch may lack the runtime.",

@@ -436,16 +436,16 @@ def _wheel_then(found: Numbers) -> str:
         return 'run it on the CPU (device="cpu"), or on a newer GPU: no current torch has code for this one'
     if tag is None:
         return "on a Jetson NVIDIA's torch wheel for its JetPack; elsewhere the newest torch, from a wheel for CUDA 13"
-    reasons = (
-        (100, "it needs torch 2.7 or newer, from a wheel for CUDA 12.8 or newer"),
-        (75, "a newer torch, for a CUDA that nvidia-smi shows"),
-        (70, "wheels for CUDA 13 drop this GPU"),
-        (0, "wheels for CUDA newer than 12.6 drop this GPU"),
+    wheels = (
+        (100, "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer"),
+        (75, "install a newer torch for a CUDA that nvidia-smi shows"),
+        (70, "install a torch wheel for CUDA 12, because wheels for CUDA 13 drop this GPU"),
+        (0, "install a torch wheel for CUDA 12.6 or older, because newer wheels drop this GPU"),
     )
-    reason = next(reason for least, reason in reasons if architecture >= least)
+    wheel = next(wheel for least, wheel in wheels if architecture >= least)
     return (
-        f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}, with the torchvision and torchaudio "
-        f"of that release: {reason}"
+        f"{wheel}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}, with the torchvision and "
+        "torchaudio of that release"
     )
 
 
