@@ -60,7 +60,7 @@ def test_what_else_is_stated() -> None:
     )
     assert read.capabilities == ("8.9",)
     assert (read.packages, read.extension) == (("gsplat", "torch"), "gsplat")
-    assert (read.ranks, read.driver_cuda) == ((1,), "12.4")
+    assert read.driver_cuda == "12.4"
     assert read.names == {"ray", "kernels", "nvidia", "pytorch"}
 
 
@@ -743,3 +743,113 @@ def test_figures_of_an_allocators_block() -> None:
 def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: str) -> None:
     answer = first(f"ERROR: Could not find a version that satisfies the requirement {requirement} {beside}")
     assert (answer.id, words in answer.then) == ("pip.torch", True), answer.then
+
+
+@pytest.mark.parametrize(
+    ("pasted", "id", "words"),
+    [
+        ("AssertionError: Torch not compiled with MPS enabled", "torch.cpu_only", "platform.machine()"),
+        (
+            "RuntimeError: The MPS backend is supported on MacOS 12.3+.Current OS version can be queried using sw_vers",
+            "mps.operation",
+            "update macOS",
+        ),
+        (
+            "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+            "tensor.type_mismatch",
+            "dtype)",
+        ),
+        (
+            "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+            "tensor.type_mismatch",
+            "x.to(device)",
+        ),
+        ("RuntimeError: expected scalar type Long but found Float", "tensor.dtype", "labels.long()"),
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float", "tensor.dtype", "x.float()"),
+        ("RuntimeError: \"host_softmax\" not implemented for 'Long'", "tensor.not_implemented", "x.float() before"),
+        (
+            "ImportError: /env/site-packages/torch/lib/libtorch.so: undefined symbol: _ZTIN2at10TensorImplE",
+            "import.symbol",
+            "two torches",
+        ),
+        (
+            "OSError: /env/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+            "import.symbol",
+            "torchaudio==Z",
+        ),
+        (
+            "ImportError: /env/dist-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c106ivalue14ConstantString6createE",
+            "import.symbol",
+            "uv pip install vllm",
+        ),
+        (
+            "ImportError: libtorch_cuda.so: cannot open shared object file: No such file or directory",
+            "import.symbol",
+            "torch.version.cuda",
+        ),
+        (
+            "UserWarning: Specified provider 'CUDAExecutionProvider' is not in available provider names.",
+            "import.library",
+            "onnxruntime-gpu[cuda,cudnn]",
+        ),
+        (
+            "ImportError: Using `bitsandbytes` 8-bit quantization requires Accelerate: `pip install accelerate` and "
+            "the latest version of bitsandbytes: `pip install -i https://pypi.org/simple/ bitsandbytes`",
+            "bitsandbytes.setup",
+            "start it again",
+        ),
+        (
+            "ImportError: cannot import name 'AttrsDescriptor' from 'triton.compiler.compiler'",
+            "compile.backend",
+            "pip install triton==VERSION",
+        ),
+        ("torch\nCommand '['where', 'cl']' returned non-zero exit status 1.", "compile.compiler", "vcvarsall.bat x64"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_120'", "nvcc.arch", "12.8 or newer"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc.arch", "take it out"),
+        (
+            "error: #error -- unsupported GNU version! gcc versions later than 12 are not supported!",
+            "nvcc.host_compiler",
+            "CC=gcc-12 CXX=g++-12",
+        ),
+        (
+            "fatal error C1189: #error:  -- unsupported Microsoft Visual Studio version! CUDA\\v12.1\\include",
+            "nvcc.host_compiler",
+            "Visual Studio 2022",
+        ),
+        ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "nvcc.missing", "LIBRARY_PATH"),
+        (
+            "AttributeError: module 'torch' has no attribute 'float8_e8m0fnu'",
+            "import.torch_too_old",
+            "torch 2.7 or newer",
+        ),
+        ("ModuleNotFoundError: No module named 'torch._six'", "import.torch_too_old", "torch 2.0 removed it"),
+        ("RuntimeError: No backend type associated with device type cpu", "dist.environment", "cpu:gloo,cuda:nccl"),
+        (
+            "vllm serve\nValueError: The number of attention heads (14) must be divisible by tensor parallel size (4).",
+            "dist.world_size",
+            "--tensor-parallel-size",
+        ),
+        (
+            "Error: model requires more system memory (18.3 GiB) than is available (11.2 GiB) ollama",
+            "oom.killed",
+            "num_ctx",
+        ),
+        (
+            "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 7 has a total capacity of "
+            "287.98 GiB of which 203.49 GiB is free. Of the allocated memory 68.63 GiB is allocated by PyTorch "
+            "is reserved by PyTorch but unallocated.",
+            "oom.hip",
+            "start it again",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 3) exited unexpectedly with exit code 1. Rerunning with "
+            "num_workers=0 may give better error trace.",
+            "loader.exited",
+            "num_workers=0 shows the real error",
+        ),
+    ],
+)
+def test_a_step_fits_its_case(pasted: str, id: str, words: str) -> None:
+    answer = first(pasted)
+    assert answer.id == id
+    assert words in f"{answer.title}: {answer.then}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpucheck import naming
 from gpucheck.bench import ids as bench
-from gpucheck.config import THRESHOLDS, Threshold
+from gpucheck.config import THRESHOLDS
 from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
@@ -37,83 +37,59 @@ from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
 from gpucheck.units import capacity
 
-# What no check asks, but an option of the command.
-_SMOKE = of(
-    "smoke",
-    Id(
-        "device.required",
-        "a kind of accelerator is required",
-        "`--require` requires a kind of device that torch cannot use here.",
-        "gpucheck doctor",
+# Of smoke what no check asks, but an option; what breaks any command off; a bug; and an interrupted report.
+_OWN = (
+    *of(
+        "smoke",
+        Id(
+            "device.required",
+            "a kind of accelerator is required",
+            "`--require` requires a kind of device that torch cannot use here.",
+            "gpucheck doctor",
+        ),
+        Id(
+            "device.count",
+            "a minimum number of devices is required",
+            "`--min-devices` requires more devices than torch can use here.",
+            "gpucheck devices; then gpucheck doctor",
+        ),
     ),
-    Id(
-        "device.count",
-        "a minimum number of devices is required",
-        "`--min-devices` requires more devices than torch can use here.",
-        "gpucheck devices; then gpucheck doctor",
+    *of(
+        "bench, memory, smoke and find-batch-size",
+        Id(
+            "device.error",
+            "the device works",
+            "The device, its driver or one of its libraries failed during the work: a known device error, a small "
+            "kernel that fails in a fresh process too, or no answer. Earlier measurements are kept and judged, but "
+            "they do not meet a threshold.",
+            "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
+        ),
+        Id(
+            "device.memory",
+            "there was enough memory to work",
+            "Memory ran out on the device or the host during the work. Usually another process took it.",
+            f"{FIX['memory held']} shows which processes use memory; then run again",
+        ),
+    ),
+    *of(
+        "devices, and every other command",
+        Id(
+            "gpucheck.error",
+            "gpucheck itself works",
+            "A bug in gpucheck ended the command. The results so far are in the report.",
+            "report it with the traceback at the project's issue tracker",
+        ),
+    ),
+    *of(
+        "judge",
+        Id(
+            "judge.incomplete",
+            "every run came to its end",
+            "The document comes from an interrupted run. Results that it did not measure are unknown.",
+            "measure it again",
+        ),
     ),
 )
-# What breaks any command off.
-_FAULTS = of(
-    "bench, memory, smoke and find-batch-size",
-    Id(
-        "device.error",
-        "the device works",
-        "The device, its driver or one of its libraries failed during the work: a known device error, a small kernel "
-        "that fails in a fresh process too, or no answer. Earlier measurements are kept and judged, but they do not "
-        "meet a threshold.",
-        "follow the fix in the finding; else gpucheck smoke; sudo dmesg | grep -i xid",
-    ),
-    Id(
-        "device.memory",
-        "there was enough memory to work",
-        "Memory ran out on the device or the host during the work. Usually another process took it.",
-        f"{FIX['memory held']} shows which processes use memory; then run again",
-    ),
-)
-_BUG = of(
-    "devices, and every other command",
-    Id(
-        "gpucheck.error",
-        "gpucheck itself works",
-        "A bug in gpucheck ended the command. The results so far are in the report.",
-        "report it with the traceback at the project's issue tracker",
-    ),
-)
-_JUDGE = of(
-    "judge",
-    Id(
-        "judge.incomplete",
-        "every run came to its end",
-        "The document comes from an interrupted run. Results that it did not measure are unknown.",
-        "measure it again",
-    ),
-)
-
-
-def _of_threshold(threshold: Threshold) -> Id:
-    return Id(
-        threshold.id,
-        f"your threshold, in {threshold.kind}",
-        f"{'A lower' if threshold.direction == 'at least' else 'An upper'} bound for {threshold.judges}.",
-        f"set it with {threshold.option} or [thresholds] in gpucheck.toml",
-        command=threshold.command,
-    )
-
-
-_LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong and right"
-
-
-def _ids() -> tuple[Id, ...]:
-    """Every id. What a row says stands before what its threshold asks: both are of one id."""
-    return (
-        *(_of_threshold(threshold) for threshold in THRESHOLDS),
-        *(Id(check.id, check.title, check.meaning, check.then, command="smoke") for check in CHECKS),
-        *(*_SMOKE, *_FAULTS, *_BUG, *_JUDGE),
-        *(*bench.IDS, *stress.IDS, *fleet.IDS, *program.IDS),
-        *(Id(rule.id, rule.title, rule.meaning, _LINT, command="lint") for rule in RULES),
-    )
-
 
 TEXTS: tuple[Condition, ...] = errors.named(
     (
@@ -141,7 +117,29 @@ PAGES: dict[str, Id] = {
             for row in CAUSES
             if row.id not in {text.id for text in TEXTS}
         ),
-        *_ids(),
+        # A row's page stands before its threshold's: both are of one id.
+        *(
+            Id(
+                threshold.id,
+                f"your threshold, in {threshold.kind}",
+                f"{'A lower' if threshold.direction == 'at least' else 'An upper'} bound for {threshold.judges}.",
+                f"set it with {threshold.option} or [thresholds] in gpucheck.toml",
+                command=threshold.command,
+            )
+            for threshold in THRESHOLDS
+        ),
+        *(Id(check.id, check.title, check.meaning, check.then, command="smoke") for check in CHECKS),
+        *(*_OWN, *bench.IDS, *stress.IDS, *fleet.IDS, *program.IDS),
+        *(
+            Id(
+                rule.id,
+                rule.title,
+                rule.meaning,
+                "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong and right",
+                command="lint",
+            )
+            for rule in RULES
+        ),
     )
 }
 
@@ -162,9 +160,6 @@ OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(condition) for conditi
 
 # How the names of files end that hold what a program printed.
 LOGS = (".txt", ".log", ".err", ".out")
-# Every id is two or more words of small letters with dots between.
-_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
-_ELSEWHERE = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
 # A log is explained by its end; more than this costs seconds and says no more.
 MOST_BYTES = 2**20
 
@@ -208,8 +203,8 @@ def page(name: str, emit: Emit) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Return whether it is written like an id, in small or capital letters."""
-    return _ID.fullmatch(text.lower()) is not None
+    """Return whether it is written like an id: two or more words with dots between."""
+    return re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.lower()) is not None
 
 
 def is_missing_file(given: str) -> bool:
@@ -230,7 +225,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     if not matches:
         more = "" if len(pasted.splitlines()) > 1 else "; paste the whole traceback"
         message, known = f"it contains no known error{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
-        emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, _ELSEWHERE)))
+        then = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
+        emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)))
     for match in matches[:1]:
         evidence = {"text": match.id}
         evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}

@@ -22,15 +22,14 @@ from gpucheck.explain.text import Platform, marked
 class Facts:
     """The facts that a paste states.
 
-    `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`, `available` what
-    torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
-    `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
-    `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
-    memory with the GPU that it was on. `needs` is the major CUDA version in the name of a library that is missing,
-    `asked` and `wanted` the version and the build that pip was asked for, `listed` the first and the last version that
-    it found, `free` the share of memory that is. `checkout` is the package whose
-    sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
-    were set.
+    `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`. `capabilities` are the GPUs'
+    (`12.0`), by their names where none is written; `architectures` the code that torch has. `packages` are those of the
+    frames, `names` what any line mentions of `_NAMED`. `on_gpu` has each rank that ran out of memory with the GPU that
+    it was on. `needs` is the major CUDA version in the name of a library that is missing, `asked` and `wanted` the
+    version and the build that pip was asked for, `listed` the first and the last version that it found, `free` the
+    share of memory that is. `checkout` is the package whose sources lie in the working folder, `operators` why xFormers
+    leaves its operators out, `tried` the variables that were set, `text` the paste in small letters, without colours
+    and quotes.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -39,13 +38,10 @@ class Facts:
     driver_cuda: str = ""
     python: str = ""
     processor: str = ""
-    available: str = ""
     capabilities: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    offers: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
     needs: str = ""
     asked: str = ""
@@ -55,6 +51,11 @@ class Facts:
     checkout: str = ""
     operators: str = ""
     tried: frozenset[str] = frozenset()
+    text: str = ""
+
+    def holds(self, pattern: str) -> bool:
+        """Return whether the paste holds a pattern, which may be a name of `_NAMED`."""
+        return re.search(_NAMED.get(pattern, pattern), self.text, re.IGNORECASE) is not None
 
     @property
     def vendor(self) -> str:
@@ -81,11 +82,6 @@ class Facts:
         """The package nearest to the error that has its own kernels; empty where the frames show none."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
-    @property
-    def arch_list(self) -> str:
-        """Return the value that TORCH_CUDA_ARCH_LIST needs."""
-        return ";".join(self.capabilities)
-
 
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
 # Not what somebody is told to install.
@@ -94,8 +90,6 @@ _TORCH = re.compile(
     + _VERSION
     + r"(?![\w.]*/)"
 )
-_BUILD = re.compile(r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)")
-_OF_ROCM = re.compile(r"rocm used to build pytorch: \d")
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
@@ -103,7 +97,6 @@ _ONE = {
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
-    "available": re.compile(r"(?:is cuda available|torch\.cuda\.is_available\(\)|cuda available)\W{1,4}(true|false)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
@@ -126,7 +119,6 @@ _GPUS = (
     (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
 )
-_GPU_LINE = re.compile(r"nvidia|geforce|gpu|rtx|tesla|device")
 _CODES = (
     re.compile(
         r"(?:supports cuda capabilities|get_arch_list\(\)\W{0,4}|arch(?:itecture)? list\W{1,4})"
@@ -136,20 +128,13 @@ _CODES = (
     re.compile(r"supported by this version of pytorch is\s+\((\d+\.\d)\) - \((\d+\.\d)\)"),
 )
 # torch.__config__.show() lists the architectures that torch was built for.
-_FLAGS = re.compile(r"nvcc architecture flags:[^\n]*")
-_LISTED = re.compile(r"torch\S* \(from versions: (\d[^)]*)\)")
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
-_RANK = re.compile(r"\[rank(\d+)\]")
-_FULL = re.compile(r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has")
-_OFFER = re.compile(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)")
-_FREE = re.compile(r"memory usage: (\d+) bytes free, (\d+) bytes total")
 _NAMED = {
     "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
-    "slurm": r"\bsrun\b|\bslurmstepd\b|\bslurm_",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
+    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
-    "conda": r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
@@ -162,83 +147,44 @@ _NAMED = {
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
-    # Nothing is in use, and the request is small.
-    "no_metal": r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
-    r"allocate [\d.]+ ?(?:byte|[km])",
-    "unreachable": r"failed ?: ?network is unreachable",
-    "same_rank": r"ranks has already checked in",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
-    "collective": r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The others of these are Maxwell; wheels for CUDA 11.8 have code for the K80.
     r"\bquadro k(?!620|1200|2200)\d+|"
     r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
     "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
-    "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
-    r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
-    "fbgemm": r"fbgemm\.dll",
-    "no_shm": r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
-    r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
     "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
     r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
-    "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
     "function": r"invalid device function",
-    "retracts": r"retract(?:ed_reqs| requests)|preemptionmode\.",
-    "profiling": r"error in memory profiling",
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
-    "blocks": r"quantization block_|min_thread_|block_size_k|quantized weight shape",
-    "cached_build": r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-    "offloaded": r"offloading enabled has parameters on",
-    "sizes": r"cusolver_status_invalid_value",
-    "jit_failed": r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
-    "no_memory": r"nv_err_no_memory",
-    "override": r"bnb_cuda_version=\S",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm serve|llm_engine\.py|no module named vllm",
     "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
-    "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
-    "creates": r"cusolverdncreate|cublascreate|cudnncreate",
-    "foreign": r"ld_library_path contains",
     "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
-    "ipc": r"ipcgetmemhandle|ipcopenmemhandle",
-    "cooperative": r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
-    "kv_types": r"unsupported kv type combination|ggml_cuda_fa_all_quants",
-    "unfit": r"unsupported max_mma_kv",
-    "guesses": r"potential root causes",
-    "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
-    "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
-    "dispatch": r"in dispatch_model\b",
     "pinned": messages.PINNED,
     "allocator": messages.ALLOCATOR,
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
     "ptxas": r"sm_1\d\d\w? is not defined for option",
     "code": r"no kernel image|invalid device function",
-    "sysman": r"\bzes_?[a-z]\w+|\bsysman\b",
     # A compiler called by a build, or an architecture that newer ones dropped.
     "build": r"\bnvcc(?: fatal| -)|bin/nvcc|\bcmake(?: error|lists)|\bg?make(?:\[\d+\])?: |"
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
-    "llama": r"\bggml|\bllama[-_.](?:cpp|cli|server)|\bollama\b|koboldcpp|lm[- ]?studio",
-    "program": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
+    "llama": r"\bggml|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
+    r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
-    "image": r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
-    "aten_mps": r"could not run aten::\S+ with arguments from the \w*mps backend",
-    "no_xpu": r"compiled with(?:out)? xpu",
-    "paging": r"error 1455|paging file is too small",
 }
-_NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
 # Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
@@ -267,11 +213,14 @@ _OPERATORS = {
 }
 # What a paste says was set: in a command, or in a sentence about it.
 _SET = re.compile(
-    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )"
+    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
+    r"added |adding |already |\$ |&& )"
     r"([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S"
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
+# torch.compile's own messages suggest them.
+_SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
 # The steps that were done where a paste says so; a variable's is each that sets it.
 _STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
 # Frames of these show no extension: torch has its own code, the others run what they are given.
@@ -289,7 +238,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
-    free = _FREE.search(text)
+    free = re.search(r"memory usage: (\d+) bytes free, (\d+) bytes total", text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -298,15 +247,19 @@ def read(pasted: str, spaced: str) -> Facts:
         capabilities=_capabilities(text),
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
-        names=frozenset(name for name, pattern in _NAMES.items() if pattern.search(text)),
-        offers=tuple(_OFFER.findall(text)),
-        ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
-        on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
+        names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
+        on_gpu=tuple(
+            (int(rank), int(gpu))
+            for rank, gpu in re.findall(
+                r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has", text
+            )
+        ),
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         listed=_listed(text),
-        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
+        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name) - _SUGGESTED,
+        text=text,
         **singles,
     )
 
@@ -316,14 +269,21 @@ def _torch(text: str) -> tuple[str, str]:
     versions = _TORCH.findall(text)
     version, build = next((pair for pair in versions if pair[1]), versions[0] if versions else ("", ""))
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
-    if not build and (built := _BUILD.search(text)):
-        build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
+    cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
+    if not build and (built := re.search(cuda, text)):
+        build = (
+            f"cu{built[1].replace('.', '')}"
+            if built[1][0].isdigit()
+            else ""
+            if re.search(r"rocm used to build pytorch: \d", text)
+            else "cpu"
+        )
     return version, build
 
 
 def _listed(text: str) -> tuple[fixes.Release, ...]:
     """The oldest and the newest release of torch that pip found."""
-    found = _LISTED.search(text)
+    found = re.search(r"torch\S* \(from versions: (\d[^)]*)\)", text)
     releases = sorted(
         (int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)\.\d+", found[1] if found else "")
     )
@@ -345,13 +305,13 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if _GPU_LINE.search(line))
+    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device", line))
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
 def _architectures(text: str) -> tuple[str, ...]:
     named, listed, between = (pattern.findall(text) for pattern in _CODES)
-    if flags := _FLAGS.search(text):
+    if flags := re.search(r"nvcc architecture flags:[^\n]*", text):
         return tuple(re.findall(r"code=((?:sm|compute)_\d+)", flags[0]))
     if named:
         return tuple(re.findall(r"\w+", named[0]))
@@ -369,7 +329,9 @@ def _package(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for a text: of which ids, when (a name of `_NAMED` or a function), and the answer in place of its own.
+    """The advice for a text: of which ids, when, and the answer in place of its own.
+
+    `when` is a name of `_NAMED`, a pattern that the paste holds, or a function of the facts.
 
     `becomes` is the id of the text that the facts prove instead.
     """
@@ -384,8 +346,9 @@ class Advice:
 
     def holds(self, name: str, facts: Facts) -> bool:
         """Return whether it is for the text with this id and these facts."""
-        is_so = self.when in facts.names if isinstance(self.when, str) else self.when(facts)
-        return name.startswith(self.of) and bool(is_so)
+        if not name.startswith(self.of):
+            return False
+        return facts.holds(self.when) if isinstance(self.when, str) else bool(self.when(facts))
 
 
 def _install(facts: Facts) -> str:
@@ -409,8 +372,8 @@ def _install(facts: Facts) -> str:
 
 
 def _rebuild(facts: Facts) -> str:
-    name, arch = facts.extension or "the extension in the traceback", facts.arch_list
-    arch = arch or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
+    name = facts.extension or "the extension in the traceback"
+    arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     variable = "set" if "windows" in facts.platforms else "export"
     return (
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
@@ -424,7 +387,7 @@ def _pip(facts: Facts) -> str:
     if release is None:
         return ""
     low, high = next((pythons for since, *pythons in fixes.PYTHONS if release >= since), [None, None])
-    range_ = f"{_dotted(low)} to {_dotted(high)}" if low and high else ""
+    range_ = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
     is_new = bool(python and high and python > high) or (
@@ -446,10 +409,6 @@ def _pip(facts: Facts) -> str:
     else:
         return ""
     return f"{step}. Its wheels are for Python {range_}" if range_ else step
-
-
-def _dotted(release: fixes.Release) -> str:
-    return f"{release[0]}.{release[1]}"
 
 
 def _for_amd(facts: Facts) -> str:
@@ -495,6 +454,311 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("oom.other",),
+        r"cuda_host_malloc|of pinned memory",
+        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
+        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        title="llama.cpp could not pin host memory",
+        meaning="The limit of locked memory is reached. It is RAM, not the GPU's memory.",
+    ),
+    Advice(
+        ("slurm.gres",),
+        r"gres\.conf file /dev/nvidia",
+        "on that node sudo nvidia-modprobe -c 0 -u makes /dev/nvidia*, and nvidia-smi has to list the GPU; then sudo "
+        "systemctl restart slurmd. At boot: After=nvidia-persistenced.service in slurmd's unit",
+        title="slurmd starts before the GPU's device nodes exist",
+        meaning="gres.conf names /dev/nvidia0, which the driver makes as its first user starts.",
+    ),
+    Advice(
+        ("import.symbol",),
+        r"libtorchcodec\w*\.so\S*:? undefined symbol",
+        "pip install --force-reinstall --no-deps torchcodec==VERSION of the release for this torch: 0.7 for torch "
+        "2.8, 0.9 for 2.9, its README lists them",
+        title="torchcodec was built for another torch",
+    ),
+    Advice(
+        ("cuda.initialization",),
+        r"cuda failure\W{0,3}initiali[sz]ation error",
+        "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
+        "where it does and the program forks: start its processes by spawn, and touch CUDA only in them",
+        title="CUDA did not start in this process",
+        meaning="The driver gave no reason: no GPU in the container, or a process that was forked after CUDA had "
+        "started.",
+        certainty="hint",
+    ),
+    Advice(
+        ("cuda.not_supported",),
+        "kernels",
+        "another attention backend (VLLM_ATTENTION_BACKEND=FLASH_ATTN or TRITON_ATTN, SGLang --attention-backend "
+        "triton), or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+    ),
+    Advice(
+        ("oom.vllm",),
+        r"alloc_req_slots|max-running-requests",
+        "--max-running-requests smaller (SGLang), or --mem-fraction-static larger while nvidia-smi shows free memory",
+        title="the server has no slot left for another request",
+    ),
+    Advice(
+        ("oom.host",),
+        lambda facts: "pinned" in facts.names and not facts.platforms,
+        "pin less: pin_memory=False, smaller or fewer buffers; ulimit -l shows the limit of locked memory (docker run "
+        "--ulimit memlock=-1), free -h what is free",
+    ),
+    Advice(
+        ("oom.killed",),
+        r"requires more system memory",
+        "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "
+        "(free -h); in a container or virtual machine a higher memory limit",
+        title="the model needs more RAM than is free",
+        meaning="The program compared what the model needs with the free RAM, and did not start it.",
+    ),
+    Advice(
+        ("import.symbol",),
+        lambda facts: (
+            facts.holds(r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol") and not facts.checkout
+        ),
+        "a new environment in which the server brings its own torch: uv pip install vllm --torch-backend=auto (pip "
+        "install vllm; SGLang: pip install sglang), and no other torch after it; sources: build them again with this "
+        "torch",
+        title="the server's compiled half was built for another torch",
+        meaning="A release of vLLM or SGLang fits exactly one torch, which was replaced.",
+    ),
+    Advice(
+        ("dist.world_size",),
+        r"attention heads",
+        "a tensor-parallel size that divides the number of heads in the message (vLLM --tensor-parallel-size, SGLang "
+        "--tp); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
+        title="the number of attention heads cannot be divided among these GPUs",
+        meaning="Tensor parallelism gives each GPU the same number of heads.",
+    ),
+    Advice(
+        ("cuda.ordinal",),
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
+        "--tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
+        "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        title="more GPUs are asked for than are visible",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"cannot find -l(?:cu|nv)",
+        "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
+        "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
+        title="the linker does not find a library of the CUDA toolkit",
+    ),
+    Advice(
+        ("import.symbol",),
+        r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
+        "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==Y torchaudio==Z, the "
+        "releases that belong to this torch (torchaudio has torch's own number) and from the same index of PyTorch's "
+        "(--index-url)",
+        title="torchvision or torchaudio was built for another torch",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        r"requires accelerate|requires the latest version of bitsandbytes|"
+        r"need to install .{0,4}pip install bitsandbytes|"
+        r"no module named bitsandbytes|please install bitsandbytes",
+        "python -m pip install -U bitsandbytes accelerate with the interpreter that runs the program, then start it "
+        "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
+        "to be True: older releases of transformers say the same where it is not",
+        title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
+        meaning="transformers asks which packages are installed once, as it is imported.",
+    ),
+    Advice(
+        ("cuda.argument", "cuda.no_kernel"),
+        r"flash[-_]attention[/\\]hopper",
+        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
+        "Hopper alone and was chosen on another GPU",
+        title="xformers chose an attention kernel that this GPU cannot run",
+    ),
+    Advice(
+        ("cuda.not_supported",),
+        r"cudamallocasync",
+        "ComfyUI: python main.py --disable-cuda-malloc; in other programs unset PYTORCH_CUDA_ALLOC_CONF: the driver of "
+        "this GPU (often a virtual one) has no cudaMallocAsync",
+    ),
+    Advice(
+        ("cuda.no_kernel",),
+        r"llama[-_]cpp[-_]python",
+        "CMAKE_ARGS='-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native' pip install --force-reinstall --no-cache-dir "
+        "llama-cpp-python, with a CUDA toolkit that knows this GPU",
+        title="llama-cpp-python was not built for this GPU's architecture",
+    ),
+    Advice(
+        ("import.symbol", "import.torch_too_old"),
+        r"torch[/\\]lib[/\\]lib(?:torch|c10|shm|aten|caffe2)\w*\.so[.\d]*: undefined symbol",
+        "unset LD_LIBRARY_PATH and try again; else install torch into a new environment (python -m venv "
+        "NEW), or pip uninstall -y torch until it finds none (in conda: conda remove pytorch libtorch) and install one "
+        "torch again",
+        title="parts of two torches are mixed",
+        meaning="A library in torch's own folder found another release's in place of the one beside it: two torches "
+        "were installed over each other, or LD_LIBRARY_PATH leads to a libtorch.",
+    ),
+    Advice(
+        ("import.symbol", "import.library"),
+        r"libtorch_cuda\.so\W{0,2} ?cannot open",
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)': where it prints None, pip install "
+        "--force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector on "
+        "pytorch.org names it); else reinstall the package whose file the message names, at its release for this torch",
+        title="a package wants torch's CUDA half, which this torch does not have",
+        meaning="A torch for the CPU has no libtorch_cuda.so; a package built for CUDA asks for it.",
+    ),
+    Advice(
+        ("import.library", "torch.no_accelerator"),
+        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (beside the package "
+        "for the CPU it has no GPU), and onnxruntime.preload_dlls() or import torch before the session is made; python "
+        "-c 'import onnxruntime; print(onnxruntime.get_available_providers())' has to list CUDAExecutionProvider",
+        title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
+        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu needs CUDA 12 and cuDNN 9 (before 1.19 CUDA "
+        "11 and cuDNN 8), and looks for them in the library path.",
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
+        "LD_LIBRARY_PATH unset; TensorFlow after 2.10 has no GPU on Windows: inside WSL",
+    ),
+    Advice(
+        ("compile.missing",),
+        lambda facts: "windows" in facts.platforms,
+        "pip install triton-windows in the version for this torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 "
+        'for 2.9 (pip install "triton-windows<3.5" brings 3.4)',
+    ),
+    Advice(
+        ("compile.", "import.torch_too_old"),
+        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute",
+        'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
+        "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
+        title="Triton's version does not fit this torch",
+        meaning="The name that is missing exists in another release of Triton.",
+        certainty="strong",
+    ),
+    Advice(
+        ("attention.package",),
+        r"(?<!flash)(?<!flash_)sage[-_ ]?att",
+        "pip install -U sageattention where it is only too old; for SageAttention 2 and 3 its wheel of this torch, "
+        "CUDA and Python, or from its sources: pip install --no-build-isolation FOLDER; without it leave out the "
+        "program's option for SageAttention",
+        title="SageAttention is missing, of another version than the program expects, or built for another torch",
+        meaning="PyPI has SageAttention 1, which needs only Triton; 2 and 3 are compiled for one torch and CUDA.",
+    ),
+    Advice(
+        ("attention.flash", "attention.kernel"),
+        lambda facts: "server" in facts.names or "vllm" in facts.names,
+        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
+        "--kv-cache-dtype auto; else VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton), or a "
+        "newer release",
+    ),
+    Advice(
+        ("cuda.peer",),
+        r"allreduce is disabled",
+        "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
+        title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
+        meaning="It needs GPUs that NVLink joins, or two that read each other's memory.",
+    ),
+    Advice(
+        ("cuda.capture",),
+        r"capturable is false|graph capture of step",
+        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
+        'group["capturable"] = True',
+        title="the optimizer was not made for CUDA graphs",
+    ),
+    Advice(
+        ("cuda.capture",),
+        "server",
+        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly; the first error above it "
+        "is the cause where there is one; else a newer release",
+    ),
+    Advice(
+        ("cuda.fork",),
+        r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
+        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
+        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
+        'strategy="ddp_notebook")',
+        title="the notebook had started CUDA before it started processes",
+    ),
+    Advice(
+        ("xpu.none",),
+        r"lib(?:ur_loader|sycl|ze_loader)\.so",
+        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero), Intel's loader of its driver; libsycl "
+        f"and libur_loader: pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    Advice(
+        ("torch.cpu_only",),
+        r"compiled with mps|support for mps devices",
+        "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
+        "and 12.3 or newer; then pip install --force-reinstall torch with that Python. On other machines use device "
+        '"cuda" or "cpu"',
+        title="this torch is built without MPS, which Apple's GPUs need",
+        meaning="PyTorch's wheels for Apple silicon have it; those for Intel Macs, Linux and Windows do not.",
+    ),
+    Advice(
+        ("mps.operation",),
+        r"supported on mac ?os \d|natively starting from macos",
+        "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python "
+        "(python -c 'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type for "
+        "that operation",
+        title="this macOS is too old for torch's MPS, or for an operation of it",
+        meaning="Metal gained it in the macOS that the message names.",
+    ),
+    Advice(
+        ("dist.environment",),
+        r"no backend type associated with device type",
+        'x.to("cuda") for the tensor that is sent (NCCL takes CUDA tensors alone), or '
+        'init_process_group("cpu:gloo,cuda:nccl"), which has a backend for both',
+        title="the process group has no backend for the device of a tensor",
+        meaning="A collective got a tensor on the device that the message names; the group was made for another.",
+    ),
+    Advice(
+        ("oom.vllm",),
+        r"warming up sampler|mamba cache blocks",
+        "--max-num-seqs smaller (256 is usual on a smaller GPU; not above the number of blocks in the message), and "
+        "--gpu-memory-utilization smaller where the warm-up failed, larger where cache blocks are too few",
+    ),
+    Advice(
+        ("nvcc.host_compiler",),
+        r"microsoft visual studio",
+        "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
+        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler tries it as it is",
+        title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
+    ),
+    Advice(
+        ("tensor.type_mismatch",),
+        # Of one device, and of two data types.
+        r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|"
+        r"input type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type "
+        r"\((?:c10::)?(?:b?float|half|double)",
+        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
+        "arrays are float64: torch.from_numpy(a).float()",
+        title="the input and the weights are of different data types",
+        meaning="Both are on the same device; one is float16, bfloat16 or float64 and the other float32.",
+    ),
+    Advice(
+        ("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented"),
+        r"expected (?:object of )?(?:scalar )?type \S{0,6}long|scalar types?:? long|"
+        r"nll_loss\w*\W{1,3}not implemented for",
+        "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
+        title="labels or indices are not of an integer type that the operation takes",
+        meaning="cross_entropy and nll_loss take class numbers in int64, embedding and gather indices in int32 or "
+        "int64.",
+    ),
+    Advice(
+        ("tensor.not_implemented",),
+        r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
+        "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
+        title="an operation got integers or booleans, for which it has no code",
+        meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"\bdouble\b|\bfloat64\b",
+        "x.float() for the tensor that is float64: NumPy's arrays are, unless told otherwise "
+        "(torch.from_numpy(a).float()); or model.double() where that precision is meant",
+    ),
+    Advice(
         ("torch.cpu_only", "torch.no_accelerator"),
         lambda facts: facts.build == "xpu",
         'device="xpu" in place of "cuda", in the code or by the program\'s option; torch.xpu.is_available() has to be '
@@ -520,15 +784,16 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.ptxas",),
         "old_llvm",
-        "pip install -U triton (on Windows triton-windows; 3.3 is the first that knows Blackwell, sm_120), or a newer "
-        "torch, which brings it; then rm -r ~/.triton/cache",
+        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); where Triton was installed "
+        "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
         meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
         certainty="strong",
     ),
     Advice(
         ("oom.mps",),
-        "no_metal",
+        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
+        r"allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
         "in place of a virtual machine",
         title="the Metal device gives torch no memory",
@@ -537,7 +802,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.interface",),
-        "unreachable",
+        r"failed ?: ?network is unreachable",
         "NCCL_SOCKET_IFNAME with the interface that joins the machines (ip -brief address shows the names), and where "
         "the address begins with fe80 NCCL_SOCKET_FAMILY=AF_INET",
         title="NCCL tries to reach a rank by an interface that does not lead there",
@@ -546,7 +811,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.world_size",),
-        "same_rank",
+        r"ranks has already checked in",
         "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
         "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
         title="two processes have the same rank",
@@ -554,7 +819,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.handle",),
-        "collective",
+        r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
         meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
     ),
@@ -592,7 +857,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.argument",),
-        "ipc",
+        r"ipcgetmemhandle|ipcopenmemhandle",
         "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
         "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
         title="memory could not be shared with another process (CUDA IPC)",
@@ -600,7 +865,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.resources",),
-        "cooperative",
+        r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
         "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
         "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
         title="a cooperative kernel needs more blocks at once than the GPU runs",
@@ -608,14 +873,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("attention.kernel",),
-        "kv_types",
+        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
         "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
         "-DGGML_CUDA_FA_ALL_QUANTS=ON",
         title="llama.cpp was built without the attention kernels for this type of cache",
     ),
     Advice(
         ("attention.kernel",),
-        "unfit",
+        r"unsupported max_mma_kv",
         "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
         "FlashInfer",
         title="FlashInfer's kernel does not fit this GPU's shared memory",
@@ -628,7 +893,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cusolver.failed",),
-        "sizes",
+        r"cusolver_status_invalid_value",
         "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
         "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         title="cuSOLVER does not take a matrix of this size",
@@ -636,7 +901,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cusolver.failed",),
-        "creates",
+        r"cusolverdncreate|cublascreate|cudnncreate",
         "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
@@ -644,7 +909,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cudnn.version",),
-        "foreign",
+        r"ld_library_path contains",
         "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
@@ -685,7 +950,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
-        "program",
+        r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
         "update the program and the custom node or extension that the traceback names last, or do without it and "
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
@@ -728,7 +993,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
-        "no_dkms",
+        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
         "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
         "module for this kernel; reboot",
     ),
@@ -745,7 +1010,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
         ("oom.vllm",),
-        "retracts",
+        r"retract(?:ed_reqs| requests)|preemptionmode\.",
         "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once (SGLang "
         "--max-running-requests, --schedule-conservativeness 1.3; vLLM --max-num-seqs), a larger cache "
         "(--mem-fraction-static, --gpu-memory-utilization) while nvidia-smi shows free memory, or a shorter context",
@@ -755,7 +1020,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.vllm",),
-        "profiling",
+        r"error in memory profiling",
         "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
         "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
         title="GPU memory became free while vLLM measured what it needs",
@@ -782,7 +1047,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
     Advice(
         ("xpu.call",),
-        "sysman",
+        r"\bzes_?[a-z]\w+|\bsysman\b",
         "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
         title="Intel's management interface (Sysman) was used before it was initialised",
     ),
@@ -802,8 +1067,10 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "windows" in facts.platforms and "bnb" in facts.names,
         becomes="bitsandbytes.setup",
     ),
-    Advice(("import.dll",), "paging", becomes="oom.host"),
-    Advice(("tensor.backend",), "aten_mps", becomes="mps.operation"),
+    Advice(("import.dll",), r"error 1455|paging file is too small", becomes="oom.host"),
+    Advice(
+        ("tensor.backend",), r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"
+    ),
     Advice(
         ("cuda.no_kernel",),
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
@@ -836,7 +1103,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.cpu_only",),
-        "no_xpu",
+        r"compiled with(?:out)? xpu",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU; for another choose its "
         'device ("cuda", "mps") in the code, or by the program\'s option',
         title="this torch is built without XPU, which Intel's GPUs need",
@@ -886,7 +1153,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.dll", "attention.package"),
-        "started",
+        r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
+        r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
         "where vcruntime140.dll msvcp140.dll libiomp5md.dll shows copies: rename old ones beside python.exe, or update "
         "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
         "before packages that load their own, such as PyQt",
@@ -896,14 +1164,18 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.dll",),
-        "fbgemm",
-        "pip install -U torch: 2.4.1 and newer bring libomp140.x86_64.dll",
+        r"fbgemm\.dll",
+        "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
+        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
         title="fbgemm.dll does not find libomp140.x86_64.dll",
-        meaning="The wheel of torch 2.4.0 lacks that DLL, and Microsoft's redistributable does not have it either.",
+        meaning="The wheel of torch 2.4.0 lacks that DLL, which Microsoft's redistributable does not have; another "
+        "torch may lack the runtime.",
     ),
     Advice(
         ("crash.bus",),
-        "no_shm",
+        r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
+        r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|"
+        r"/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
         "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
         "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
         title="the process read memory that does not exist (bus error)",
@@ -912,7 +1184,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
-        "conda",
+        r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
         "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
         "%CONDA_PREFIX%\\Library) in the same environment, and build again",
     ),
@@ -926,7 +1198,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.timeout",),
-        "resume",
+        r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
         "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
     ),
@@ -938,7 +1210,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.mps",),
-        "image",
+        r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
         "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
     ),
     Advice(
@@ -950,7 +1222,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("process.killed",),
-        "guesses",
+        r"potential root causes",
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
@@ -958,7 +1230,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.no_accelerator",),
-        "tpu",
+        r"\b(?:tpu|xla)accelerator\b",
         'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
         title="no TPU is found",
     ),
@@ -1009,13 +1281,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
-        "slurm",
+        r"\bsrun\b|\bslurmstepd\b|\bslurm_",
         "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
         "inside the job lists them",
     ),
     Advice(
         ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),
-        "colab",
+        r"(?<![\w./])/content/|google\.colab|\bcolab\b",
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
     Advice(
@@ -1040,8 +1312,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture."),
-        lambda facts: bool(facts.offers),
-        lambda facts: " or ".join(facts.offers) + "; nvidia-smi shows the newest CUDA that the driver supports",
+        r"for cuda [\d.]+ use pip install",
+        lambda facts: (
+            " or ".join(re.findall(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)", facts.text))
+            + "; nvidia-smi shows the newest CUDA that the driver supports"
+        ),
     ),
     Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed"),
@@ -1052,7 +1327,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.world_size",),
-        "blocks",
+        r"quantization block_|min_thread_|block_size_k|quantized weight shape",
         "a smaller tensor-parallel size (SGLang --tp, vLLM --tensor-parallel-size), with data, pipeline or expert "
         "parallelism for the other GPUs; or weights of another quantisation",
         title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
@@ -1060,13 +1335,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("dist.set_device",),
-        "offloaded",
+        r"offloading enabled has parameters on",
         "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
         title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
     ),
     Advice(
         ("build.extension",),
-        "cached_build",
+        r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
         title="an extension's build of an earlier run is incomplete",
         meaning="torch found its folder and took it for built.",
@@ -1080,7 +1355,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.ptx",),
-        "jit_failed",
+        r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
         "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
         "gpu-burn: make COMPUTE=8.6), and update the driver",
         title="the driver could not compile a kernel's PTX",
@@ -1094,7 +1369,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("kernel.nvrm",),
-        "no_memory",
+        r"nv_err_no_memory",
         "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
         "less: vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
@@ -1102,7 +1377,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("bitsandbytes.setup",),
-        "override",
+        r"bnb_cuda_version=\S",
         "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
         "bitsandbytes; python -m bitsandbytes shows what it needs",
     ),
@@ -1125,7 +1400,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.placed",),
-        "dispatch",
+        r"in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
         "releases do not fit each other",
     ),

@@ -12,14 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck.doctor.fixes import LEAST_DRIVER
+from gpucheck.doctor import fixes
 from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
 # GB is what torch's MPS and llama.cpp write for 2³⁰ too; in an error's rounded figure the difference does not count.
-_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
-_UNITS |= {"tb": TIB, "tib": TIB, "k": KIB, "m": MIB, "g": GIB}
+_UNITS = dict.fromkeys(("", "b", "byte", "bytes"), 1) | {
+    f"{letter}{end}": scale
+    for letter, scale in (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
+    for end in ("", "b", "ib")
+}
 # In patterns `SIZE` stands for a number with its unit.
 _SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes?|B)\b"
 # NVML's "not available" (all bits set) as torch writes it, 17179869184 GiB, is no size; no machine has this much.
@@ -62,7 +65,8 @@ def read(name: str, said: str, around: str = "") -> Figures:
         found = _found(said if in_line else around or said, _each(reading.patterns))
         if found is not None:
             says = next(filter(None, (_filled(sentence, found) for sentence in _each(reading.says))), "")
-            return Figures(found, says, reading.then(found) if callable(reading.then) else reading.then)
+            then = reading.then(found) if callable(reading.then) else _filled(reading.then, found)
+            return Figures(found, says, then)
     if family is not None or not name.startswith(("oom.", "xid.")):
         return Figures()
     if name.startswith("oom.killed"):
@@ -131,12 +135,9 @@ def size(text: str) -> int | None:
         return None
 
 
-_SCALES = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
-
-
 def human(bytes_: int) -> str:
     """A size as torch writes it: at most two decimals, in the largest binary unit."""
-    for unit, scale in _SCALES:
+    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if bytes_ >= scale:
             return f"{f'{bytes_ / scale:.2f}'.rstrip('0').rstrip('.')} {unit}"
     return f"{bytes_} bytes"
@@ -169,6 +170,8 @@ def _shown(key: str, value: Any) -> str:
 _LARGE_CACHE = 0.1
 # Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
 _LARGE_OTHER = 0.05
+# A request that is smaller than what is free by this factor did not fail for want of memory; the factor is ours.
+_AMPLE = 4
 # What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
 # messages that name their own process show 0.1 to 2.4 GiB.
 _CONTEXT = round(2.5 * GIB)
@@ -267,10 +270,10 @@ def _memory_then(
 ) -> str:
     """The step that helps most by these figures."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
+    if requested > (whole or TIB):
+        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
     if not whole:
         return ""
-    if requested > whole:
-        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
     if "allowed_bytes" in found and free > requested:
         allowed = human(found["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
@@ -281,6 +284,11 @@ def _memory_then(
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
         cause = f"{human(cached)} is cached in pieces too small for the request"
         return f"export {setting}=expandable_segments:True: {cause}"
+    if not others and free > _AMPLE * requested > 0:
+        return (
+            f"start it again with nvidia-smi beside it: {human(free)} were free, far more than the request. Another "
+            "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
+        )
     if not held:
         return (
             _OFFLOAD if is_loading else "use a smaller batch or image, a shorter sequence, or activation checkpointing"
@@ -352,11 +360,13 @@ def cuda_version(number: int) -> str:
 
 def _driver_then(found: Numbers) -> str:
     """Which driver, or which torch, in place of this one."""
-    major, newest = int(found["driver_cuda"].split(".")[0]), max(LEAST_DRIVER)
-    older = f"a torch wheel for CUDA {major}" if major >= 11 else f"an old torch (CUDA {major} has no wheels today)"
+    wanted, tag = fixes.choose((), found["driver_cuda"])
+    major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
+    older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
     return (
-        f"update the driver (CUDA 12 needs {LEAST_DRIVER[12]} or newer, CUDA {newest} {LEAST_DRIVER[newest]}), or "
-        f"install {older}"
+        f"update the driver (CUDA 12 needs {fixes.LEAST_DRIVER[12]} or newer, CUDA {newest} "
+        f"{fixes.LEAST_DRIVER[newest]}), or install "
+        f"{older if tag else f'an old torch (CUDA {major} has no wheels today)'}"
     )
 
 
@@ -365,20 +375,78 @@ def _mixed_then(found: Numbers) -> str:
     return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
 
 
+# The release of torch that has these names first, as its documentation of each release lists them.
+_SINCE = {
+    "2.0": "compile _dynamo func scaled_dot_product_attention vmap",
+    "2.1": "float8_e4m3fn float8_e5m2 compiler",
+    "2.2": "register_pytree_node device_mesh init_device_mesh",
+    "2.3": "uint16 uint32 uint64 get_default_device sdpa_kernel",
+    "2.4": "RMSNorm custom_op register_fake custom_fwd custom_bwd xpu",
+    "2.5": "flex_attention create_block_mask",
+    "2.6": "accelerator int1 int4 triton_op wrap_triton",
+    "2.7": "float8_e8m0fnu",
+    "2.8": "float4_e2m1fn_x2",
+}
+
+
+def _since_then(found: Numbers) -> str:
+    """The torch that has a name, or the package that does without one that is gone."""
+    name = found["missing"].rpartition(".")[2]
+    if name == "_six":
+        return "pip install -U the package that asks for torch._six: torch 2.0 removed it"
+    release = next((release for release, names in _SINCE.items() if name in names.split()), "")
+    return release and (
+        f"torch {release} or newer has {name}: the selector on pytorch.org gives the command, with the torchvision of "
+        "the same release; or an older release of the package that asks for it"
+    )
+
+
+# By an architecture: the CUDA toolkit that is wanted, by the release notes of each.
+_NOT_OWN = (
+    "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
+    "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
+)
+_TOOLKITS = (
+    (r"[1-4]\d", f"{_NOT_OWN}; for that very GPU use CUDA 11 or older: CUDA 12 dropped it"),
+    (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
+    *(
+        (
+            numbers,
+            f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}",
+        )
+        for numbers, since in (
+            ("75", "10.0 or newer"),
+            ("80|86|87", "11.4 or newer"),
+            ("89|90a?", "11.8 or newer"),
+            ("10[01][af]?|120[af]?", "12.8 or newer"),
+            ("103[af]?|121[af]?", "12.9 or newer"),
+            (r"\d+[af]?", "of the newest release"),
+        )
+    ),
+)
+
+
 def _wheel_then(found: Numbers) -> str:
     """Which wheels have an architecture, by torch's release table (RELEASE.md) and its issue 157517."""
     if "architecture" not in found:
         return ""
     architecture = int(re.sub(r"\D", "", found["architecture"]))
-    if architecture >= 100:
-        return "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer (for sm_103 and sm_121 CUDA 13)"
+    wanted, tag = fixes.choose((f"{architecture // 10}.{architecture % 10}",), "12.8")
     if architecture < 50:
         return 'run it on the CPU (device="cpu"), or on a newer GPU: no current torch has code for this one'
-    if architecture < 70:
-        return "install a torch wheel for CUDA 12.6 or older (CUDA 11.8 until torch 2.7): newer wheels drop this GPU"
-    if architecture < 75:
-        return "install a torch wheel for CUDA 12: wheels for CUDA 13 drop this GPU"
-    return "install a newer torch for a CUDA that the driver supports"
+    if tag is None:
+        return "on a Jetson NVIDIA's torch wheel for its JetPack; elsewhere the newest torch, from a wheel for CUDA 13"
+    wheels = (
+        (100, "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer"),
+        (75, "install a newer torch for a CUDA that nvidia-smi shows"),
+        (70, "install a torch wheel for CUDA 12, because wheels for CUDA 13 drop this GPU"),
+        (0, "install a torch wheel for CUDA 12.6 or older, because newer wheels drop this GPU"),
+    )
+    wheel = next(wheel for least, wheel in wheels if architecture >= least)
+    return (
+        f"{wheel}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}, with the torchvision and "
+        "torchaudio of that release"
+    )
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------
@@ -629,35 +697,56 @@ _READINGS: tuple[Reading, ...] = (
     ),
     Reading(
         "nvml.mismatch",
-        r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
+        (
+            r"client has the version (?P<library>[\d.]+\d).{0,60}kernel module has the version (?P<module>[\d.]+\d)",
+            r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
+        ),
         "libraries of driver {library}, kernel module of {module}",
         _mixed_then,
     ),
     Reading(
-        "nvml.mismatch",
-        r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
-        "kernel module of driver {module}, libraries of {library}",
-        _mixed_then,
+        "import.torch_too_old",
+        (
+            r"has no attribute \W?(?P<missing>\w+)",
+            r"cannot import name \W?(?P<missing>\w+)",
+            r"No module named \W?torch\.(?P<missing>[\w.]+\w)",
+        ),
+        "",
+        _since_then,
     ),
     Reading(
         "nvcc.mismatch",
-        r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
+        (
+            r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
+            r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
+            r"(?P<torch_cuda>[\d.]+\d)",
+        ),
         "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+        "export CUDA_HOME=/usr/local/cuda-{torch_cuda} (install that toolkit where it is missing; in conda: conda "
+        "install -c nvidia cuda-toolkit={torch_cuda}), or a torch that was built for CUDA {toolkit}",
+    ),
+    *(Reading("nvcc.arch", rf"architecture \W?compute_(?:{numbers})\b", "", then) for numbers, then in _TOOLKITS),
+    Reading(
+        "nvcc.host_compiler",
+        r"gcc versions later than (?P<newest_gcc>\d+)",
+        "this nvcc takes gcc up to {newest_gcc}",
+        "sudo apt-get install g++-{newest_gcc}, then CC=gcc-{newest_gcc} CXX=g++-{newest_gcc} "
+        "NVCC_PREPEND_FLAGS='-ccbin g++-{newest_gcc}' before the build (in conda: conda install -c conda-forge "
+        "gxx={newest_gcc}); or a newer CUDA toolkit",
     ),
     Reading(
-        "nvcc.mismatch",
-        r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with "
-        r"(?P<torch_cuda>[\d.]+\d)",
-        "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
+        "nvcc.host_compiler",
+        r"GNU version! gcc (?P<refused_gcc>\d\.\d) and up",
+        "this nvcc takes only a gcc before {refused_gcc}",
+        "a newer CUDA toolkit: this one knows no compiler of today",
     ),
     Reading(
         "cudnn.version",
-        r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version \((?P<found>\d+, ?\d+, ?\d+)\)",
-        "torch was built for cuDNN {wanted}, {found} was loaded",
-    ),
-    Reading(
-        "cudnn.version",
-        r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+        (
+            r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
+            r"\((?P<found>\d+, ?\d+, ?\d+)\)",
+            r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
+        ),
         "cuDNN {found} was loaded, the program was built for {wanted}",
     ),
     Reading(

@@ -46,13 +46,30 @@ class Pattern:
 
 
 @functools.cache
-def compiled(source: str) -> Pattern:
-    """`source` ready to be tried. Raises re.error for what is no regular expression."""
-    by_word = r"\b" in source or "^" in source.replace("[^", "") or "$" in source
+def compiled(source: str, by_word: bool | None = None) -> Pattern:
+    """`source` ready to be tried; by words where it asks for them. Raises re.error for no regular expression."""
+    by_word = _is_by_word(source) if by_word is None else by_word
     parts = list(_tokens(source, by_word=by_word))
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
     any_number = _NUMBERS.sub(r"(\\d+)", source)
     return Pattern(regex, by_word, max(_runs(parts), key=len), any_number if any_number != source else "")
+
+
+@functools.cache
+def alternatives(source: str) -> tuple[Pattern, ...]:
+    """Return the alternatives of a pattern, each ready to be tried: one needs words that the whole does not."""
+    branches, depth = [""], 0
+    for token, often in _PART.findall(source):
+        depth += token.startswith("(") - (token == ")")
+        if token == "|" and depth == 0:
+            branches.append("")
+        else:
+            branches[-1] += token + often
+    return tuple(compiled(branch, _is_by_word(source)) for branch in branches)
+
+
+def _is_by_word(source: str) -> bool:
+    return r"\b" in source or "^" in source.replace("[^", "") or "$" in source
 
 
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
@@ -543,7 +560,8 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     ]
     facts = read_facts(pasted, normal.spaced)
     by_id = {text.id: text for text in texts}
-    found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
+    becomes = {id: by_id.get(proven(id, facts)) for id in {place.text.id for place in found}}
+    found = [replace(place, text=becomes[place.text.id] or place.text) for place in found]
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind != "frame" and not _HARMLESS.search(place.line.text):
@@ -551,12 +569,13 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [other.text.id for other in theirs.to(place) if other.touches(place)]
-        said, around = _excerpts(normal, place.line)
-        points = (*place.text.conditions, *beside)
-        text, is_advised = advise(place.text, facts)
-        match = Match(text, place.line.number, points, said, around, "", facts, is_advised)
-        earlier = matches.setdefault(text.id, match)
-        matches[text.id] = replace(earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions))))
+        match = matches.get(place.text.id)
+        if match is None:
+            text, is_advised = advise(place.text, facts)
+            match = Match(text, place.line.number, (), *_excerpts(normal, place.line), "", facts, is_advised)
+        matches[place.text.id] = replace(
+            match, conditions=tuple(dict.fromkeys((*match.conditions, *place.text.conditions, *beside)))
+        )
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
@@ -589,13 +608,16 @@ def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    places = (place for place in _places(normal, texts) if place.text.logged or not _is_quiet(normal, place))
-    return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
-
-
-def _is_quiet(normal: Normal, place: _Place) -> bool:
-    """Return whether a text begins on a line that reports no error, or ends on one: a gap reached into it."""
-    return any(normal.lines_of(offset, offset)[0].kind == "quiet" for offset in (place.start, place.end - 1))
+    return [
+        place
+        for place in _places(normal, texts)
+        if (
+            place.text.logged
+            # It begins on a line that reports no error, or ends on one, which a gap reached.
+            or all(normal.lines_of(offset, offset)[0].kind != "quiet" for offset in (place.start, place.end - 1))
+        )
+        and not (place.line.kind == "plain" and _is_only_named(normal, place))
+    ]
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:
@@ -622,8 +644,9 @@ def _is_prose(place: _Place, normal: Normal) -> bool:
 
 def _goes_on(line: Line) -> bool:
     """Return whether a program says that it goes on after it. A deprecation says what it is."""
-    goes_on = _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
-    return goes_on or _HARMLESS.search(line.text) is not None
+    return _HARMLESS.search(line.text) is not None or (
+        _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
+    )
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
@@ -733,24 +756,26 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
 
 
 def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -> Iterator[_Place]:
-    tried: dict[str, _Spans] = {}
+    tried: dict[Pattern, _Spans] = {}
     solid, spaced = normal.solid, normal.spaced
     ours = ours or _OURS.search(normal.spaced) is not None
     for text in texts:
         if text.unless and _holds(normal, text.unless):
             continue
         known = _holds(normal, text.beside) if text.beside else ours
-        for source in (*text.patterns, *text.names, *(text.common if known else ())):
-            pattern = compiled(source)
+        sources = (*text.patterns, *text.names, *(text.common if known else ()))
+        for pattern in (pattern for source in sources for pattern in alternatives(source)):
             if pattern.needs not in (spaced if pattern.by_word else solid):
                 continue  # most of thousands end here
-            if pattern.any_number and pattern.any_number not in tried:
-                tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
-            if pattern.any_number and not tried[pattern.any_number]:
-                continue
-            if source not in tried:
-                tried[source] = _spans(normal, pattern)
-            spans = tried[source].get(text.number if "number" in pattern.regex.groupindex else "", [])
+            if pattern.any_number:
+                any_number = compiled(pattern.any_number)
+                if any_number not in tried:
+                    tried[any_number] = _spans(normal, any_number)
+                if not tried[any_number]:
+                    continue
+            if pattern not in tried:
+                tried[pattern] = _spans(normal, pattern)
+            spans = tried[pattern].get(text.number if "number" in pattern.regex.groupindex else "", [])
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
                 spans = [(normal.solid_offset(start), normal.solid_offset(end)) for start, end in spans]

@@ -14,7 +14,7 @@ from typing import Literal
 # How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
 # before 1.0, caffe, and those that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA(RT)? (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+(\):)?|"
+    r"(CUDA(RT)? (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error (\(?[a-z]:)?[^\s:]{1,200}:\d+(\):)?|"
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
     # NCCL's, whose own row has memory.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
@@ -45,10 +45,11 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
-        r"\bwsl2?:|(?<!\w)/mnt/[a-z]/users/"
+        r"\bwsl2?:|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(
-        r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b"
+        r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
+        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"

@@ -38,18 +38,18 @@ TEXTS: tuple[Condition, ...] = (
             *_code(3),
             r"cuInit failed: initialization error",
         ),
-        meaning="cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does "
-        "not start, although nvidia-smi works.",
-        fix="sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
-        "/etc/modprobe.d, then reboot. " + _DOCTOR,
+        meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
+        "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
+        fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
+        "all); sudo dmesg | grep -i -e nvrm -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm "
+        "uvm_disable_hmm=1 in /etc/modprobe.d, then reboot. " + _DOCTOR,
         common=(r"Error 3: initialization error",),
     ),
     Condition(
         id="cuinit.34",
         title="the libcuda that is found is a stub, or older than the program's CUDA",
         patterns=(
-            r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
-            r"CUDA driver is a stub library",
+            r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
             # Names of the driver's interface; the others are of libraries.
             r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         ),
@@ -64,12 +64,10 @@ TEXTS: tuple[Condition, ...] = (
         title="another process uses the GPU exclusively",
         patterns=(
             *_code(46),
-            r"all CUDA-capable devices are busy or unavailable",
-            r"CUDA-capable device\(s\) is/are busy or unavailable",
+            r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
             r"exclusive-thread device already in use",
             r"devices .{1,40}are occupied by other processes and can'?t be used",
-            r"device doesn'?t have valid Grid license",
-            r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
+            r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
         meaning="The GPU's compute mode allows one process at a time, or none.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
@@ -79,9 +77,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.100",
         title="CUDA finds no GPU",
         patterns=(
-            r"No CUDA GPUs are available",
-            r"no CUDA-capable device is detected",
-            r"No visible GPU devices",
+            r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
             *_code(100),
             *_code(38),
             r"no NVIDIA GPU device is present",
@@ -100,10 +96,8 @@ TEXTS: tuple[Condition, ...] = (
         title="torch finds no NVIDIA driver",
         patterns=(
             r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
-            r"Found no NVIDIA driver on your system",
-            r"Could not find cuda drivers on your machine",
-            r"CUDA driver (is )?not (found|installed)",
-            r"Failed to load libcuda",
+            r"Found no NVIDIA driver on your system|Could not find cuda drivers on your machine",
+            r"CUDA driver (is )?not (found|installed)|Failed to load libcuda",
             r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         ),
         meaning="libcuda could not be loaded: the driver is not installed, or a container was started without it "
@@ -122,8 +116,7 @@ TEXTS: tuple[Condition, ...] = (
             *_code(35),
             r"your nvidia driver is too old",
             r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
-            r"API call is not supported in the installed CUDA driver",
-            r"driver (version )?(is )?too old.{0,40}CUDA",
+            r"API call is not supported in the installed CUDA driver|driver (version )?(is )?too old.{0,40}CUDA",
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
             r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
@@ -154,15 +147,15 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.802",
         title="the fabric between the GPUs is not ready",
         patterns=(
-            r"\b802\b.{0,60}\bfabric-?manager\b",
-            r"CUDA .{0,60}\bfails? with 802\b",
-            r"Error 802: system not yet initialized",
-            r"\A\W*(cuda |cuinit )?error 802\W*\Z",
+            r"\b802\b.{0,60}\bfabric-?manager\b|CUDA .{0,60}\bfails? with 802\b",
+            r"Error 802: system not yet initialized|\A\W*(cuda |cuinit )?error 802\W*\Z",
             *_code(802),
         ),
         meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
         "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
-        fix="systemctl status nvidia-fabricmanager; then gpucheck doctor",
+        fix="on the host systemctl status nvidia-fabricmanager: sudo systemctl enable --now nvidia-fabricmanager "
+        "where it does not run; its version has to be exactly the driver's (dpkg -l | grep -e fabricmanager -e "
+        "nvidia-driver). On a rented machine its owner has to; then gpucheck doctor",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
             r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match)",
@@ -174,10 +167,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="nvswitch.none",
         title="the fabric manager finds no NVSwitch",
-        patterns=(
-            r"NVSwitch driver failed with error:? ?WARNING Nothing to do",
-            r"fabric ?manager.{0,80}Nothing to do",
-        ),
+        patterns=(r"NVSwitch driver failed with error:? ?WARNING Nothing to do|fabric ?manager.{0,80}Nothing to do",),
         meaning="Only machines with NVSwitches (HGX, DGX) need it. GPUs in PCIe slots and NVLink bridges do without, "
         "and its failure has no effect on them.",
         fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
@@ -188,13 +178,15 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.803",
         title="the versions of libcuda and the kernel module differ",
         patterns=(
-            r"unsupported display driver / cuda driver combination",
-            r"\A\W*(cuda |cuinit )?error 803\W*\Z",
+            r"unsupported display driver / cuda driver combination|\A\W*(cuda |cuinit )?error 803\W*\Z",
             *_code(803),
         ),
         meaning="cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
-        fix="restart the container, or reboot; gpucheck doctor shows both versions",
+        fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
+        "libcuda; unset LD_LIBRARY_PATH); if it reports a mismatch, start the container again, or load the driver's "
+        "new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with nothing on "
+        "the GPU, else reboot)",
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
@@ -202,8 +194,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.804",
         title="the forward-compatibility libcuda does not support this GPU",
         patterns=(
-            r"forward compatibility was attempted on non.?supported HW",
-            r"\A\W*(cuda |cuinit )?error 804\W*\Z",
+            r"forward compatibility was attempted on non.?supported HW|\A\W*(cuda |cuinit )?error 804\W*\Z",
             *_code(804),
         ),
         meaning="cuInit returns 804: a folder called compat brings a newer libcuda, which works only on data-centre "
@@ -217,13 +208,11 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.mps",
         title="the MPS daemon does not accept this process",
         patterns=(
-            r"CUDA_ERROR_MPS_\w+",
-            r"cudaErrorMps\w+",
+            r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+",
             *_code(805),
             *_code(807),
             r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
-            r"Receive command failed, assuming client exit",
-            r"MPS client failed to connect to the MPS control daemon",
+            r"Receive command failed, assuming client exit|MPS client failed to connect to the MPS control daemon",
             r"remote procedural call between the MPS server and the MPS client failed",
             r"MPS server is not ready to accept new MPS client requests",
             r"hardware resources required to (create MPS client|support device connections) have been exhausted",
@@ -238,8 +227,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.999",
         title="CUDA does not start and gives no reason",
         patterns=(
-            r"unknown error - this may be due to an incorrectly set up environment",
-            r"Error 999: unknown error",
+            r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
             *_code(999),
             r"OS call failed or operation not supported on this OS",
             r"(cudaError|CUDA_ERROR_)Operating_?System\b",
@@ -257,10 +245,9 @@ TEXTS: tuple[Condition, ...] = (
         id="cuinit.unexpected",
         title="CUDA does not start",
         patterns=(
-            r"Unexpected error from cudaGetDeviceCount\(\)",
-            r"failed call to cuInit",
-            r"cuInit.{0,20}(failed|returned|error)",
-            r"CUDA initialization: .{0,20}error",
+            r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
+            r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error",
+            r"cuda driver library init failure: \d",
         ),
         meaning="cuInit's code follows the word Error at the end of the message.",
         fix="explain the whole message: its end says why. " + _DOCTOR,
@@ -272,21 +259,20 @@ TEXTS: tuple[Condition, ...] = (
         id="torch.cpu_only",
         title="this torch is built without CUDA",
         patterns=(
-            r"compiled without (XPU|CUDA|ROCm|HIP) support",
-            r"was not compiled with (XPU|ROCm|HIP) (support|enabled)",
+            r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
             r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
-            r"PyTorch is not linked with support for cuda devices",
+            r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
             r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
             r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
             r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
             r"only)?|CUDA)( support)?\b",
-            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
-            r"has no attribute '?_Cuda\w+",
+            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
         ),
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
-        fix="pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
-        "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
+        fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
+        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version; in conda a "
+        "CUDA build); gpucheck doctor on that machine names the command",
         certainty="proof",
         weak=(
             r"Torch not compiled with",
@@ -300,12 +286,10 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"no usable GPU found",
             r"\bNoDevicesFound\b.{0,60}gpu",
-            r"cannot find any torch accelerator",
-            r"can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
+            r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
             r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
             r")?(found|detected|available)",
-            r"Cannot access accelerator device when none is available",
-            r"No supported gpu backend found",
+            r"Cannot access accelerator device when none is available|No supported gpu backend found",
             r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
             r"\bgpus should be a non-empty list",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
@@ -326,11 +310,9 @@ TEXTS: tuple[Condition, ...] = (
             + _END,
             r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
             r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
-            r"Failed to infer device type",
-            r"torch\.cuda\.is_available\(\) should be True but is False",
+            r"Failed to infer device type|torch\.cuda\.is_available\(\) should be True but is False",
             r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
-            r"CUDA (was|is) requested but .{0,30}(not|no)",
-            r"requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
+            r"CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
             r"User specified an unsupported autocast device_type",
             r"can not run on your system since the accelerator is not available",
             r"Device type CUDA is not supported for torch\.Generator",
@@ -346,18 +328,14 @@ TEXTS: tuple[Condition, ...] = (
             r"GPUs? requested but none are available|there are no visible CUDA devices",
             r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none "
             r"are",
-            r"pin_memory=True requires a CUDA|Pinned memory requires CUDA",
-            r"is not available, you should use device=",
+            r"pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you should use device=",
             r"CUDA requested but CUDAExecutionProvider not available",
             r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
             r"Invalid cuda 'device=\S*' requested\. Backend is not available",
-            r"NVIDIA Container Runtime is present, but no GPUs found",
-            r"running on CPU but must be on GPU, i\.e",
+            r"NVIDIA Container Runtime is present, but no GPUs found|running on CPU but must be on GPU, i\.e",
             r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
-            r"Flash ?Attention ?[\d.]* is not available on CPU",
-            r"Type fp16 is not supported on your device",
-            r"Expected a (cuda|non cpu) device, but got: cpu",
-            r"nvidia-smi has failed because|Can'?t initialize NVML",
+            r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
+            r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
             r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         ),
@@ -378,31 +356,26 @@ TEXTS: tuple[Condition, ...] = (
         id="nvml.mismatch",
         title="NVIDIA's libraries and the kernel module are of different versions",
         patterns=(
-            r"Driver/library version mismatch",
-            r"RM has detected an NVML/RM version mismatch",
-            r"NVRM: API mismatch",
-            r"NVML(_ERROR|Error)_LibRmVersionMismatch",
-            r"NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+            r"Driver/library version mismatch|RM has detected an NVML/RM version mismatch|NVRM: API mismatch",
+            r"NVML(_ERROR|Error)_LibRmVersionMismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH",
             r"kernel (module )?version .{0,40}does not match DSO version",
         ),
         meaning="The driver was updated but the old kernel module is still loaded, or a container brings its own "
         "libraries.",
-        fix="reboot; or end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm "
-        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
+        fix="end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
+        "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
         "shows packages of two driver versions, of which one has to go",
         certainty="proof",
     ),
     Condition(
         id="nvml.unknown",
         title="NVML lost access to the devices",
-        patterns=(
-            r"Failed to initialize NVML: (N/A|Unknown Error)",
-            r"nvmlInit\w*.{0,30}Unknown Error",
-        ),
+        patterns=(r"Failed to initialize NVML: (N/A|Unknown Error)|nvmlInit\w*.{0,30}Unknown Error",),
         weak=(r"\bnvml (vram )?init failure: 999\b",),
         logged=True,
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        fix="restart the container; to prevent it, pass the devices by CDI or with --device",
+        fix="docker restart CONTAINER (or start the pod again); to prevent it, pass the devices by CDI (--device "
+        "nvidia.com/gpu=all) or each with --device=/dev/nvidia0 --device=/dev/nvidiactl --device=/dev/nvidia-uvm",
     ),
     Condition(
         id="nvml.permission",
@@ -412,18 +385,17 @@ TEXTS: tuple[Condition, ...] = (
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
-        fix="ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
+        fix="sudo before a command that changes a setting or a MIG instance; where reading fails, ls -l /dev/nvidia* "
+        "has to show crw-rw-rw-, and in a cluster's job ask for a GPU (--gres=gpu:1)",
         common=(r"ERROR_NO_PERMISSION",),
     ),
     Condition(
         id="nvml.not_loaded",
         title="the driver's kernel module is not loaded",
         patterns=(
-            r"couldn'?t communicate with the NVIDIA driver",
-            r"Failed to initialize NVML: Driver Not Loaded",
+            r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
             r"kernel driver does not appear to be running on this host",
-            r"cuda driver can'?t be loaded, is cuda enabled",
-            r"Failed to initialize the NVIDIA kernel module",
+            r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
             r"nvidia-persistenced failed to initialize",
         ),
         meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
@@ -440,20 +412,16 @@ TEXTS: tuple[Condition, ...] = (
         id="nvml.no_library",
         title="NVML is not installed",
         patterns=(
-            r"libnvidia-ml\.so[.\d]* not found",
-            r"(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
-            r"couldn'?t find libnvidia-ml\.so",
-            r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
+            r"libnvidia-ml\.so[.\d]* not found|(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
+            r"couldn'?t find libnvidia-ml\.so|libnvidia-ml\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
-            r"nvidia-smi(\.exe)?: (command )?not found",
-            r"No such file or directory: '?nvidia-smi",
-            r"'?nvidia-smi'? is not recognized as",
-            r"nvidia-smi.{0,4}: executable file not found",
+            r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
+            r"'?nvidia-smi'? is not recognized as|nvidia-smi.{0,4}: executable file not found",
         ),
         meaning="libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
         "capability utility.",
-        fix="on the host: install NVIDIA's driver; in a container: --gpus all, and "
-        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        fix="on the host install NVIDIA's driver (Ubuntu: sudo ubuntu-drivers install); in a container docker run "
+        "--gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
@@ -461,8 +429,7 @@ TEXTS: tuple[Condition, ...] = (
         id="nvml.no_devices",
         title="the driver is there and finds no GPU",
         patterns=(
-            r"\A\W*No devices were found\W*\Z",
-            r"NVRM: No NVIDIA (GPU|graphics adapter) found",
+            r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
             r"could not insert '?nvidia\w*'?: No such device",
         ),
         meaning="The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is "
@@ -475,11 +442,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="nvml.lost",
         title="a GPU does not answer any more",
-        patterns=(
-            r"GPU is lost",
-            r"Unable to determine the device handle for GPU",
-            r"ERROR_GPU_IS_LOST",
-        ),
+        patterns=(r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST",),
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         certainty="proof",
@@ -491,8 +454,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
             r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
-            r"GPU requires reset",
-            r"GPU recovery action .{0,40}reset",
+            r"GPU requires reset|GPU recovery action .{0,40}reset",
         ),
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
@@ -547,8 +509,7 @@ TEXTS: tuple[Condition, ...] = (
         id="slurm.gres",
         title="Slurm has no such GPU for the job",
         patterns=(
-            r"gres/gpu count reported lower than configured",
-            r"Invalid generic resource \(gres\) specification",
+            r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
             r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
         ),
@@ -564,19 +525,14 @@ TEXTS: tuple[Condition, ...] = (
         id="kubernetes.plugin",
         title="NVIDIA's device plugin for Kubernetes does not find the GPUs",
         patterns=(
-            r"device plugin \w+ rpc failed",
-            r"No devices found\. ?Waiting indefinitely",
-            r"error starting plugins?",
-            r"unable to create plugin manager",
-            r"Failed to start gRPC server for .{0,4}nvidia\.com",
-            r"failed to validate the driver, retrying",
-            r"lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
+            r"device plugin \w+ rpc failed|No devices found\. ?Waiting indefinitely|error starting plugins?",
+            r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
+            r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
             r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
             r"If this is a GPU node, did you (set|configure)",
             r"Incompatible (platform|strategy|device discovery).{0,40}detected",
             r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
-            r"Allocate failed due to .{0,200}(nvidia|gpu)",
-            r"Detected non-NVML platform",
+            r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
         ),
         meaning="The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the "
         "node offers no nvidia.com/gpu.",
@@ -588,8 +544,7 @@ TEXTS: tuple[Condition, ...] = (
         id="kubernetes.dcgm",
         title="DCGM, which reads the GPUs' counters for monitors, failed",
         patterns=(
-            r"Error watching fields",
-            r"third-party Profiling module returned an unrecoverable error",
+            r"Error watching fields|third-party Profiling module returned an unrecoverable error",
             r"\bDCGM_ST_(?!OK)\w+",
             r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
         ),
@@ -605,10 +560,8 @@ TEXTS: tuple[Condition, ...] = (
         id="jax.cpu_only",
         title="this jaxlib is built without CUDA",
         patterns=(
-            r"no supported devices found for platform CUDA",
-            r"CUDA-enabled jaxlib is not installed",
-            r"jaxlib.{0,60}(without|no) (CUDA|GPU) support",
-            r"No GPU/TPU found, falling back to CPU",
+            r"no supported devices found for platform CUDA|CUDA-enabled jaxlib is not installed",
+            r"jaxlib.{0,60}(without|no) (CUDA|GPU) support|No GPU/TPU found, falling back to CPU",
         ),
         meaning="JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
         fix='pip install -U "jax[cuda12]" (or cuda13), in the same environment',
@@ -618,8 +571,7 @@ TEXTS: tuple[Condition, ...] = (
         id="kernel.nouveau",
         title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
         patterns=(
-            r"Nouveau kernel driver is currently in use",
-            r"NVIDIA probe routine was not called for \d+ device",
+            r"Nouveau kernel driver is currently in use|NVIDIA probe routine was not called for \d+ device",
             r"nouveau, rivafb, nvidiafb or rivatv",
         ),
         meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
@@ -633,8 +585,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
             r"device).{0,120}Insufficient Resources",
-            r"MIG device allocation failed",
-            r"Insufficient Resources.{0,60}(MIG|GPU instance)",
+            r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         ),
         meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
@@ -677,12 +628,10 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
-            r"unknown flag: --gpus",
-            r"exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
+            r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
             r"nvidia-container-runtime(-hook)?: (command )?not found",
             r"unknown (or invalid runtime name:|runtime specified) nvidia",
-            r"exec: \W?\S*nvidia-container-cli\W*: stat",
-            r"no runtime for \W*nvidia\W* is configured",
+            r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
             r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         ),
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
@@ -694,17 +643,11 @@ TEXTS: tuple[Condition, ...] = (
         id="container.cdi",
         title="the CDI description of the GPU is missing or outdated",
         patterns=(
-            r"failed to construct nvml ?lib",
-            r"failed to (generate|save) CDI spec\w*: .{0,120}NVML",
-            r"(unresolvable|could not resolve) CDI device",
-            r"failed to inject CDI devices",
-            r"failed to discover GPU vendor from CDI",
-            r"setting up CDI devices",
-            r"failed to stat CDI host device",
-            r"CDI (device )?injection failed",
-            r"could not select device driver \W{0,4}cdi",
-            r"stat nvidia\.com/gpu=\w+: no such file",
-            r"failed to (generate|create|get|load|parse) CDI spec",
+            r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
+            r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
+            r"failed to discover GPU vendor from CDI|setting up CDI devices|failed to stat CDI host device",
+            r"CDI (device )?injection failed|could not select device driver \W{0,4}cdi",
+            r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
         ),
         meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
         "driver.",
@@ -719,10 +662,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
             r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
-            r"nvidia-container-cli(\.real)?\W*: .{0,40}error",
-            r"unsatisfied condition: (cuda|driver|brand)",
-            r"unsupported CUDA version: driver [\d.]+ < image",
-            r"error (executing|running) hook .{0,60}nvidia-container",
+            r"nvidia-container-cli(\.real)?\W*: .{0,40}error|unsatisfied condition: (cuda|driver|brand)",
+            r"unsupported CUDA version: driver [\d.]+ < image|error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
         meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
@@ -739,12 +680,13 @@ TEXTS: tuple[Condition, ...] = (
             r"nvidia.{0,40}module keys? rejected",
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
             r"could not insert 'nvidia.{0,10}: Required key not available",
-            r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected",
-            r"Key was rejected by service.{0,200}nvidia",
+            r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key was rejected by service.{0,200}nvidia",
             r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
         meaning="The module is not signed with a key that the firmware trusts.",
-        fix="enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
+        fix="sudo mokutil --import with the key that signs the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
+        "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot and choose Enroll MOK; or turn "
+        "Secure Boot off in the firmware",
         certainty="proof",
     ),
     Condition(
@@ -752,14 +694,10 @@ TEXTS: tuple[Condition, ...] = (
         title="the driver's kernel module could not be built",
         patterns=(
             r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
-            r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*",
-            r"\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
-            r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia",
-            r"Building module.{0,200}/nvidia/.{0,200}make\.log",
-            r"ERROR: Unable to build the NVIDIA kernel module",
-            r"error processing package nvidia-(dkms|kernel)",
-            r"Unable to load the kernel module 'nvidia\.ko'",
-            r"The kernel module failed to load.{0,200}nvidia",
+            r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
+            r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
+            r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
+            r"Unable to load the kernel module 'nvidia\.ko'|The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
@@ -768,10 +706,8 @@ TEXTS: tuple[Condition, ...] = (
         "compiler.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
-            r"Unable to find the kernel source tree",
-            r"Your kernel headers for kernel .{0,60}cannot be found",
-            r"Bad return status for module build on kernel",
-            r"Failed to install the kernel module through DKMS",
+            r"Unable to find the kernel source tree|Your kernel headers for kernel .{0,60}cannot be found",
+            r"Bad return status for module build on kernel|Failed to install the kernel module through DKMS",
         ),
         beside=r"nvidia",
     ),
@@ -780,8 +716,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a Jetson's memory manager does not answer",
         patterns=(
             r"NvRm(MemInit|MemInitNvmap|MemMgrInit|GpuLibOpen) ?failed",
-            r"cudaAlloc\w*\(\) failed to allocate memory",
-            r"/dev/nvmap.{0,60}(denied|failed|No such)",
+            r"cudaAlloc\w*\(\) failed to allocate memory|/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
         meaning="CUDA on a Jetson starts with /dev/nvmap: the user is not in the groups video and render, or the "
         "container has not NVIDIA's runtime or an image of another JetPack.",
@@ -793,13 +728,13 @@ TEXTS: tuple[Condition, ...] = (
         title="the driver's module was not built for the kernel that runs",
         patterns=(
             r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
-            r"Module nvidia[\w-]* not found in directory",
-            r"nvidia: version magic",
+            r"Module nvidia[\w-]* not found in directory|nvidia: version magic",
             r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
             r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
         ),
         meaning="After a kernel update the module has to be built again.",
-        fix="install the headers of the running kernel, then sudo dkms autoinstall",
+        fix="sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel), sudo dkms autoinstall, then sudo "
+        "modprobe nvidia; without DKMS install the driver's package again, for the kernel of uname -r",
         certainty="proof",
         follows=("kernel.build",),
     ),
@@ -807,11 +742,9 @@ TEXTS: tuple[Condition, ...] = (
         id="kubernetes.driver",
         title="the GPU operator waits for a driver that does not load",
         patterns=(
-            r"No pre-?installed driver detected on the host",
-            r"Waiting for nvidia driver to be loaded",
+            r"No pre-?installed driver detected on the host|Waiting for nvidia driver to be loaded",
             r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
-            r"Could not resolve Linux kernel version",
-            r"Could not unload NVIDIA driver kernel modules",
+            r"Could not resolve Linux kernel version|Could not unload NVIDIA driver kernel modules",
             r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
         ),
         meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
@@ -822,11 +755,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="kubernetes.mps",
         title="NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
-        patterns=(
-            r"mps daemon not ready",
-            r"(waiting for|Failed to start) MPS daemon",
-            r"using MPS requires --mps-root",
-        ),
+        patterns=(r"mps daemon not ready|(waiting for|Failed to start) MPS daemon|using MPS requires --mps-root",),
         meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
         fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
         "the logs of the pod …-mps-control-daemon name what it lacks",
