@@ -9,33 +9,15 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.facts import (
-    MOST_BYTES,
-    NUMBER,
-    UNKNOWN,
-    Class,
-    Effect,
-    Function,
-    Loop,
-    Place,
-    Scope,
-    Unreadable,
-    Value,
-    all_of,
-    met,
-    self_attribute,
-    tensor_evidence,
-    walk,
-)
-from gpucheck.program.lint.options import UNREAD, LintOptions
+from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Effect, Function, Loop, Place, Unreadable, Value, walk
+from gpucheck.program.lint.options import LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
@@ -99,7 +81,7 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
 
 def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
     evidence = {"file": name, "line": error.line, "column": error.column}
-    return Finding(UNREAD, verdict, "the file was not judged", error.why, evidence, fix)
+    return Finding("lint.unreadable", verdict, "the file was not judged", error.why, evidence, fix)
 
 
 def _bytes(path: str) -> bytes:
@@ -108,9 +90,9 @@ def _bytes(path: str) -> bytes:
         if path == "-":
             if sys.stdin is None:
                 raise Unreadable("standard input is closed")
-            return sys.stdin.buffer.read(MOST_BYTES + 1)
+            return sys.stdin.buffer.read(facts.MOST_BYTES + 1)
         with open(path, "rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(facts.MOST_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read: {os.strerror(error.errno or 0)}") from error
 
@@ -191,7 +173,7 @@ class Run(Expressions):
         self.flow.names.pop(node.name, None)
         self.functions[node.name] = node
         self.nested.append(node)
-        self.scope.parents[id(node)] = self
+        self.file.parents[id(node)] = self
 
     # -- simple statements ---------------------------------------------------------------------------------------------
 
@@ -214,7 +196,7 @@ class Run(Expressions):
     def _annotated(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             known = self.value(node.value)
-            if not known.kind and any(name in _TENSORS for name in _annotations(self, node.annotation)):
+            if not known.kind and any(name in _TENSORS for name in self._annotations(node.annotation)):
                 known = Value("tensor")
             self._store(node, node.target, known, node.value)
 
@@ -230,7 +212,7 @@ class Run(Expressions):
             self._put_in(node, target, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._summed(node, target, value)
-        attribute = self_attribute(target)
+        attribute = facts.self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
             tensors.moved_leaf(self, known)
             if known.kind == "module":
@@ -291,7 +273,7 @@ class Run(Expressions):
         self.statements(node.body)
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
-        self.flow = met(taken, self.flow)
+        self.flow = facts.met(taken, self.flow)
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
         """A loop: first tried for what a pass leaves to the next, then walked through."""
@@ -304,7 +286,7 @@ class Run(Expressions):
             self.statements(node.body)
             self.quiet -= quiet
             self.flow.dead = False
-            self.flow = met(before, self.flow)
+            self.flow = facts.met(before, self.flow)
             before = self.flow.copy()
         self.loops.pop()
         self.statements(node.orelse)
@@ -328,7 +310,7 @@ class Run(Expressions):
         before = self.flow.copy()
         self.statements(node.body)
         ends = self.flow
-        failed = met(before, ends) if not ends.dead else before
+        failed = facts.met(before, ends) if not ends.dead else before
         if not ends.dead:
             self.statements(node.orelse)
             ends = self.flow
@@ -336,7 +318,7 @@ class Run(Expressions):
             self.flow = failed.copy()
             self.flow.names |= dict.fromkeys(facts.captured(handler), UNKNOWN)
             self.statements(handler.body)
-            ends = met(ends, self.flow)
+            ends = facts.met(ends, self.flow)
         has_left, ends.dead = ends.dead, False
         self.flow = ends
         self.statements(node.finalbody)
@@ -350,8 +332,176 @@ class Run(Expressions):
             self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in facts.captured(part)}
             self.value(case.guard)
             self.statements(case.body)
-            ends = met(ends, self.flow)
+            ends = facts.met(ends, self.flow)
         self.flow = ends
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Effect:
+        """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+
+        `args` are those of the call that is met first.
+        """
+        known = self.file.effects.get(id(function))
+        if known is not None:
+            return known
+        self.file.effects[id(function)] = Effect()
+        parent = self.file.parents.get(id(function))
+        outer = parent.visible() if parent is not None else self.outer
+        owner = owner or (parent.owner if parent is not None else None)
+        name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
+        run = Run(self.file, owner, function, name, outer)
+        run.begin(function, parent)
+        run.no_graph += self.no_graph
+        if run.in_forward and parent is None:
+            positional = [*function.args.posonlyargs, *function.args.args]
+            positional = positional[facts.method_kind(function) != "static" :]
+            for argument, passed in zip(positional, args, strict=False):
+                if passed.is_tensor and passed.place == "input" and argument.annotation is None:
+                    run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
+        run.statements(function.body)
+        returns = facts.all_of(run.returned) or UNKNOWN
+        attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
+        effect = Effect(returns, run.flow.started, tuple(run.sets), attributes)
+        self.file.effects[id(function)] = effect
+        run.end()
+        return effect
+
+    def end(self) -> None:
+        """Walk through the functions and classes that were defined on the way, with what is known at the end."""
+        for function in self.nested:
+            self.effect_of(function)
+        for node in self.classes:
+            self.judge_class(node)
+
+    def begin(self, function: Function, parent: Place | None) -> None:
+        """Set the names and the circumstances with which a function starts."""
+        owner = self.owner
+        self.local_names, _ = facts.bound_in(function)
+        uses = (node for node in walk(function) if isinstance(node, ast.Attribute) and node.attr in tables.TENSOR_ONLY)
+        self.evidence = {node.value.id for node in uses if isinstance(node.value, ast.Name)}
+        self.in_worker = self.name in self.file.in_workers
+        decorators = {
+            self.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list
+        }
+        self.no_graph = int(bool(decorators & tables.NO_GRAPH))
+        self.keeps_gradients = any(getattr(node, "attr", "") == "retain_grad" for node in walk(function))
+        if parent is not None:
+            self.in_forward, self.in_worker = parent.in_forward, parent.in_worker or self.in_worker
+            self.no_graph += parent.no_graph
+        elif owner is not None:
+            self.in_forward = function.name in owner.forwards
+            self.has_framework_step = owner.is_lightning
+            self.in_worker = self.in_worker or function.name in owner.in_workers
+        self._parameters(function, is_method=parent is None and owner is not None)
+
+    def _parameters(self, function: Function, *, is_method: bool) -> None:
+        """Set the parameters: by annotation, by default, and in forward by name."""
+        arguments = function.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+        pairs = [
+            *zip(positional, [*padding, *arguments.defaults], strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        kind = facts.method_kind(function)
+        if is_method and positional and kind != "static":
+            self.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
+            del pairs[0]
+        for at, (argument, default) in enumerate(pairs):
+            self.parameters.add(argument.arg)
+            known = self._parameter(argument, default)
+            if self.in_forward and is_method and known == UNKNOWN and argument.annotation is None:
+                known = _input(function, argument.arg, default, is_first=at == 0)
+            if known != UNKNOWN:
+                self.flow.names[argument.arg] = known
+                if known == NUMBER:
+                    self.evidence.discard(argument.arg)
+
+    def _parameter(self, argument: ast.arg, default: ast.expr | None) -> Value:
+        for name in self._annotations(argument.annotation):
+            if name in _TENSORS:
+                return Value("tensor", "input" if self.in_forward else "")
+            made = self.file.classes.get(name)
+            if name in tables.MODULE_BASES or facts.is_module_class(name) or (made is not None and made.is_module):
+                return Value("module", stateful=True, name=name if made is not None else "")
+            if name in ("int", "float", "bool"):
+                return NUMBER
+        return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
+
+    def _annotations(self, node: ast.expr | None) -> Iterator[str]:
+        """The names in an annotation that stand for the value: of `Tensor | None` and `Optional[Tensor]` Tensor."""
+        match node:
+            case ast.Constant(str() as text):
+                yield text.strip("'\" ").removesuffix(" | None")
+            case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+                yield from self._annotations(left)
+            case ast.Subscript(ast.Name("Optional") | ast.Attribute(attr="Optional"), inner):
+                yield from self._annotations(inner)
+            case ast.Name() | ast.Attribute():
+                yield self.file.dotted(node) or getattr(node, "id", "")
+
+    # -- classes -------------------------------------------------------------------------------------------------------
+
+    def judge_class(self, node: ast.ClassDef) -> None:
+        """A class: first what its attributes are, then each method."""
+        owner = self.file.classes[node.name]
+        if owner.node is not node:  # another of this name
+            return
+        inherited: dict[str, Value] = {}
+        for member in reversed(list(self.file.family(owner))):
+            inherited |= self._gathered(member)
+        owner.attributes = inherited
+        outside = Run(self.file, None, node, "", self.visible())
+        # Forward first: the methods that it calls are walked through with its arguments.
+        for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
+            outside.effect_of(function, owner)
+
+    def _gathered(self, owner: Class) -> dict[str, Value]:
+        """Return the attributes that a class's set-up methods leave in self."""
+        if owner.attributes is not None:
+            return owner.attributes
+        owner.attributes = {}
+        called = self.file.reachable(owner, _SET_UP & set(owner.methods)) - tables.FORWARDS
+        setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
+        left: dict[str, Value] = {}
+        for method in setting_up:
+            run = Run(self.file, owner, owner.methods[method], method, self.visible())
+            run.quiet = 1
+            run.begin(owner.methods[method], None)
+            run.flow.names |= left
+            run.statements(owner.methods[method].body)
+            left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
+        others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
+        stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        elsewhere = set(map(facts.self_attribute, stores))
+        for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
+            if key not in elsewhere:
+                parts = tuple(_in_list(part, key) for part in value.parts)
+                item = value.item and _in_list(value.item, key)
+                owner.attributes[key] = replace(value, attribute=key, parts=parts, item=item)
+        return owner.attributes
+
+
+# Methods that run before forward does, with what they call.
+_SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
+
+
+def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
+    """A parameter of forward that nothing annotates."""
+    if function.name in tables.FRAMEWORK_STEPS:
+        return Value("batch", "input") if is_first else UNKNOWN
+    words = name.split("_")
+    is_count = not {words[0], words[-1]}.isdisjoint(_COUNTS)
+    is_plain = is_first and function.name == "forward" and default is None and not is_count
+    if name in _ANYTHING:
+        return UNKNOWN
+    return Value("tensor", "input") if name in tables.INPUT_NAMES or is_plain else UNKNOWN
+
+
+def _in_list(value: Value, key: str) -> Value:
+    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
+    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 
 _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
@@ -375,217 +525,20 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
 }
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
-
-
-def effect_of(
-    scope: Scope,
-    function: Function,
-    owner: Class | None,
-    outer: Mapping[str, Value],
-    args: Sequence[Value] = (),
-    no_graph: int = 0,
-) -> Effect:
-    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
-
-    `args` are those of the call that is met first, and `no_graph` whether that keeps no graphs.
-    """
-    known = scope.effects.get(id(function))
-    if known is not None:
-        return known
-    scope.effects[id(function)] = Effect()
-    parent = scope.parents.get(id(function))
-    owner = owner or (parent.owner if parent is not None else None)
-    name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
-    run = Run(scope, owner, function, name, outer)
-    _begin(run, function, parent)
-    run.no_graph += no_graph
-    if run.in_forward and parent is None:
-        positional = [*function.args.posonlyargs, *function.args.args]
-        positional = positional[facts.method_kind(function) != "static" :]
-        for argument, passed in zip(positional, args, strict=False):
-            if passed.is_tensor and passed.place == "input" and argument.annotation is None:
-                run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
-    run.statements(function.body)
-    returns = all_of(run.returned) or UNKNOWN
-    attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
-    effect = Effect(returns, run.flow.started, tuple(run.sets), attributes)
-    scope.effects[id(function)] = effect
-    _end(run)
-    return effect
-
-
-def _end(run: Run) -> None:
-    """Finish the functions and classes, with what is known at the end."""
-    for function in run.nested:
-        effect_of(run.scope, function, None, run.visible())
-    for node in run.classes:
-        _judge_class(run.scope, node, run.visible())
-
-
-def _begin(run: Run, function: Function, parent: Place | None) -> None:
-    """The names and the circumstances with which a function starts."""
-    scope, owner = run.scope, run.owner
-    run.local_names, _ = facts.bound_in(function)
-    run.evidence = tensor_evidence(function)
-    run.in_worker = run.name in scope.processes.in_workers
-    decorators = {run.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
-    run.no_graph = int(bool(decorators & tables.NO_GRAPH))
-    run.keeps_gradients = any(isinstance(node, ast.Attribute) and node.attr == "retain_grad" for node in walk(function))
-    if parent is not None:
-        run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
-        run.no_graph += parent.no_graph
-    elif owner is not None:
-        # The methods that forward, or a step of Lightning, goes through; not __init__.
-        if (forwards := scope.forwards.get(owner.node.name)) is None:
-            forwards = facts.reachable(scope.file, owner, tables.FORWARDS) - {"__init__"}
-            scope.forwards[owner.node.name] = forwards
-        run.in_forward = owner.is_module and function.name in forwards
-        run.has_framework_step = owner.is_lightning
-        if owner.node.name in scope.processes.datasets:
-            bases = [name for member in facts.family(scope.file, owner) for name in member.bases]
-            iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
-            roots = frozenset(["__getitem__", "__getitems__", *iterates])
-            run.in_worker = function.name in facts.reachable(scope.file, owner, roots) - {"__init__"}
-    _parameters(run, function, is_method=parent is None and owner is not None)
-
-
-def _parameters(run: Run, function: Function, *, is_method: bool) -> None:
-    """Set the parameters: by annotation, by default, and in forward by name."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    kind = facts.method_kind(function)
-    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [
-        *zip(positional, [*padding, *arguments.defaults], strict=True),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    if is_method and positional and kind != "static":
-        run.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
-        del pairs[0]
-    for at, (argument, default) in enumerate(pairs):
-        run.parameters.add(argument.arg)
-        known = _parameter(run, argument, default)
-        if run.in_forward and is_method and known == UNKNOWN and argument.annotation is None:
-            known = _input(function, argument.arg, default, is_first=at == 0)
-        if known != UNKNOWN:
-            run.flow.names[argument.arg] = known
-            if known == NUMBER:
-                run.evidence.discard(argument.arg)
-
-
-def _parameter(run: Run, argument: ast.arg, default: ast.expr | None) -> Value:
-    place = "input" if run.in_forward else ""
-    for name in _annotations(run, argument.annotation):
-        if name in _TENSORS:
-            return Value("tensor", place)
-        made = run.scope.file.classes.get(name)
-        if name in tables.MODULE_BASES or facts.is_module_class(name) or (made is not None and made.is_module):
-            return Value("module", stateful=True, name=name if made is not None else "")
-        if name in ("int", "float", "bool"):
-            return NUMBER
-    return NUMBER if isinstance(default, ast.Constant) and run.value(default) == NUMBER else UNKNOWN
-
-
-def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
-    """The names in an annotation that stand for the value itself: of `Tensor | None` and `Optional[Tensor]` Tensor."""
-    match node:
-        case ast.Constant(str() as text):
-            yield text.strip("'\" ").removesuffix(" | None")
-        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
-            yield from _annotations(run, left)
-        case ast.Subscript(ast.Name("Optional") | ast.Attribute(attr="Optional"), inner):
-            yield from _annotations(run, inner)
-        case ast.Name() | ast.Attribute():
-            yield run.scope.file.dotted(node) or getattr(node, "id", "")
-
-
-def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
-    """A parameter of forward that nothing annotates."""
-    if function.name in tables.FRAMEWORK_STEPS:
-        return Value("batch", "input") if is_first else UNKNOWN
-    words = name.split("_")
-    is_count = not {words[0], words[-1]}.isdisjoint(_COUNTS)
-    is_plain = is_first and function.name == "forward" and default is None and not is_count
-    if name in _ANYTHING:
-        return UNKNOWN
-    return Value("tensor", "input") if name in tables.INPUT_NAMES or is_plain else UNKNOWN
-
-
-# -- classes -----------------------------------------------------------------------------------------------------------
-
-
-def _judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) -> None:
-    """A class: first what its attributes are, then each method."""
-    owner = scope.file.classes[node.name]
-    if owner.node is not node:  # another of this name
-        return
-    inherited: dict[str, Value] = {}
-    for member in reversed(list(facts.family(scope.file, owner))):
-        _gather(scope, member, outer)
-        inherited |= scope.attributes[member.node.name]
-    scope.attributes[node.name] = inherited
-    # Forward first: the methods that it calls are walked through with its arguments.
-    for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
-        effect_of(scope, function, owner, outer)
-
-
-# Methods that run before forward does, with what they call.
-_SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
-
-
-def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
-    """Gather the attributes that a class's set-up methods leave in self."""
-    name = owner.node.name
-    if name in scope.attributes:
-        return
-    scope.attributes[name] = {}
-    called = facts.reachable(scope.file, owner, _SET_UP & set(owner.methods)) - tables.FORWARDS
-    setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
-    left: dict[str, Value] = {}
-    for method in setting_up:
-        run = Run(scope, owner, owner.methods[method], method, outer)
-        run.quiet = 1
-        _begin(run, owner.methods[method], None)
-        run.flow.names |= left
-        run.statements(owner.methods[method].body)
-        left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
-    others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
-    stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    elsewhere = set(map(self_attribute, stores))
-    for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
-        if key not in elsewhere:
-            parts = tuple(_in_list(part, key) for part in value.parts)
-            item = value.item and _in_list(value.item, key)
-            scope.attributes[name][key] = replace(value, attribute=key, parts=parts, item=item)
-
-
-def _in_list(value: Value, key: str) -> Value:
-    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
-    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
-
-
 # -- a whole file ------------------------------------------------------------------------------------------------------
 
 
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
     """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
     try:
-        read = facts.parse(data)
-        if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        file = facts.parse(data)
+        if not any(word in data for word in _WORDS):
             return []
-        file = facts.read(read.tree)
-        called = set(map(facts.called_name, file.calls))
-        has_default_device = not called.isdisjoint(("set_default_device", "set_default_tensor_type"))
-        scope = Scope(read, file, facts.processes_of(file), has_default_device)
-        scope.effect_of = partial(effect_of, scope)
-        # The file itself, then what it defines.
-        whole = Run(scope, None, read.tree, "", {})
-        whole.statements(read.tree.body)
-        _end(whole)
-        # Without these circles all of it goes at once, and no collector has to look for it.
-        scope.parents.clear()
-        del scope.effect_of
+        facts.read_names(file)
+        whole = Run(file, None, file.tree, "", {})
+        whole.statements(file.tree.body)
+        whole.end()
+        file.parents.clear()  # without this circle all of it goes at once, and no collector has to look for it
     except RecursionError as error:
         raise Unreadable("its code is nested too deeply") from error
-    return [scope.found[place] for place in sorted(scope.found)]
+    return [file.found[place] for place in sorted(file.found)]

@@ -8,20 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.program.lint import facts, processes, tables, tensors
-from gpucheck.program.lint.facts import (
-    DIMENSIONS,
-    NONE,
-    NUMBER,
-    SCALAR,
-    UNKNOWN,
-    Given,
-    Place,
-    Value,
-    all_of,
-    called_name,
-    join,
-    walk,
-)
+from gpucheck.program.lint.facts import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
 
 
 class Expressions(Place):
@@ -79,9 +66,9 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
-            function = facts.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
+            function = self.file.method(self.owner, node.attr) if self.owner is not None else None
             if function is not None and facts.method_kind(function) == "property":
-                effect = self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
+                effect = self.effect_of(function, self.owner)
                 return processes.called(self, node, effect)
             return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor and node.attr == "grad" and not self.keeps_gradients:
@@ -120,7 +107,7 @@ class Expressions(Place):
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
         for generator in node.generators:
-            self.local_names |= {name.id for name in walk(generator.target) if isinstance(name, ast.Name)}
+            self.local_names |= {name.id for name in facts.walk(generator.target) if isinstance(name, ast.Name)}
             self.bind(generator.target, self.element(self.value(generator.iter)))
             for condition in generator.ifs:
                 self.value(condition)
@@ -130,7 +117,7 @@ class Expressions(Place):
 
     def _lambda(self, node: ast.Lambda) -> Value:
         before, was_in_worker, name = self.flow.copy(), self.in_worker, self.name
-        if id(node) in self.scope.processes.lambdas:
+        if id(node) in self.file.in_workers:
             self.in_worker, self.name = True, "<lambda>"
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[argument.arg] = UNKNOWN
@@ -165,7 +152,7 @@ class Expressions(Place):
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.Call) and called_name(node) in tables.NO_GRADIENT
+            isinstance(node, ast.Call) and facts.called_name(node) in tables.NO_GRADIENT
         )
         graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
@@ -248,7 +235,7 @@ class Expressions(Place):
             elif root in self.rooted:  # the attributes were those of another object
                 others = {name for name in self.flow.names if name.startswith(f"{root}.")}
                 self.flow.names = {name: value for name, value in self.flow.names.items() if name not in others}
-            self.flow.names[key] = UNKNOWN if key in self.scope.file.shared else known
+            self.flow.names[key] = UNKNOWN if key in self.file.shared else known
         elif isinstance(target, ast.Subscript):
             self.value(target.slice)
             container, base = self.key(target.value), self.value(target.value)
@@ -277,7 +264,7 @@ def call(run: Expressions, node: ast.Call) -> Value:
     keywords = [(keyword.arg, run.value(keyword.value)) for keyword in node.keywords]
     named = {name: value for name, value in keywords if name}
     is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
-    given = Given(node, node.args, args, named, is_open)
+    given = Given(node, args, named, is_open)
     if dotted:
         return _of_import(run, given, dotted)
     if isinstance(func, ast.Attribute):
@@ -299,13 +286,12 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
         return _loss(run, given)
     if name in run.local_names and name not in run.functions:
         return UNKNOWN
-    made = run.scope.file.classes.get(name)
+    made = run.file.classes.get(name)
     if made is not None:
         return Value("module", made=given.node, stateful=made.has_state, name=name) if made.is_module else UNKNOWN
-    function = run.functions.get(name) or run.scope.file.functions.get(name)
+    function = run.functions.get(name) or run.file.functions.get(name)
     if function is not None:
-        effect = run.scope.effect_of(function, None, run.visible(), (), run.no_graph)
-        return processes.called(run, given.node, effect)
+        return processes.called(run, given.node, run.effect_of(function))
     return _of_builtin(run, given, name)
 
 
@@ -346,10 +332,10 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
 
 def _named_attribute(run: Expressions, given: Given) -> Value:
     """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
-    match given.nodes:
+    match given.node.args:
         case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
             attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
-            if called_name(given.node) == "getattr":
+            if facts.called_name(given.node) == "getattr":
                 return run.value(attribute)
             if rest:
                 run.bind(attribute, replace(given.args[-1], made=rest[0]))
@@ -422,8 +408,8 @@ def _has_graph(run: Expressions, given: Given) -> bool:
     first = given.args[0] if given.args else None
     if first is None or run.no_graph or first.kind:
         return first is not None and not run.no_graph and (first.graph or first.kind == "parameter")
-    calls = (node for node in walk(run.body) if isinstance(node, ast.Call))
-    return _STOPS_GRAPHS.isdisjoint(map(called_name, calls))
+    calls = (node for node in facts.walk(run.body) if isinstance(node, ast.Call))
+    return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
 
 _STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
@@ -450,14 +436,14 @@ def _place_of(run: Expressions, given: Given) -> str:
     if "device" in given.named:
         known = given.named["device"]
         return known.place if known.kind == "device" else ""
-    if given.open or run.on_device or run.scope.has_default_device or "out" in given.named:
+    if given.open or run.on_device or run.file.has_default_device or "out" in given.named:
         return ""
     return "default"
 
 
 def _dimensions(given: Given, name: str) -> int | None:
     """Return whether what a factory makes has dimensions: of data only a list that is written out tells."""
-    first = given.nodes[0] if given.nodes else given.argument("size") or given.argument("data")
+    first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
@@ -570,7 +556,7 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         moved=None,
         pending=receiver.pending if name in tables.NO_READ else None,
     )
-    if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
+    if name == "requires_grad_" and (not given.node.args or getattr(given.node.args[0], "value", True)):
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
     if name == "type_as":
         return replace(plain, place=given.first().place, attribute="")
@@ -610,16 +596,18 @@ def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
 
 def _is_type(run: Expressions, given: Given) -> bool:
     """Return whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
-    if "device" in given.named or not given.nodes:
+    if "device" in given.named or not given.node.args:
         return "device" not in given.named and "dtype" in given.named
-    first = given.nodes[0]
+    first = given.node.args[0]
     return "dtype" in ast.unparse(first) or run.dotted(first).startswith("torch.")
 
 
 def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
     """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
     source = given.first()
-    is_late = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
+    is_late = given.is_true("non_blocking") or (
+        len(given.node.args) > 1 and getattr(given.node.args[1], "value", 0) is True
+    )
     is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
     if receiver.place in ("default", "cpu") and is_late and is_from_device:
         return _in_place(run, given, replace(receiver, pending=given.node))
@@ -678,20 +666,20 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
     if name in tables.LOSS_NAMES:
         return _loss(run, given)
     if name in ("register_buffer", "register_parameter"):
-        if len(given.args) > 1 and isinstance(given.nodes[0], ast.Constant):
+        if len(given.args) > 1 and isinstance(given.node.args[0], ast.Constant):
             tensor = given.args[1]
             tensors.moved_leaf(run, tensor)
             kind = "parameter" if "param" in name else "tensor"
-            run.flow.names[f"self.{given.nodes[0].value!s}"] = Value(kind, "input", tensor.ndim)
+            run.flow.names[f"self.{given.node.args[0].value!s}"] = Value(kind, "input", tensor.ndim)
         return UNKNOWN
-    function = facts.method(run.scope.file, run.owner, name) if run.owner is not None else None
+    function = run.file.method(run.owner, name) if run.owner is not None else None
     if function is None:
         takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
         if run.in_forward and name in run.attributes and takes_input:
             # A module that was handed to the class: what it gives, a tensor or several, is where it is.
             return Value("batch", "input")
         return _of_unknown(run, given, name)
-    effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
+    effect = run.effect_of(function, run.owner, given.args)
     if facts.method_kind(function) == "property":  # what it returns is called, not the method
         return UNKNOWN
     run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)

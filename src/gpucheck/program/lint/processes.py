@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gpucheck.program.lint import options, tables
+from gpucheck.program.lint import tables
 from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value, called_name
 
 _WORKER_FIX = "return CPU tensors; move the batch in the main process"
@@ -16,7 +16,7 @@ _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info
 
 def in_worker(run: Place, node: ast.expr) -> None:
     """A worker makes a tensor on a GPU or moves it there."""
-    run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+    run.report("lint.device_in_worker", node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.expr, effect: Effect) -> Value:
@@ -44,12 +44,12 @@ def imported(run: Place, given: Given, name: str) -> None:
 
 def child(run: Place, given: Given) -> None:
     """A process is made by fork: CUDA has started, and its function uses it."""
-    function = run.scope.file.functions.get(getattr(given.argument("target"), "id", ""))
-    if run.flow.started is None or run.scope.processes.spawns or run.quiet or function is None:
+    function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
+    if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
-    if run.scope.effect_of(function, None, run.outer, (), 0).started is not None:
+    if run.effect_of(function).started is not None:
         name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
-        run.report(options.IN_WORKER, given.node, name=name, fix=_FORK_FIX)
+        run.report("lint.device_in_worker", given.node, name=name, fix=_FORK_FIX)
 
 
 def names_variable(node: ast.expr | None) -> bool:
@@ -65,9 +65,9 @@ def visible_devices(run: Place, *nodes: Node) -> None:
         run.sets += () if run.quiet else nodes
         for node in nodes:
             run.flow.mask = node if isinstance(node, ast.Assign) else None
-    elif not run.scope.processes.starts_children:  # what is set for a child that is started later is in time
+    elif not run.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
-            run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno)
+            run.report("lint.late_visible_devices", node, line=run.flow.started.lineno)
 
 
 def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
@@ -88,4 +88,4 @@ def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
         if number.isdecimal() and int(number) >= count > 0:
             visible, last = f"{count} GPU{'s' * (count != 1)}", f" to cuda:{count - 1}" * (count != 1)
             report = {"name": f"cuda:{number}", "line": setting.lineno, "count": visible, "last": last}
-            run.report(options.HIDDEN_DEVICE, argument, **report)
+            run.report("lint.hidden_device", argument, **report)
