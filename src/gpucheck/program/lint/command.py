@@ -9,9 +9,8 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import facts, processes, tables, tensors
@@ -159,25 +158,29 @@ class Run(Expressions):
         for statement in body:
             if self.flow.dead:
                 return
-            _STATEMENTS.get(type(statement), Run.below)(self, statement)
+            getattr(self, f"visit_{type(statement).__name__}", self.below)(statement)
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             self.flow.names.pop(alias.asname or alias.name.partition(".")[0], None)
 
-    def _class(self, node: ast.ClassDef) -> None:
+    visit_ImportFrom = visit_Import
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.classes.append(node)
         self.flow.names.pop(node.name, None)
 
-    def _function(self, node: Function) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         self.flow.names.pop(node.name, None)
         self.functions[node.name] = node
         self.nested.append(node)
         self.file.parents[id(node)] = self
 
+    visit_AsyncFunctionDef = visit_FunctionDef
+
     # -- simple statements ---------------------------------------------------------------------------------------------
 
-    def _expression(self, node: ast.Expr) -> None:
+    def visit_Expr(self, node: ast.Expr) -> None:
         self.value(node.value)
         tensors.discarded(self, node.value)
         self.no_graph += self._may_stop_graphs(node.value)
@@ -188,12 +191,12 @@ class Run(Expressions):
             return False
         return getattr(node.args[0] if node.args else None, "value", None) is not True
 
-    def _assign(self, node: ast.Assign) -> None:
+    def visit_Assign(self, node: ast.Assign) -> None:
         known = self.value(node.value)
         for target in node.targets:
             self._store(node, target, known, node.value)
 
-    def _annotated(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             known = self.value(node.value)
             if not known.kind and any(name in _TENSORS for name in self._annotations(node.annotation)):
@@ -242,7 +245,7 @@ class Run(Expressions):
                 tensors.summed_loss(self, node, target, added, known, before)
                 return
 
-    def _augmented(self, node: ast.AugAssign) -> None:
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = self.value(node.target) if isinstance(node.target, (ast.Name, ast.Attribute)) else UNKNOWN
         added = self.value(node.value)
         key = self.key(node.target)
@@ -253,27 +256,40 @@ class Run(Expressions):
             # x -= y changes a tensor in place: it is the same object.
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
-    def _delete(self, node: ast.Delete) -> None:
+    def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             self.flow.names.pop(self.key(target), None)
 
-    def _return(self, node: ast.Return) -> None:
+    def visit_Return(self, node: ast.Return) -> None:
         self.returned.append(self.value(node.value))
         self.flow.dead = True
 
-    def _leave(self, node: ast.stmt) -> None:
+    def visit_Raise(self, node: ast.Raise | ast.Break | ast.Continue) -> None:
         self.below(node)
         self.flow.dead = True
 
+    visit_Break = visit_Continue = visit_Raise
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.test(node.test)
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def _if(self, node: ast.If) -> None:
+    def visit_If(self, node: ast.If) -> None:
         self.test(node.test)
         other = self.flow.copy()
         self.statements(node.body)
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
         self.flow = facts.met(taken, self.flow)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self._loop(node, node.target, self.value(node.iter))
+
+    visit_AsyncFor = visit_For
+
+    def visit_While(self, node: ast.While) -> None:
+        self._loop(node, None, self.test(node.test))
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
         """A loop: first tried for what a pass leaves to the next, then walked through."""
@@ -291,7 +307,7 @@ class Run(Expressions):
         self.loops.pop()
         self.statements(node.orelse)
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
         before = self.no_graph, self.on_device
         for item in node.items:
             context = item.context_expr
@@ -306,7 +322,9 @@ class Run(Expressions):
         self.statements(node.body)
         self.no_graph, self.on_device = before
 
-    def _try(self, node: ast.Try) -> None:
+    visit_AsyncWith = visit_With
+
+    def visit_Try(self, node: ast.Try) -> None:
         before = self.flow.copy()
         self.statements(node.body)
         ends = self.flow
@@ -324,7 +342,9 @@ class Run(Expressions):
         self.statements(node.finalbody)
         self.flow.dead = self.flow.dead or has_left
 
-    def _match(self, node: ast.Match) -> None:
+    visit_TryStar = visit_Try
+
+    def visit_Match(self, node: ast.Match) -> None:
         self.value(node.subject)
         before, ends = self.flow.copy(), self.flow.copy()
         for case in node.cases:
@@ -502,27 +522,6 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
 def _in_list(value: Value, key: str) -> Value:
     """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
-
-
-_STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
-    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
-    ast.ClassDef: Run._class,
-    **dict.fromkeys((ast.Import, ast.ImportFrom), Run._import),
-    ast.Expr: Run._expression,
-    ast.Assign: Run._assign,
-    ast.AnnAssign: Run._annotated,
-    ast.AugAssign: Run._augmented,
-    ast.Delete: Run._delete,
-    ast.Return: Run._return,
-    **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
-    ast.If: Run._if,
-    **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
-    ast.While: lambda run, node: run._loop(node, None, run.test(node.test)),
-    ast.Assert: lambda run, node: run.test(node.test),
-    **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
-    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
-    ast.Match: Run._match,
-}
 
 
 # -- a whole file ------------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ class Expressions(Place):
 
     def value(self, node: ast.expr | None) -> Value:
         """Return what this expression is. Its calls are checked on the way."""
-        how = _KINDS.get(type(node))
-        if how is not None:
-            return how(self, node)
+        visit: Callable[[Any], Value] | None = getattr(self, f"visit_{type(node).__name__}", None)
+        if visit is not None:
+            return visit(node)
         if node is not None:
             self.below(node)
         return UNKNOWN
@@ -48,7 +48,7 @@ class Expressions(Place):
         known = self.flow.names.get(name)
         return known or (UNKNOWN if name in self.local_names else self.outer.get(name, UNKNOWN))
 
-    def _name(self, node: ast.Name) -> Value:
+    def visit_Name(self, node: ast.Name) -> Value:
         known = self.named(node.id)
         if known.kind:
             return known
@@ -58,7 +58,7 @@ class Expressions(Place):
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
         return _by_name(node.id)
 
-    def _attribute(self, node: ast.Attribute) -> Value:
+    def visit_Attribute(self, node: ast.Attribute) -> Value:
         if dotted := self.dotted(node):
             return Value("name", name=dotted)
         base = self.value(node.value)
@@ -79,7 +79,7 @@ class Expressions(Place):
 
     # -- constants and displays ----------------------------------------------------------------------------------------
 
-    def _constant(self, node: ast.Constant) -> Value:
+    def visit_Constant(self, node: ast.Constant) -> Value:
         match node.value:
             case None:
                 return NONE
@@ -91,7 +91,7 @@ class Expressions(Place):
                 return NUMBER
         return UNKNOWN
 
-    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+    def visit_List(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
         parts = []
         for element in node.elts:
             known = self.value(element.value if isinstance(element, ast.Starred) else element)
@@ -99,12 +99,14 @@ class Expressions(Place):
         is_starred = any(isinstance(element, ast.Starred) for element in node.elts)
         return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
 
-    def _dict(self, node: ast.Dict) -> Value:
+    visit_Tuple = visit_Set = visit_List
+
+    def visit_Dict(self, node: ast.Dict) -> Value:
         values = [self.value(value) for value in node.values]
         keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
         return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
         for generator in node.generators:
             self.local_names |= {name.id for name in facts.walk(generator.target) if isinstance(name, ast.Name)}
@@ -115,7 +117,9 @@ class Expressions(Place):
         self.flow.names = before
         return Value("items", item=item, made=node)
 
-    def _lambda(self, node: ast.Lambda) -> Value:
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
+
+    def visit_Lambda(self, node: ast.Lambda) -> Value:
         before, was_in_worker, name = self.flow.copy(), self.in_worker, self.name
         if id(node) in self.file.in_workers:
             self.in_worker, self.name = True, "<lambda>"
@@ -127,7 +131,7 @@ class Expressions(Place):
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
-    def _binary(self, node: ast.BinOp) -> Value:
+    def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         if "items" in (left.kind, right.kind):
             # [a] * 3, [a] + [b]
@@ -157,30 +161,44 @@ class Expressions(Place):
         graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
 
-    def _compare(self, node: ast.Compare) -> Value:
+    def visit_Compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
         if all(isinstance(sign, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for sign in node.ops):
             return NUMBER
         return self.combined(node, values)
 
-    def _unary(self, node: ast.UnaryOp) -> Value:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
             self.test(node.operand)
             return UNKNOWN
         return self.value(node.operand)
 
-    def _choice(self, node: ast.IfExp) -> Value:
+    def visit_IfExp(self, node: ast.IfExp) -> Value:
         self.test(node.test)
         return join(self.value(node.body), self.value(node.orelse))
 
-    def _walrus(self, node: ast.NamedExpr) -> Value:
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Value:
         known = self.value(node.value)
         self.bind(node.target, known)
         return known
 
+    def visit_BoolOp(self, node: ast.BoolOp) -> Value:
+        return all_of([self.test(part) for part in node.values]) or UNKNOWN
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> Value:
+        return self.test(node.value)
+
+    def visit_Await(self, node: ast.Await | ast.Starred | ast.YieldFrom) -> Value:
+        return self.value(node.value)
+
+    visit_Starred = visit_YieldFrom = visit_Await
+
+    def visit_Call(self, node: ast.Call) -> Value:
+        return call(self, node)
+
     # -- subscripts ----------------------------------------------------------------------------------------------------
 
-    def _subscript(self, node: ast.Subscript) -> Value:
+    def visit_Subscript(self, node: ast.Subscript) -> Value:
         base = self.value(node.value)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         indices = [self.value(part) for part in parts]
@@ -684,24 +702,3 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
         return UNKNOWN
     run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
     return processes.called(run, given.node, effect)
-
-
-_KINDS: dict[type, Callable[[Any, Any], Value]] = {
-    ast.Name: Expressions._name,
-    ast.Attribute: Expressions._attribute,
-    ast.Constant: Expressions._constant,
-    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Expressions._display),
-    ast.Dict: Expressions._dict,
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), Expressions._comprehension),
-    ast.Lambda: Expressions._lambda,
-    ast.BinOp: Expressions._binary,
-    ast.Compare: Expressions._compare,
-    ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: lambda run, node: all_of([run.test(part) for part in node.values]) or UNKNOWN,
-    ast.FormattedValue: lambda run, node: run.test(node.value),
-    ast.IfExp: Expressions._choice,
-    ast.NamedExpr: Expressions._walrus,
-    **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),
-    ast.Subscript: Expressions._subscript,
-    ast.Call: call,
-}
