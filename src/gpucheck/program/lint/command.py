@@ -37,9 +37,11 @@ def command(options: LintOptions, emit: Emit) -> None:
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
     taken = frozenset(rule.id for rule in chosen)
-    files = list(_files(paths))
+    files: dict[str, str] = {}
+    for path in (path for given in paths for path in _below(given)):
+        files.setdefault(os.path.abspath(path) if path != "-" else path, path)
     with with_room():
-        for at, path in enumerate(files):
+        for at, path in enumerate(files.values()):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _judge_file(path, taken, counts, emit)
@@ -59,17 +61,16 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
     """A file's mistakes, or why it could not be judged."""
     # A name that is no text stays readable: JSON and terminals take only text.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
-    if path.endswith(".ipynb"):
-        counts["unread"] += 1
-        fix = "jupyter nbconvert --to script, then lint the script"
-        emit(Judged(_unjudged(name, "skip", Unreadable("notebooks are not read"), fix)))
-        return
-    counts["files"] += 1
+    is_notebook = path.endswith(".ipynb")
+    counts["files"] += not is_notebook
     try:
         judged = mistakes(_bytes(path))
     except Unreadable as error:
         counts["unread"] += 1
-        emit(Judged(_unjudged(name, "inconclusive", error)))
+        verdict: Verdict = "skip" if is_notebook else "inconclusive"
+        fix = "jupyter nbconvert --to script, then lint the script" if is_notebook else None
+        evidence = {"file": name, "line": error.line, "column": error.column}
+        emit(Judged(Finding("lint.unreadable", verdict, "the file was not judged", error.why, evidence, fix)))
         return
     for finding, is_ignored in judged:
         if finding.id in taken:
@@ -78,13 +79,10 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
                 emit(Judged(replace(finding, evidence={"file": name, **finding.evidence})))
 
 
-def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
-    evidence = {"file": name, "line": error.line, "column": error.column}
-    return Finding("lint.unreadable", verdict, "the file was not judged", error.why, evidence, fix)
-
-
 def _bytes(path: str) -> bytes:
     """A file's bytes, or standard input's. Raises Unreadable; reads no more than can be judged."""
+    if path.endswith(".ipynb"):
+        raise Unreadable("notebooks are not read")
     try:
         if path == "-":
             if sys.stdin is None:
@@ -94,17 +92,6 @@ def _bytes(path: str) -> bytes:
             return file.read(facts.MOST_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read: {os.strerror(error.errno or 0)}") from error
-
-
-def _files(paths: Sequence[str]) -> Iterator[str]:
-    """The files that paths name, each once: a folder's in order, a file whatever its name is."""
-    seen: set[str] = set()
-    for given in paths:
-        for path in _below(given):
-            key = os.path.abspath(path) if path != "-" else path
-            if key not in seen:
-                seen.add(key)
-                yield path
 
 
 def _below(given: str) -> Iterator[str]:
@@ -212,7 +199,11 @@ class Run(Expressions):
                 self._store(node, part, inner, expression)
             return
         if isinstance(target, ast.Subscript):
-            self._put_in(node, target, known)
+            if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
+                processes.visible_devices(self, node)
+            key = self.key(target.value)
+            if key and self.value(target.value).kind == "items":
+                tensors.kept_module(self, node, key, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._summed(node, target, value)
         attribute = facts.self_attribute(target)
@@ -225,14 +216,6 @@ class Run(Expressions):
             if known.is_tensor:
                 known = replace(known, made=value)
         self.bind(target, known)
-
-    def _put_in(self, node: ast.stmt, target: ast.Subscript, known: Value) -> None:
-        """An element of a list or a dict, or a variable of the environment."""
-        if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
-            processes.visible_devices(self, node)
-        key = self.key(target.value)
-        if key and self.value(target.value).kind == "items":
-            tensors.kept_module(self, node, key, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
         """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
@@ -538,6 +521,6 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         whole.statements(file.tree.body)
         whole.end()
         file.parents.clear()  # without this circle all of it goes at once, and no collector has to look for it
-    except RecursionError as error:
-        raise Unreadable("its code is nested too deeply") from error
+    except (RecursionError, MemoryError) as error:
+        raise Unreadable("its expressions are nested too deeply") from error
     return [file.found[place] for place in sorted(file.found)]

@@ -261,8 +261,6 @@ def parse(data: bytes) -> File:
         return File(tree, text.split("\n"), _ignored(text))
     except SyntaxError as error:
         raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
-    except (RecursionError, MemoryError) as error:
-        raise Unreadable("its expressions are nested too deeply") from error
     except (ValueError, tokenize.TokenError) as error:
         raise Unreadable(f"not valid Python: {error}") from error
 

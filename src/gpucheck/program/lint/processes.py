@@ -7,16 +7,20 @@ import ast
 from gpucheck.program.lint import tables
 from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value, called_name
 
-_WORKER_FIX = "return CPU tensors; move the batch in the main process"
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # Calls whose first argument is a device.
 _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info get_device_properties")
 
 
-def in_worker(run: Place, node: ast.expr) -> None:
-    """A worker makes a tensor on a GPU or moves it there."""
-    run.report("lint.device_in_worker", node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+def on_gpu(run: Place, node: ast.expr) -> None:
+    """A tensor is made on a GPU or moved there, which a worker may not do."""
+    run.flow.started = run.flow.started or node
+    if run.in_worker:
+        name = f"{run.name} runs in a DataLoader worker"
+        run.report(
+            "lint.device_in_worker", node, name=name, fix="return CPU tensors; move the batch in the main process"
+        )
 
 
 def called(run: Place, node: ast.expr, effect: Effect) -> Value:
