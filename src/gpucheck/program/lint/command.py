@@ -15,7 +15,7 @@ from dataclasses import replace
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Effect, Function, Loop, Place, Unreadable, Value, walk
+from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Function, Loop, Place, Unreadable, Value, walk
 from gpucheck.program.lint.options import LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
@@ -340,7 +340,7 @@ class Run(Expressions):
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
-    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Effect:
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
         """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
 
         `args` are those of the call that is met first.
@@ -348,7 +348,7 @@ class Run(Expressions):
         known = self.file.effects.get(id(function))
         if known is not None:
             return known
-        self.file.effects[id(function)] = Effect()
+        self.file.effects[id(function)] = Run(self.file, None, function, "", {})
         parent = self.file.parents.get(id(function))
         outer = parent.visible() if parent is not None else self.outer
         owner = owner or (parent.owner if parent is not None else None)
@@ -363,12 +363,10 @@ class Run(Expressions):
                 if passed.is_tensor and passed.place == "input" and argument.annotation is None:
                     run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
         run.statements(function.body)
-        returns = facts.all_of(run.returned) or UNKNOWN
-        attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
-        effect = Effect(returns, run.flow.started, tuple(run.sets), attributes)
-        self.file.effects[id(function)] = effect
+        run.returns = facts.all_of(run.returned) or UNKNOWN
+        self.file.effects[id(function)] = run
         run.end()
-        return effect
+        return run
 
     def end(self) -> None:
         """Walk through the functions and classes that were defined on the way, with what is known at the end."""
@@ -426,7 +424,7 @@ class Run(Expressions):
             if name in _TENSORS:
                 return Value("tensor", "input" if self.in_forward else "")
             made = self.file.classes.get(name)
-            if name in tables.MODULE_BASES or facts.is_module_class(name) or (made is not None and made.is_module):
+            if facts.is_module_class(name) or (made is not None and made.is_module):
                 return Value("module", stateful=True, name=name if made is not None else "")
             if name in ("int", "float", "bool"):
                 return NUMBER
@@ -520,7 +518,8 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         whole = Run(file, None, file.tree, "", {})
         whole.statements(file.tree.body)
         whole.end()
-        file.parents.clear()  # without this circle all of it goes at once, and no collector has to look for it
+        file.effects.clear()
+        file.parents.clear()  # without these circles all of it goes at once, and no collector has to look for it
     except (RecursionError, MemoryError) as error:
         raise Unreadable("its expressions are nested too deeply") from error
     return [file.found[place] for place in sorted(file.found)]

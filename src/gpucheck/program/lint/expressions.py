@@ -64,10 +64,9 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
-            function = self.file.method(self.owner, node.attr) if self.owner is not None else None
+            function = self.file.method(self.owner, node.attr)
             if function is not None and facts.method_kind(function) == "property":
-                effect = self.effect_of(function, self.owner)
-                return processes.called(self, node, effect)
+                return processes.called(self, node, self.effect_of(function, self.owner))
             return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor and node.attr == "grad" and not self.keeps_gradients:
             tensors.moved_leaf(self, base)
@@ -85,17 +84,15 @@ class Expressions(Place):
                 return Value("device", "cuda")
             case "cpu":
                 return Value("device", "cpu")
-            case bool() | int() | float() | complex():
+            case int() | float() | complex():
                 return NUMBER
         return UNKNOWN
 
     def visit_List(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
-        parts = []
-        for element in node.elts:
-            known = self.value(element.value if isinstance(element, ast.Starred) else element)
-            parts.append((known.item or UNKNOWN) if isinstance(element, ast.Starred) else known)
-        is_starred = any(isinstance(element, ast.Starred) for element in node.elts)
-        return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
+        parts = tuple(self.value(element) for element in node.elts)
+        is_starred = [isinstance(element, ast.Starred) for element in node.elts]
+        items = (part.item or UNKNOWN if starred else part for part, starred in zip(parts, is_starred, strict=True))
+        return Value("items", item=all_of(items), parts=() if any(is_starred) else parts, made=node)
 
     visit_Tuple = visit_Set = visit_List
 
@@ -267,8 +264,8 @@ class Expressions(Place):
             if dot:
                 self.rooted.add(root)
             elif root in self.rooted:  # the attributes were those of another object
-                others = {name for name in self.flow.names if name.startswith(f"{root}.")}
-                self.flow.names = {name: value for name, value in self.flow.names.items() if name not in others}
+                for name in [name for name in self.flow.names if name.startswith(f"{root}.")]:
+                    del self.flow.names[name]
             self.flow.names[key] = UNKNOWN if key in self.file.shared else known
         elif isinstance(target, ast.Subscript):
             self.value(target.slice)
@@ -387,19 +384,19 @@ class Expressions(Place):
         result = self.combined(given.node, [inner for values in each for inner in values])
         if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
             is_reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
-            return Value(
-                "tensor", result.place, SCALAR if is_reduced else None, given.node, graph=self._has_graph(given)
-            )
+            ndim = SCALAR if is_reduced else None
+            return Value("tensor", result.place, ndim, given.node, graph=self._has_graph(given))
         if not result.is_tensor:
             # Of what is not known a function of torch.nn.functional makes a tensor all the same.
             return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
         return _shaped(result, last, given, is_method=False)
 
     def _has_graph(self, given: Given) -> bool:
-        """Return whether a loss of these has a graph: of what is not known it has one, unless the function stops some."""
-        first = given.args[0] if given.args else None
-        if first is None or self.no_graph or first.kind:
-            return first is not None and not self.no_graph and (first.graph or first.kind == "parameter")
+        """Return whether a loss of these has a graph: that of an unknown value has, unless the function stops some."""
+        if self.no_graph or not given.args:
+            return False
+        if given.args[0].kind:
+            return given.args[0].graph or given.args[0].kind == "parameter"
         calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
         return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
@@ -545,8 +542,8 @@ class Expressions(Place):
     def _copied(self, given: Given, receiver: Value) -> Value:
         """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
         source = given.first()
-        is_late = given.is_true("non_blocking") or (
-            len(given.node.args) > 1 and getattr(given.node.args[1], "value", 0) is True
+        is_late = given.is_true("non_blocking") or any(
+            getattr(node, "value", 0) is True for node in given.node.args[1:]
         )
         is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
         if receiver.place in ("default", "cpu") and is_late and is_from_device:
@@ -566,10 +563,8 @@ class Expressions(Place):
             return self._of_module(given, part)
         if name in tables.MODULE_SELF:
             target = given.first("device")
-            place = (
-                "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
-            )
-            return replace(module, place=place if place != "default" else "")
+            place = target.place if name == "to" and target.kind == "device" else module.place
+            return replace(module, place="cuda" if name == "cuda" else place)
         if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
             own = Value("parameter" if name.endswith("parameters") else "tensor")
             return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
@@ -610,7 +605,7 @@ class Expressions(Place):
                 kind = "parameter" if "param" in name else "tensor"
                 self.flow.names[f"self.{given.node.args[0].value!s}"] = Value(kind, "input", tensor.ndim)
             return UNKNOWN
-        function = self.file.method(self.owner, name) if self.owner is not None else None
+        function = self.file.method(self.owner, name)
         if function is None:
             takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
             if self.in_forward and name in self.attributes and takes_input:
@@ -620,7 +615,8 @@ class Expressions(Place):
         effect = self.effect_of(function, self.owner, given.args)
         if facts.method_kind(function) == "property":  # what it returns is called, not the method
             return UNKNOWN
-        self.flow.names |= dict.fromkeys(effect.attributes & self.flow.names.keys(), UNKNOWN)
+        attributes = {key for key in effect.flow.names if key.startswith("self.")}
+        self.flow.names |= dict.fromkeys(attributes & self.flow.names.keys(), UNKNOWN)
         return processes.called(self, given.node, effect)
 
 

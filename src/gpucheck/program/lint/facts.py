@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.program.lint import options, tables
@@ -19,8 +20,10 @@ from gpucheck.report.finding import Finding
 
 
 def is_module_class(name: str) -> bool:
-    """Return whether a dotted name is a class of torch.nn whose objects are modules."""
-    last = name.rpartition(".")[2]
+    """Return whether a dotted name is a class whose objects are modules."""
+    where, _, last = name.rpartition(".")
+    if name in tables.MODULE_BASES or (where and last == "LightningModule"):
+        return True
     if not name.startswith("torch.nn.") or not last[:1].isupper() or ".functional." in name or ".utils." in name:
         return False
     return last not in ("Parameter", "ParameterList", "ParameterDict", "Buffer", "UninitializedParameter")
@@ -80,18 +83,19 @@ class File:
     spawns: bool = False
     # By line, column and rule: the mistake, and whether a comment ignores it.
     found: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
-    # By id of a function: its effect, and the place where it was defined.
-    effects: dict[int, Effect] = field(default_factory=dict)
+    # By id of a function: what became of walking through it, and the place where it was defined.
+    effects: dict[int, Place] = field(default_factory=dict)
     parents: dict[int, Place] = field(default_factory=dict)
 
-    def dotted(self, node: ast.expr) -> str:
-        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name."""
+    def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
+        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name, or hidden by a local one."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        root = self.imports.get(node.id) if isinstance(node, ast.Name) else None
-        return ".".join([root, *reversed(parts)]) if root else ""
+        if not isinstance(node, ast.Name) or node.id in local_names or node.id not in self.imports:
+            return ""
+        return ".".join([self.imports[node.id], *reversed(parts)])
 
     def family(self, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
         """A class and its bases in the file, itself first."""
@@ -101,9 +105,10 @@ class File:
             if base is not None and base is not own and name not in below:
                 yield from self.family(base, (*below, own.node.name))
 
-    def method(self, own: Class, name: str) -> Function | None:
+    def method(self, own: Class | None, name: str) -> Function | None:
         """The method of this name, of the class or the nearest base in the file."""
-        return next((member.methods[name] for member in self.family(own) if name in member.methods), None)
+        members = self.family(own) if own is not None else ()
+        return next((member.methods[name] for member in members if name in member.methods), None)
 
     def reachable(self, own: Class, roots: Iterable[str]) -> set[str]:
         """The methods that these call on self, and they themselves; not __init__."""
@@ -114,10 +119,9 @@ class File:
             function = None if name in reached else self.method(own, name)
             reached.add(name)
             for node in walk(function) if function is not None else ():
-                is_call = isinstance(node, ast.Call)
                 called = self_attribute(node.func if isinstance(node, ast.Call) else node)
                 inner = self.method(own, called) if called else None
-                if inner is not None and (is_call or method_kind(inner) == "property"):
+                if inner is not None and (isinstance(node, ast.Call) or method_kind(inner) == "property"):
                     todo.append(called)
         return reached
 
@@ -157,9 +161,7 @@ def read_names(file: File) -> None:
     has_datasets = _read_processes(file)
     for own in file.classes.values():
         bases = [name for member in file.family(own) for name in member.bases]
-        own.is_module = any(
-            name in tables.MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in bases
-        )
+        own.is_module = any(map(is_module_class, bases))
         own.has_state = any(member.has_state for member in file.family(own))
         own.is_lightning = any("Lightning" in name for name in bases)
         own.forwards = file.reachable(own, tables.FORWARDS) - {"__init__"} if own.is_module else set()
@@ -256,8 +258,7 @@ def parse(data: bytes) -> File:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
             tree = ast.parse(data)
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
+        text = importlib.util.decode_source(data)
         return File(tree, text.split("\n"), _ignored(text))
     except SyntaxError as error:
         raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
@@ -453,20 +454,6 @@ class Given:
         return getattr(self.argument(name), "value", None) is True
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
-
-    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `attributes` the keys of those of `self` that it
-    sets.
-    """
-
-    returns: Value = UNKNOWN
-    started: Node | None = None
-    sets: tuple[Node, ...] = ()
-    attributes: frozenset[str] = frozenset()
-
-
 # Calls that start another process.
 _STARTS = ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp")
 _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
@@ -536,6 +523,7 @@ class Place:
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []
         self.returned: list[Value] = []
+        self.returns = UNKNOWN
         self._parents: dict[int, ast.AST] = {}
 
     @property
@@ -547,8 +535,8 @@ class Place:
         """Every name that a function defined here can see."""
         return {**self.outer, **self.flow.names}
 
-    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Effect:
-        """Return the effect of calling a function here with these arguments."""
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
+        """Return what becomes of calling a function here with these arguments."""
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
@@ -589,12 +577,7 @@ class Place:
 
     def dotted(self, node: ast.expr) -> str:
         """An imported name in dots, unless a local name hides it."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name) or root.id in self.local_names:
-            return ""
-        return self.file.dotted(node)
+        return self.file.dotted(node, self.local_names)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around this one."""

@@ -23,12 +23,12 @@ class Rule:
     """
 
     id: str
-    verdict: Verdict
     title: str
     message: str
-    fix: str
     meaning: str
     example: str
+    fix: str = "{fix}"  # depends on the place
+    verdict: Verdict = "fail"
 
     @property
     def wrong(self) -> str:
@@ -44,31 +44,26 @@ class Rule:
 RULES: tuple[Rule, ...] = (
     Rule(
         "lint.discarded_move",
-        "fail",
         "the result of a tensor's .to() is discarded",
         "`{name}` does not change: a tensor's .to() and .cuda() return a new tensor",
-        "{fix}",
         "`tensor.to()` and `tensor.cuda()` return a new tensor; only a module moves in place.",
         "import torch\n\nx = torch.zeros(8)\n-x.cuda()\n+x = x.cuda()\n",
     ),
     Rule(
         "lint.module_in_list",
-        "fail",
         "a module is kept in a plain list, tuple or dict",
         "modules in `{name}` are not registered: .to(), parameters() and state_dict() miss them",
-        "use nn.ModuleList, or nn.ModuleDict, whose keys are strings without a dot",
         "A module registers the modules that are its attributes, and those in `ModuleList`, `ModuleDict` and "
         "`Sequential`. It does not search lists, tuples and dicts.",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "-        self.layers = [nn.Linear(8, 8) for _ in range(4)]\n"
         "+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))\n",
+        fix="use nn.ModuleList, or nn.ModuleDict, whose keys are strings without a dot",
     ),
     Rule(
         "lint.plain_tensor",
-        "fail",
         "a tensor that forward uses is a plain attribute",
         "`{name}` does not move with the module, and line {line} uses it beside tensors that do",
-        "{fix}",
         "`Module.to()` moves parameters and buffers. A tensor in a plain attribute stays behind.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n-        self.scale = torch.ones(8)\n"
@@ -77,22 +72,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "lint.moved_parameter",
-        "fail",
         "a parameter is moved after it was wrapped",
         "`{name}` is not a parameter: the move returns a plain tensor, which optimizers and state_dict() do not see",
-        "move the tensor first, then make it a parameter or call .requires_grad_()",
         "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same applies to a leaf "
         "created with `requires_grad=True` and then moved: its `.grad` stays None.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
         "        super().__init__()\n-        self.scale = nn.Parameter(torch.ones(8)).to(device)\n"
         "+        self.scale = nn.Parameter(torch.ones(8, device=device))\n",
+        fix="move the tensor first, then make it a parameter or call .requires_grad_()",
     ),
     Rule(
         "lint.cpu_in_forward",
-        "fail",
         "forward creates a CPU tensor and uses it with the inputs",
         "`{name}` is on the CPU, and line {line} combines it with tensors on the module's device",
-        "{fix}",
         "A factory without `device=` creates its tensor on the CPU. Combined with an input on a GPU it raises an "
         "error.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
@@ -100,10 +92,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "lint.device_in_worker",
-        "fail",
         "a forked process uses the GPU",
         "{name}: CUDA cannot be used in a process that was forked",
-        "{fix}",
         "DataLoader workers are forked on Linux. CUDA fails in a forked process once its parent has started it, and "
         "otherwise each worker creates its own context. Return CPU tensors and move the batch in the main process.",
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
@@ -115,51 +105,46 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "lint.late_visible_devices",
-        "fail",
         "CUDA_VISIBLE_DEVICES is set after CUDA has started",
         "CUDA has already started (line {line}): the variable no longer has an effect",
-        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=… python …",
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
         'import os\n\nimport torch\n\n+os.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n'
         '-os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
+        fix="set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=… python …",
     ),
     Rule(
         "lint.hidden_device",
-        "fail",
         "CUDA_VISIBLE_DEVICES hides the device that is used",
         "`{name}` does not exist: line {line} leaves {count} visible, numbered from 0",
-        "use cuda:0{last}",
         "`CUDA_VISIBLE_DEVICES` names the physical GPUs that a process can use. torch numbers them from 0, in "
         "the order of the list.",
         'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\n'
         '-x = torch.zeros(8, device="cuda:2")\n+x = torch.zeros(8, device="cuda:0")\n',
+        fix="use cuda:0{last}",
     ),
     Rule(
         "lint.unwaited_copy",
-        "fail",
         "a non-blocking copy to the host is read without a wait",
         "line {line} reads `{name}` before the copy is known to be complete",
-        "torch.cuda.synchronize() before the read, or remove non_blocking=True",
         "A non-blocking copy to the host returns before the data is there, and reading it does not wait.",
         'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\n'
         "+torch.cuda.synchronize()\nprint(y.numpy())\n",
+        fix="torch.cuda.synchronize() before the read, or remove non_blocking=True",
     ),
     Rule(
         "lint.empty_cache_in_loop",
-        "info",
         "empty_cache() in a loop",
         "each call waits for the GPU, and the next step allocates its memory again",
-        "call it once, after the loop; gpucheck run shows what it costs",
         "`empty_cache()` returns cached memory to the driver. In a loop the next pass must request it again.",
         "import torch\n\n\ndef train(model, loader):\n    for x in loader:\n        model(x).sum().backward()\n"
         "-        torch.cuda.empty_cache()\n+    torch.cuda.empty_cache()\n",
+        fix="call it once, after the loop; gpucheck run shows what it costs",
+        verdict="info",
     ),
     Rule(
         "lint.kept_graph",
-        "fail",
         "a loss is kept with its graph",
         "`{name}` keeps the autograd graph of every step: memory grows",
-        "{fix}",
         "A tensor with a graph keeps what its backward needs. A sum of losses keeps the graphs of all steps. A list of "
         "losses after their backward does not: the backward frees them.",
         "def train(model, loader, optimizer):\n    total = 0.0\n    for x in loader:\n"

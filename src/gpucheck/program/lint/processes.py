@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gpucheck.program.lint import tables
-from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value, called_name
+from gpucheck.program.lint.facts import Given, Node, Place, Value, called_name
 
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -18,17 +18,16 @@ def on_gpu(run: Place, node: ast.expr) -> None:
     run.flow.started = run.flow.started or node
     if run.in_worker:
         name = f"{run.name} runs in a DataLoader worker"
-        run.report(
-            "lint.device_in_worker", node, name=name, fix="return CPU tensors; move the batch in the main process"
-        )
+        fix = "return CPU tensors; move the batch in the main process"
+        run.report("lint.device_in_worker", node, name=name, fix=fix)
 
 
-def called(run: Place, node: ast.expr, effect: Effect) -> Value:
+def called(run: Place, node: ast.expr, effect: Place) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
     if effect.sets:  # perhaps not on all of its ways
         run.flow.mask = None
-    if effect.started is not None:
+    if effect.flow.started is not None:
         run.flow.started = run.flow.started or node
     return effect.returns
 
@@ -51,7 +50,7 @@ def child(run: Place, given: Given) -> None:
     function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
-    if run.effect_of(function).started is not None:
+    if run.effect_of(function).flow.started is not None:
         name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
         run.report("lint.device_in_worker", given.node, name=name, fix=_FORK_FIX)
 
@@ -87,9 +86,8 @@ def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
     for argument in given:
         value = getattr(argument, "value", None)
         by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
-        number = value.removeprefix("cuda:") if isinstance(value, str) and value.startswith("cuda:") else ""
-        number = str(value) if by_number else number
-        if number.isdecimal() and int(number) >= count > 0:
+        device = f"cuda:{value}" if by_number else str(value)
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and number.isdecimal() and int(number) >= count > 0:
             visible, last = f"{count} GPU{'s' * (count != 1)}", f" to cuda:{count - 1}" * (count != 1)
-            report = {"name": f"cuda:{number}", "line": setting.lineno, "count": visible, "last": last}
-            run.report("lint.hidden_device", argument, **report)
+            run.report("lint.hidden_device", argument, name=device, line=setting.lineno, count=visible, last=last)

@@ -43,10 +43,8 @@ STARTS_CUDA = of_torch(
     "torch.cuda",
 )
 MODULE_BASES = words(
-    "torch.nn.Module torch.jit.ScriptModule torch.fx.GraphModule lightning.LightningModule "
-    "lightning.pytorch.LightningModule lightning.pytorch.core.LightningModule pytorch_lightning.LightningModule "
-    "pytorch_lightning.core.LightningModule pytorch_lightning.core.lightning.LightningModule "
-    "transformers.PreTrainedModel transformers.modeling_utils.PreTrainedModel"
+    "torch.jit.ScriptModule torch.fx.GraphModule transformers.PreTrainedModel "
+    "transformers.modeling_utils.PreTrainedModel"
 )
 _DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
 DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")

@@ -18,11 +18,10 @@ def discarded(run: Place, node: ast.expr) -> None:
     """Report a statement that is nothing but the move of a tensor. The expression has been evaluated before."""
     if isinstance(node, ast.IfExp):  # x.cuda() if there else None
         node = node.body
-    if not isinstance(node, ast.Call) or id(node) not in run.receivers:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or id(node) not in run.receivers:
         return
-    name = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-    if not _is_kept(run, name):
-        # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
+    name = node.func.value
+    if not _is_kept(run, name):  # torch.zeros(1).cuda() starts CUDA: nobody reads a tensor afterwards
         return
     run.report("lint.discarded_move", node, name=run.file.text(name), fix=_keeping(run, node, name))
     if run.key(name) in run.flow.names:
@@ -46,14 +45,9 @@ def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
     """Return whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
-    while not isinstance(node, ast.Name):
-        if isinstance(node, ast.Call):
-            node = node.func
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
-            node = node.value
-        else:
-            return False
-    return node.id in run.flow.names or node.id not in run.file.imports
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
 
 
 # -- a tensor beside others on another device --------------------------------------------------------------------------
@@ -97,13 +91,11 @@ def _device_at(run: Place, made: ast.AST) -> str:
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     """A module with something to move, in a list or dict that is an attribute of a module."""
     owner, name = run.owner, key.removeprefix("self.")
-    if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
+    if owner is None or not owner.is_module or owner.registers_by_hand or not key.startswith("self.") or item is None:
         return
     while item.kind == "items" and item.item is not None:
         item = item.item
-    if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
-        return
-    if name not in owner.handed_on:
+    if item.kind == "module" and item.stateful and not item.attribute and name not in owner.handed_on:
         run.report("lint.module_in_list", node, name=key)
         owner.handed_on |= set() if run.quiet else {name}  # once is enough
 
