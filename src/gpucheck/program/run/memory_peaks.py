@@ -227,19 +227,10 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     # Metal shares the host's memory: the tensors that are known do not explain it.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     frames = list(_frames(error))
-    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
-    _say(
-        {
-            "say": "error",
-            "class": type(error).__name__,
-            "text": link.message[:_TEXT],
-            "cause": cause.id if cause is not None else None,
-            "memory": is_memory,
-            "where": where,
-            "step": step,
-            "phase": phase,
-        }
-    )
+    file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
+    where = {"file": file, "line": line, "step": step, "phase": phase}
+    named = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
+    _say({"say": "error", **named, **where, "memory": is_memory})
     if is_memory:
 
         def counts(tensor: Any) -> bool:
@@ -434,7 +425,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
                 kept.setdefault(owner, []).append(key)
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
-        row: dict[str, Any] = {"steps": self.step, "counted": counted, "last_step": last_step, "step_ns": step_ns}
+        row: dict[str, Any] = {"steps": self.step, "last_step": last_step, "step_ns": step_ns}
         say({"say": "trace", "peak": top.allocated_bytes, **row})
         at_peak = dict(top.held)
         sizes = {owner: sum(live[key][0] for key in keys) for owner, keys in kept.items()}
@@ -444,7 +435,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             place, phase = owner
             file, line, module = place or ("", 0, "")
             row = {"file": file, "line": line, "module": module or None, "phase": phase}
-            row |= {"peak": at_peak.get(owner, 0), "kept": sizes.get(owner, 0)}
+            row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": sizes.get(owner, 0) / counted}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(owner, [])), "held_by": holders.get(owner)})
 
 
