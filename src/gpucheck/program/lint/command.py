@@ -296,8 +296,7 @@ class Run(Expressions):
             context = item.context_expr
             known = self.value(context)
             dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
-            # `with context:` may be anything.
-            is_unknown = isinstance(context, ast.Name)
+            is_unknown = isinstance(context, ast.Name)  # `with context:` may be anything
             self.no_graph += dotted in tables.NO_GRAPH or is_unknown or self._may_stop_graphs(context)
             self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:

@@ -20,12 +20,10 @@ class Expressions(Place):
 
     def value(self, node: ast.expr | None) -> Value:
         """Return what this expression is. Its calls are checked on the way."""
-        visit: Callable[[Any], Value] | None = getattr(self, f"visit_{type(node).__name__}", None)
-        if visit is not None:
-            return visit(node)
-        if node is not None:
-            self.below(node)
-        return UNKNOWN
+        if node is None:
+            return UNKNOWN
+        visit: Callable[[Any], Value] = getattr(self, f"visit_{type(node).__name__}", self.below)
+        return visit(node)
 
     def test(self, node: ast.expr) -> Value:
         """Return what an expression is whose value the host needs: a condition, or what a text shows."""
@@ -33,11 +31,12 @@ class Expressions(Place):
         tensors.waited(self, [known])
         return known
 
-    def below(self, node: ast.AST) -> None:
+    def below(self, node: ast.AST) -> Value:
         """Check the calls in the expressions that a node consists of."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)
+        return UNKNOWN
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -74,7 +73,7 @@ class Expressions(Place):
             return replace(base, kind="tensor")
         return UNKNOWN
 
-    # -- constants and displays ----------------------------------------------------------------------------------------
+    # -- constants, displays and operators -----------------------------------------------------------------------------
 
     def visit_Constant(self, node: ast.Constant) -> Value:
         match node.value:
@@ -123,8 +122,6 @@ class Expressions(Place):
         self.value(node.body)
         self.flow, self.in_worker, self.name = before, was_in_worker, name
         return UNKNOWN
-
-    # -- operators -----------------------------------------------------------------------------------------------------
 
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
@@ -261,9 +258,8 @@ class Expressions(Place):
             self.bind(target.value, Value("items", item=self.element(known)))
         elif key := self.key(target):
             root, dot, _ = key.partition(".")
-            if dot:
-                self.rooted.add(root)
-            elif root in self.rooted:  # the attributes were those of another object
+            self.rooted |= {root} if dot else set()
+            if key in self.rooted:  # the attributes were those of another object
                 for name in [name for name in self.flow.names if name.startswith(f"{root}.")]:
                     del self.flow.names[name]
             self.flow.names[key] = UNKNOWN if key in self.file.shared else known
@@ -274,14 +270,14 @@ class Expressions(Place):
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
 
-    # -- names that are not imported -----------------------------------------------------------------------------------
+    # -- calls: of names, imported and not, and of methods -------------------------------------------------------------
 
     def _of_name(self, given: Given, name: str) -> Value:
         known = self.named(name)
         if known.kind == "module":
             return self._of_module(given, known)
         if name in tables.LOSS_NAMES:
-            return self._loss(given)
+            return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
         if name in self.local_names and name not in self.functions:
             return UNKNOWN
         made = self.file.classes.get(name)
@@ -291,9 +287,6 @@ class Expressions(Place):
         if function is not None:
             return processes.called(self, given.node, self.effect_of(function))
         return self._of_builtin(given, name)
-
-    def _loss(self, given: Given) -> Value:
-        return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
 
     def _of_builtin(self, given: Given, name: str) -> Value:
         first = given.first()
@@ -331,8 +324,6 @@ class Expressions(Place):
                 if rest:
                     self.bind(attribute, replace(given.args[-1], made=rest[0]))
         return UNKNOWN
-
-    # -- imported names ------------------------------------------------------------------------------------------------
 
     def _of_import(self, given: Given, name: str) -> Value:
         node = given.node
@@ -400,8 +391,6 @@ class Expressions(Place):
         calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
         return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
-    # -- factories -----------------------------------------------------------------------------------------------------
-
     def _factory(self, given: Given, name: str) -> Value:
         place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
         if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
@@ -423,19 +412,16 @@ class Expressions(Place):
             return ""
         return "default"
 
-    # -- modules -------------------------------------------------------------------------------------------------------
-
     def _new_module(self, given: Given, name: str) -> Value:
-        node = given.node
         if name not in tables.CONTAINERS:
-            return Value("module", made=node, stateful=facts.holds_state(name), name=name)
+            return Value("module", made=given.node, stateful=facts.holds_state(name), name=name)
         inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
         item = all_of(value for value in inner if value.kind == "module")
         stateful = any(value.stateful or value.kind != "module" for value in inner)
         first = given.first()
         parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
         parts = () if given.open else parts
-        return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
+        return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
     def _of_module(self, given: Given, module: Value) -> Value:
         """A call of a module: of one of torch.nn its arguments must be where it is."""
@@ -450,8 +436,6 @@ class Expressions(Place):
         place = ("input" if self.in_forward else module.place) if module.stateful else first.place
         made = first.made if place == "default" else None
         return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not self.no_graph)
-
-    # -- methods -------------------------------------------------------------------------------------------------------
 
     def _of_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
         name = func.attr
@@ -516,7 +500,10 @@ class Expressions(Place):
     def _moved(self, given: Given, receiver: Value, name: str) -> Value:
         target = given.first("device")
         place = name if name in ("cpu", "cuda") else ""
-        if name == "to" and self._is_type(given):
+        # Only a data type: .to(torch.float16), .to(x.dtype), .to(dtype=…)
+        what = ast.unparse(given.node.args[0]) if given.node.args else " ".join(given.named)
+        is_type = "device" not in given.named and ("dtype" in what or target.name.startswith("torch."))
+        if name == "to" and is_type:
             place = receiver.place
         elif name == "to" and (target.kind == "device" or target.is_tensor):
             place = target.place if target.place != "default" else ""
@@ -531,13 +518,6 @@ class Expressions(Place):
         is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
         moved = given.node if is_leaf else receiver.moved
         return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
-
-    def _is_type(self, given: Given) -> bool:
-        """Return whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
-        if "device" in given.named or not given.node.args:
-            return "device" not in given.named and "dtype" in given.named
-        first = given.node.args[0]
-        return "dtype" in ast.unparse(first) or self.dotted(first).startswith("torch.")
 
     def _copied(self, given: Given, receiver: Value) -> Value:
         """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
@@ -597,7 +577,7 @@ class Expressions(Place):
         if known.kind == "module":
             return self._of_module(given, known)
         if name in tables.LOSS_NAMES:
-            return self._loss(given)
+            return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
         if name in ("register_buffer", "register_parameter"):
             if len(given.args) > 1 and isinstance(given.node.args[0], ast.Constant):
                 tensor = given.args[1]

@@ -22,7 +22,7 @@ from gpucheck.report.finding import Finding
 def is_module_class(name: str) -> bool:
     """Return whether a dotted name is a class whose objects are modules."""
     where, _, last = name.rpartition(".")
-    if name in tables.MODULE_BASES or (where and last == "LightningModule"):
+    if where and (last == "LightningModule" or (last in tables.MODULE_BASES and not where.startswith("."))):
         return True
     if not name.startswith("torch.nn.") or not last[:1].isupper() or ".functional." in name or ".utils." in name:
         return False
@@ -156,8 +156,6 @@ def read_names(file: File) -> None:
     file.functions = {statement.name: statement for statement in file.tree.body if isinstance(statement, Function)}
     for own in file.classes.values():
         own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
-    called = set(map(called_name, file.calls))
-    file.has_default_device = not called.isdisjoint(("set_default_device", "set_default_tensor_type"))
     has_datasets = _read_processes(file)
     for own in file.classes.values():
         bases = [name for member in file.family(own) for name in member.bases]
@@ -281,20 +279,19 @@ def _ignored(text: str) -> dict[int, frozenset[str]]:
     return ignored
 
 
-_KEY = "_below"
 _WITHOUT_NODES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.alias})
 _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__(), *ast.cmpop.__subclasses__()})
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
     """The node and all below it, without operators and contexts. They are kept with it, to be asked for again."""
-    below = node.__dict__.get(_KEY)
+    below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
         for inner in nodes:
             if inner.__class__ not in _WITHOUT_NODES:
                 nodes.extend(child for child in ast.iter_child_nodes(inner) if child.__class__ not in _EMPTY)
-        below = node.__dict__[_KEY] = nodes[1:]
+        below = node.__dict__["_below"] = nodes[1:]
     return [node, *below]
 
 
@@ -455,7 +452,7 @@ class Given:
 
 
 # Calls that start another process.
-_STARTS = ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp")
+_STARTS = tables.words("Popen Process spawn run check_call check_output call system execv execvp execve execvpe")
 _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
 
 
@@ -469,8 +466,8 @@ def _read_processes(file: File) -> bool:
             is_fork = "fork" in {getattr(argument, "value", "") for argument in call.args}
             file.spawns = file.spawns or not is_fork
             default = default if is_fork or called == "get_context" else ""
-        if called in _STARTS or dotted in ("os.system", "os.execve", "os.execvpe"):
-            file.starts_children |= dotted.startswith(_STARTERS)
+        file.starts_children |= called in _STARTS and dotted.startswith(_STARTERS)
+        file.has_default_device |= called in ("set_default_device", "set_default_tensor_type")
         if dotted in tables.LOADERS or called == "DataLoader":
             loaders.append(call)
     forked = [call for call in loaders if _has_workers(file, call, default)]
@@ -552,14 +549,8 @@ class Place:
         column = len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
         last = node.end_lineno or node.lineno
         end = len(line.encode()[: node.end_col_offset].decode("utf-8", "replace")) if last == node.lineno else len(line)
-        evidence = {
-            "line": node.lineno,
-            "column": column,
-            "end_line": last,
-            "function": self.name or None,
-            "source": line,
-            "width": max(end - column + 1, 1),
-        }
+        place = {"line": node.lineno, "column": column, "end_line": last, "function": self.name or None}
+        evidence = {**place, "source": line, "width": max(end - column + 1, 1)}
         message, fix = row.message.format_map(words), row.fix.format_map(words)
         ignored = [ids for at, ids in self.file.ignored.items() if node.lineno <= at <= last]
         is_ignored = any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in ignored)

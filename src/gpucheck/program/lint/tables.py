@@ -42,10 +42,8 @@ STARTS_CUDA = of_torch(
     "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
     "torch.cuda",
 )
-MODULE_BASES = words(
-    "torch.jit.ScriptModule torch.fx.GraphModule transformers.PreTrainedModel "
-    "transformers.modeling_utils.PreTrainedModel"
-)
+# Classes of modules beside those of torch.nn, by the last of their name, which they have from other packages.
+MODULE_BASES = words("ScriptModule GraphModule PreTrainedModel")
 _DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
 DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
 LOADERS = words("torch.utils.data.DataLoader torch.utils.data.dataloader.DataLoader")

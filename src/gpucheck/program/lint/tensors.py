@@ -219,22 +219,16 @@ def _backwards(within: ast.AST) -> frozenset[str]:
     known: set[str] = set()
     for node in walk(within):
         if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
-            known.add("")
-            for inner in (below for part in (node.func.value, *node.args) for below in walk(part)):
-                if isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)):
-                    known.add(ast.unparse(inner))
+            known |= {""}.union(*map(texts, (node.func.value, *node.args)))
     return frozenset(known)
 
 
 def _is_plain(trained: set[str], loop: Loop) -> bool:
     """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
-    for node in walk(loop):
-        if isinstance(node, ast.Assign) and trained & {getattr(target, "id", "") for target in node.targets}:
-            value = node.value
-            last = called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "")
-            if last in ("item", "detach", "tolist", "numpy", "data"):
-                return True
-    return False
+    sets = (node for node in walk(loop) if isinstance(node, ast.Assign))
+    values = [node.value for node in sets if trained & {getattr(target, "id", "") for target in node.targets}]
+    last = {called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "") for value in values}
+    return not last.isdisjoint(("item", "detach", "tolist", "numpy", "data"))
 
 
 def _is_taken(run: Place, key: str) -> bool:
