@@ -198,14 +198,12 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
         devices = None if result is None else [device.id for device in result.devices]
         job.ended(ended.exit or 0, steps, lines, devices, None if result is None else result.error)
         try:
-            together = job.result()
+            if (together := job.result()) is not None:
+                emit(Answered("ranks", together))
+                for finding in ranks_findings.findings(together):
+                    emit(Judged(finding))
         except CannotLook as error:
-            together = None
             emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
-        if together is not None:
-            emit(Answered("ranks", together))
-            for finding in ranks_findings.findings(together):
-                emit(Judged(finding))
     if running.is_torch_unseen:
         emit(Judged(judge.unseen()))
         return
@@ -589,14 +587,14 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     error = next((line for line in read.said("error") if line["memory"]), None)
     if error is None:
         return None
-    held = next(read.said("held"), {})
+    said = next(read.said("held"), {})
+    held = {f"{name}_bytes": said.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
     # The last failure ended the program.
     failure: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
-    asked = failure.get("asked") or _asked_size(_ASKED.search(error["text"]))
-    others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
+    asked = failure.get("asked") or next(map(_size, _ASKED.finditer(error["text"])), None)
+    others = sum(map(_size, _OTHERS.finditer(error["text"]))) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
     device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
-    known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
@@ -604,11 +602,8 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         other_processes_bytes=others,
-        parameters_bytes=held.get("parameters", 0),
-        gradients_bytes=held.get("gradients", 0),
-        optimizer_bytes=held.get("optimizer", 0),
-        others_bytes=held.get("others", 0),
-        unnamed_bytes=None if allocated is None else max(allocated - known, 0),
+        **held,
+        unnamed_bytes=None if allocated is None else max(allocated - sum(held.values()), 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=judge.told(read, "holder", results.Holder),
         phase=counters.PHASES[error["phase"]],
@@ -630,10 +625,8 @@ def blame(asked: int | None, allocated: int | None, reserved: int | None, others
     return "other-processes" if others is not None and others >= asked else "size"
 
 
-def _asked_size(match: re.Match[str] | None) -> int | None:
-    if match is None:
-        return None
-    text = next(group for group in match.groups() if group)
+def _size(match: re.Match[str]) -> int:
+    text = next(filter(None, match.groups()))
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 

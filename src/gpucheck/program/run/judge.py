@@ -207,8 +207,7 @@ def advice_of(memory: OutOfMemory) -> str | None:
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     for most in memory.holders[:1]:
         # One list or dictionary of the user's holds more than all that training needs.
-        is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
-        if most.tensors > 1 and is_a_heap:
+        if most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed and most.tensors > 1:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     return _advice_by_size(fixed, memory.others_bytes + (memory.unnamed_bytes or 0) + (memory.asked_bytes or 0))
 

@@ -13,7 +13,9 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -226,7 +228,8 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory: the tensors that are known do not explain it.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
-    frames = list(_frames(error))
+    trace = traceback.walk_tb(error.__traceback__)  # outermost first
+    frames = [(frame, line) for frame, line in trace if _lines.rank(frame.f_code.co_filename) == 0]
     file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
     where = {"file": file, "line": line, "step": step, "phase": phase}
     named = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
@@ -239,15 +242,6 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         _say({"say": "held", **sums(optimizers, counts, others=True)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})
-
-
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The user's frames of an exception's traceback, outermost first, with the line in each."""
-    trace = error.__traceback__
-    while trace is not None:
-        if _lines.rank(trace.tb_frame.f_code.co_filename) == 0:
-            yield trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next
 
 
 def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
@@ -324,13 +318,10 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
             if members:
                 where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
+    rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
     seen: set[int] = set()
-    holders: list[dict[str, Any]] = []
-    for row, members in sorted(rows, key=lambda held: -sum(_once(member, set()) for member in held[1])):
-        size = sum(_once(member, seen) for member in members)
-        if size:
-            holders.append(row | {"bytes": size})
-    return sorted(holders, key=lambda row: -int(row["bytes"]))[:_MOST_HOLDERS]
+    holders = [row | {"bytes": sum(_once(member, seen) for member in members)} for row, members in rows]
+    return [row for row in sorted(holders, key=lambda row: -int(row["bytes"])) if row["bytes"]][:_MOST_HOLDERS]
 
 
 # -- traced steps ----------------------------------------------------------------------------------------------------
@@ -366,11 +357,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        try:
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage is not counted
             for made in _made_by(func, result):
                 self.memory.put(made.untyped_storage(), is_held=True)
-        except (RuntimeError, NotImplementedError):  # what has no storage is not counted
-            pass
         return result
 
     def _place(self) -> _Place:
@@ -420,9 +409,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         counted = max(self.step - 1, 1)
         kept: dict[Key[_Place], list[int]] = {}
         for key, (_, owner, step) in live.items():
-            # Memory that each step leaves behind grows; what the first alone leaves is a cache.
             if step < counted:
                 kept.setdefault(owner, []).append(key)
+        # Memory that each step leaves behind grows; what the first alone leaves is a cache.
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
         row: dict[str, Any] = {"steps": self.step, "last_step": last_step, "step_ns": step_ns}
@@ -442,19 +431,16 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
     names: dict[Key[_Place], str] = {}
-    if not kept:
-        return names
-    asked: dict[Key[_Place], int] = {}
-    for tensor in gc.get_objects():
+    asked: Counter[Key[_Place]] = Counter()
+    for tensor in gc.get_objects() if kept else ():
         if not issubclass(type(tensor), torch.Tensor):
             continue
-        try:
+        owner = None
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage
             owner = kept.get(tensor.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError):
+        if owner is None or owner in names or asked[owner] >= _ASKED:
             continue
-        if owner is None or owner in names or asked.get(owner, 0) >= _ASKED:
-            continue
-        asked[owner] = asked.get(owner, 0) + 1
+        asked[owner] += 1
         for container in gc.get_referrers(tensor):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
                 names[owner] = f"{type(container).__name__} {name} of {len(container)}"
