@@ -521,4 +521,4 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         file.parents.clear()  # without these circles all of it goes at once, and no collector has to look for it
     except (RecursionError, MemoryError) as error:
         raise Unreadable("its expressions are nested too deeply") from error
-    return [file.found[place] for place in sorted(file.found)]
+    return [file.mistakes[place] for place in sorted(file.mistakes)]

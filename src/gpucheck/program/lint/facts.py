@@ -82,7 +82,7 @@ class File:
     starts_children: bool = False
     spawns: bool = False
     # By line, column and rule: the mistake, and whether a comment ignores it.
-    found: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
+    mistakes: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
     # By id of a function: what became of walking through it, and the place where it was defined.
     effects: dict[int, Place] = field(default_factory=dict)
     parents: dict[int, Place] = field(default_factory=dict)
@@ -555,7 +555,7 @@ class Place:
         ignored = [ids for at, ids in self.file.ignored.items() if node.lineno <= at <= last]
         is_ignored = any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in ignored)
         mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
-        self.file.found.setdefault((node.lineno, column, rule), (mistake, is_ignored))
+        self.file.mistakes.setdefault((node.lineno, column, rule), (mistake, is_ignored))
 
     def key(self, node: ast.expr) -> str:
         """The key of a name or of an attribute of a name; empty for anything else."""

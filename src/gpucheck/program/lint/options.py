@@ -160,9 +160,7 @@ class LintOptions:
     """The user's options. `only` and `skip` are prefixes of rule ids."""
 
     paths: tuple[str, ...] = words(
-        "Files and folders with Python source; - reads standard input. [default: .]",
-        name="PATH",
-        metavar="[PATH...]",
+        "Files and folders with Python source; - reads standard input. [default: .]", name="PATH", metavar="[PATH...]"
     )
     only: tuple[str, ...] = only("rules", named="ID")
     skip: tuple[str, ...] = skip("rules", named="ID")

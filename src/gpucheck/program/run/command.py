@@ -419,7 +419,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         devices=_devices(read),
         host_peak_bytes=ended.host_peak_bytes,
         growth=growth(window),
-        error=next(iter(judge.told(read, "error", results.RunError)), None),
+        error=next(iter(judge.rows_of(read, "error", results.RunError)), None),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
         snapshot=ended.snapshot,
@@ -605,7 +605,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         **held,
         unnamed_bytes=None if allocated is None else max(allocated - sum(held.values()), 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
-        holders=judge.told(read, "holder", results.Holder),
+        holders=judge.rows_of(read, "holder", results.Holder),
         phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
@@ -636,4 +636,4 @@ def _traced(read: counters.Read, window: Sequence[_Step]) -> results.Traced | No
         return None
     steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
     slowdown = said["step_ns"] / steady_ns if steady_ns else None
-    return results.Traced(said["steps"], said["peak"], slowdown, judge.told(read, "traced", results.TracedLine))
+    return results.Traced(said["steps"], said["peak"], slowdown, judge.rows_of(read, "traced", results.TracedLine))

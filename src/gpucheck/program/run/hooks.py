@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import dis
 import functools
-import mmap
 import os
 import sys
 import threading
@@ -37,7 +36,7 @@ _CLOSELY = 32
 _MOST_OTHERS = 8
 
 # The shared counters. A process that the program forks counts into memory of its own, which nobody reads.
-memory: mmap.mmap | memoryview | bytearray = bytearray(counters.SIZE)
+memory: counters.Shared = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
@@ -528,11 +527,7 @@ def uninstall() -> None:
 
 
 def begin(
-    shared: mmap.mmap | memoryview | bytearray,
-    folder: str,
-    trace: int = 0,
-    snapshot: str = "",
-    use: torch_private.Use = "run",
+    shared: counters.Shared, folder: str, trace: int = 0, snapshot: str = "", use: torch_private.Use = "run"
 ) -> None:
     """Look at this process from now on, and write to the shared counters."""
     global memory, cells, lines, _to_trace, _tracing

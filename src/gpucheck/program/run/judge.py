@@ -37,7 +37,7 @@ _OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
 IDLE = 0.5
 
 # An id, the verdict, a title and the fix.
-_Said = tuple[str, Verdict, str, str]
+_Advice = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
@@ -244,7 +244,7 @@ def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
     return count >= _OFTEN and line.steps >= _MOST_STEPS * steps
 
 
-def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
+def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Advice]:
     """Yield what to change about a line: copies that need not be, block or are too many, and waits for the device."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
@@ -292,15 +292,11 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.Read,
-    counted: RunResult,
-    options: RunOptions,
-    folder: str = "",
-    not_reached: tuple[str, ...] = (),
+    read: counters.Read, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters; files are named from `folder`."""
     assert options.dry is not None
-    stopped = next(iter(told(read, "stopped", DryStop)), None)
+    stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
     written_at_end = next(read.said("memory"), None)
     # By count: a run on a CPU has no times, by which the lines of a run are sorted.
     fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
@@ -313,14 +309,14 @@ def dry_result(
         has_values=not options.no_values,
         steps=read.head[counters.STEPS],
         ended_after_steps=any(read.said("steps_done")),
-        mismatches=told(read, "mismatch", results.DryMismatch),
+        mismatches=rows_of(read, "mismatch", results.DryMismatch),
         stopped=stopped,
         lines=tuple(sorted(lines, key=lambda line: (-line.count, -line.bytes, line.file, line.line, line.kind))),
         memory=None if written_at_end is None else _memory(read, options.dry, written_at_end),
-        assumed=told(read, "assumed", results.AssumedValue),
+        assumed=rows_of(read, "assumed", results.AssumedValue),
         assumed_count=0 if written_at_end is None else written_at_end["assumed"],
-        unjudged=told(read, "unjudged", UnjudgedOperation),
-        remarks=tuple(dict.fromkeys(told(read, "remark", results.Remark))),
+        unjudged=rows_of(read, "unjudged", UnjudgedOperation),
+        remarks=tuple(dict.fromkeys(rows_of(read, "remark", results.Remark))),
         mixed=tuple(_errors_caught(read, stopped)),
         trains=written_at_end is not None and written_at_end["trains"],
         loops_ended=any(line["is_loop"] for line in read.said("left")),
@@ -329,22 +325,22 @@ def dry_result(
     )
 
 
-_Told = TypeVar("_Told")
+_Row = TypeVar("_Row")
 
 
-def told(read: counters.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
+def rows_of(read: counters.Read, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
     """The lines of one kind as results have them: said by the names of their fields."""
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
 def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[results.CaughtError]:
     """The errors about dtypes but for the one that ended the program, and those of forked processes."""
-    for error in told(read, "mixed", results.CaughtError):
+    for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
             yield replace(error, times=times)
     if stopped is None:  # which a worker's error may be
-        yield from told(read, "fork", results.CaughtError)
+        yield from rows_of(read, "fork", results.CaughtError)
 
 
 def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMemory:

@@ -502,10 +502,7 @@ _ACTIVITIES = {
 
 
 def _activity(
-    verdict: Verdict,
-    means: Mapping[int, Mapping[str, float]],
-    ranks: Sequence[RankRecord],
-    at: _Place | None,
+    verdict: Verdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Place | None
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
     late, folder = verdict.ranks, os.getcwd()
