@@ -66,7 +66,7 @@ SIZES = {
     "machine": (24, 3852),
     "measure": (4, 567),
     "memory": (4, 216),
-    "program": (33, 7371),
+    "program": (33, 7261),
     "render": (21, 2508),
     "report": (16, 1577),
     "smoke": (6, 601),

@@ -413,25 +413,14 @@ class _Steps:
         if self.listener is not None:
             self.listener(row)
         if _tracing is not None:
-            _trace(number + 1)
+            if _tracing.stepped(number + 1):
+                _stop_trace()
             ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
         self.began, self.before, self.cpu = ended, totals, cpu
 
 
-# The steps that are to be traced, and the tracer once it is at work.
-_to_trace = 0
+# The tracer, until it has written down what it counted.
 _tracing: Any = None
-
-
-def _trace(done: int) -> None:
-    """Begin or end the window of traced steps; `done` steps are behind."""
-    global _tracing
-    if done == memory_peaks.SKIPPED:
-        _tracing.start()
-    elif done > memory_peaks.SKIPPED:
-        _tracing.step += 1
-        if done == memory_peaks.SKIPPED + _to_trace:
-            _stop_trace()
 
 
 def _stop_trace() -> None:
@@ -530,7 +519,7 @@ def begin(
     shared: counters.Shared, folder: str, trace: int = 0, snapshot: str = "", use: torch_private.Use = "run"
 ) -> None:
     """Look at this process from now on, and write to the shared counters."""
-    global memory, cells, lines, _to_trace, _tracing
+    global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
     main = sys.modules.get("__main__")
@@ -543,7 +532,7 @@ def begin(
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
-        _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins)
+        _tracing = memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins, trace)
     memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)

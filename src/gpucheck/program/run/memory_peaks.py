@@ -343,10 +343,12 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     That makes these steps several times slower, so that there are few.
     """
 
-    def __init__(self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None) -> None:
-        """`phase` is asked what runs, and `forward` is called as a module runs."""
+    def __init__(
+        self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None, most: int = 0
+    ) -> None:
+        """`phase` is asked what runs, and `forward` is called as a module runs; `most` steps are traced."""
         super().__init__()
-        self.lines, self.step, self.forward = lines, 0, forward
+        self.lines, self.step, self.forward, self.most = lines, 0, forward, most
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
         # The thread whose operations are seen: those of its backward passes too, wherever these run.
@@ -373,6 +375,13 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         return self.lines.path(caller.f_code.co_filename), caller.f_lineno, module
 
     # -- the window --------------------------------------------------------------------------------------------------
+
+    def stepped(self, done: int) -> bool:
+        """Begin the window, or count a step of it; `done` steps are behind. Return whether it was the last."""
+        if done == SKIPPED:
+            self.start()
+        self.step += done > SKIPPED
+        return done == SKIPPED + self.most
 
     def start(self) -> None:
         """Begin to look, from the next operation on."""
