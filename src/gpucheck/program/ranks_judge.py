@@ -306,15 +306,15 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
 class _Lateness:
     """By step: how much later each rank was than its siblings, and who was last."""
 
-    late: dict[int, dict[int, float]]
+    late: dict[int, defaultdict[int, float]]
     # By how much that one was last, and its rank.
-    last: dict[int, tuple[float, int]]
+    last: dict[int, tuple[float, int]] = field(default_factory=dict)
     # The time that was waited for each rank, in all calls in which it was the last.
-    waited: dict[int, float]
+    waited: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     # The time of each rank since its release, at each call that released it.
-    own: list[tuple[int, dict[int, float]]]
+    own: list[tuple[int, dict[int, float]]] = field(default_factory=list)
     # The same lateness of each rank by the place of the call in a step.
-    at: dict[int, dict[tuple[str, int], float]]
+    at: dict[int, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
     @property
     def lost(self) -> dict[int, float]:
@@ -355,13 +355,7 @@ def releases(table: Table) -> tuple[list[Call], list[bool]]:
 
 def _lateness(table: Table) -> _Lateness:
     calls, releasing = releases(table)
-    found = _Lateness(
-        {rank: {} for rank in table.ranks},
-        {},
-        dict.fromkeys(table.ranks, 0.0),
-        [],
-        {rank: defaultdict(float) for rank in table.ranks},
-    )
+    found = _Lateness({rank: defaultdict(float) for rank in table.ranks})
     released: dict[int, float] = {}
     for call, is_release in zip(calls, releasing, strict=True):
         if not is_release:
@@ -369,23 +363,17 @@ def _lateness(table: Table) -> _Lateness:
         # A group that meets for the first time: lateness from before is nobody's that can be known.
         if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
-            _add(found, call, own)
+            ordered = sorted(own.values())
+            for rank, value in own.items():  # beside the median of the others in its group
+                later = value - stats.median_without(ordered, bisect.bisect_left(ordered, value))
+                found.late[rank][call.step] += later
+                found.at[rank][call.position] += later
+            latest = max(own, key=own.__getitem__)
+            found.waited[latest] += _behind_middle(ordered)
+            found.last[call.step] = max(found.last.get(call.step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
+            found.own.append((call.step, own))
         released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
     return found
-
-
-def _add(found: _Lateness, call: Call, own: dict[int, float]) -> None:
-    """Count one call: each rank beside the median of the others in its group."""
-    ordered, step = sorted(own.values()), call.step
-    for rank, value in own.items():
-        at = bisect.bisect_left(ordered, value)
-        rows, later = found.late[rank], value - stats.median_without(ordered, at)
-        rows[step] = rows.get(step, 0.0) + later
-        found.at[rank][call.position] += later
-    latest = max(own, key=own.__getitem__)
-    found.waited[latest] += _behind_middle(ordered)
-    found.last[step] = max(found.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
-    found.own.append((step, own))
 
 
 def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
@@ -405,7 +393,7 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
     pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
     # How long the last rank of each call took to its own next one.
     of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
-    gaps: dict[tuple[str, int], list[_Gap]] = defaultdict(list)
+    gaps: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
     for (own, index), (at, following) in pairs:
         call, wait = calls[index], lasts[index] - own
         if call.step == calls[following].step >= APART and wait > 0:
@@ -415,13 +403,10 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
     return [call.waits and (index in ends or call.position in waited) for index, call in enumerate(calls)]
 
 
-# How long a rank took to its next call, how much earlier than the last it was, and how long the last took to its next.
-_Gap = tuple[float, float, float]
-
-
-def _is_waited_for(gaps: Sequence[_Gap], slack: float) -> bool:
+def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
     """Return whether ranks wait for the last of a call: none goes on before it, and it is no longer last at its next
-    call."""
+    call. `gaps` are how long a rank took to its next call, how much earlier than the last it was, and how long the last
+    took to its next."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

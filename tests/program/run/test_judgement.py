@@ -118,8 +118,8 @@ def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: i
     memory = bytearray(counters.SIZE)
     with counters.cells_of(memory) as cells:
         cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
-        line = {"say": "error", "class": "RuntimeError", "text": text, "cause": cause, "memory": True}
-        counters.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
+        line = {"say": "error", "kind": "RuntimeError", "text": text, "cause": cause, "memory": True}
+        counters.write(memory, cells, line | {"file": None, "line": None, "step": 0, "phase": 1})
     counted = command.answer(counters.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
     assert counted is not None
     assert (counted.asked_bytes, counted.other_processes_bytes, counted.phase) == (asked, others, "backward")

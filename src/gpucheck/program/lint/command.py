@@ -9,33 +9,14 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.expressions import Expressions
-from gpucheck.program.lint.facts import (
-    MOST_BYTES,
-    NUMBER,
-    UNKNOWN,
-    Class,
-    Effect,
-    Function,
-    Loop,
-    Place,
-    Scope,
-    Unreadable,
-    Value,
-    all_of,
-    met,
-    self_attribute,
-    tensor_evidence,
-    walk,
-)
-from gpucheck.program.lint.options import UNREAD, LintOptions
+from gpucheck.program.lint.facts import NUMBER, UNKNOWN, Class, Function, Loop, Place, Unreadable, Value, walk
+from gpucheck.program.lint.options import LintOptions
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
@@ -56,9 +37,11 @@ def command(options: LintOptions, emit: Emit) -> None:
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
     taken = frozenset(rule.id for rule in chosen)
-    files = list(_files(paths))
+    files: dict[str, str] = {}
+    for path in (path for given in paths for path in _below(given)):
+        files.setdefault(os.path.abspath(path) if path != "-" else path, path)
     with with_room():
-        for at, path in enumerate(files):
+        for at, path in enumerate(files.values()):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _judge_file(path, taken, counts, emit)
@@ -78,17 +61,16 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
     """A file's mistakes, or why it could not be judged."""
     # A name that is no text stays readable: JSON and terminals take only text.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
-    if path.endswith(".ipynb"):
-        counts["unread"] += 1
-        fix = "jupyter nbconvert --to script, then lint the script"
-        emit(Judged(_unjudged(name, "skip", Unreadable("notebooks are not read"), fix)))
-        return
-    counts["files"] += 1
+    is_notebook = path.endswith(".ipynb")
+    counts["files"] += not is_notebook
     try:
         judged = mistakes(_bytes(path))
     except Unreadable as error:
         counts["unread"] += 1
-        emit(Judged(_unjudged(name, "inconclusive", error)))
+        verdict: Verdict = "skip" if is_notebook else "inconclusive"
+        fix = "jupyter nbconvert --to script, then lint the script" if is_notebook else None
+        evidence = {"file": name, "line": error.line, "column": error.column}
+        emit(Judged(Finding("lint.unreadable", verdict, "the file was not judged", error.why, evidence, fix)))
         return
     for finding, is_ignored in judged:
         if finding.id in taken:
@@ -97,33 +79,19 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
                 emit(Judged(replace(finding, evidence={"file": name, **finding.evidence})))
 
 
-def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
-    evidence = {"file": name, "line": error.line, "column": error.column}
-    return Finding(UNREAD, verdict, "the file was not judged", error.why, evidence, fix)
-
-
 def _bytes(path: str) -> bytes:
     """A file's bytes, or standard input's. Raises Unreadable; reads no more than can be judged."""
+    if path.endswith(".ipynb"):
+        raise Unreadable("notebooks are not read")
     try:
         if path == "-":
             if sys.stdin is None:
                 raise Unreadable("standard input is closed")
-            return sys.stdin.buffer.read(MOST_BYTES + 1)
+            return sys.stdin.buffer.read(facts.MOST_BYTES + 1)
         with open(path, "rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(facts.MOST_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"it cannot be read: {os.strerror(error.errno or 0)}") from error
-
-
-def _files(paths: Sequence[str]) -> Iterator[str]:
-    """The files that paths name, each once: a folder's in order, a file whatever its name is."""
-    seen: set[str] = set()
-    for given in paths:
-        for path in _below(given):
-            key = os.path.abspath(path) if path != "-" else path
-            if key not in seen:
-                seen.add(key)
-                yield path
 
 
 def _below(given: str) -> Iterator[str]:
@@ -177,25 +145,29 @@ class Run(Expressions):
         for statement in body:
             if self.flow.dead:
                 return
-            _STATEMENTS.get(type(statement), Run.below)(self, statement)
+            getattr(self, f"visit_{type(statement).__name__}", self.below)(statement)
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             self.flow.names.pop(alias.asname or alias.name.partition(".")[0], None)
 
-    def _class(self, node: ast.ClassDef) -> None:
+    visit_ImportFrom = visit_Import
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.classes.append(node)
         self.flow.names.pop(node.name, None)
 
-    def _function(self, node: Function) -> None:
+    def visit_FunctionDef(self, node: Function) -> None:
         self.flow.names.pop(node.name, None)
         self.functions[node.name] = node
         self.nested.append(node)
-        self.scope.parents[id(node)] = self
+        self.file.parents[id(node)] = self
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     # -- simple statements ---------------------------------------------------------------------------------------------
 
-    def _expression(self, node: ast.Expr) -> None:
+    def visit_Expr(self, node: ast.Expr) -> None:
         self.value(node.value)
         tensors.discarded(self, node.value)
         self.no_graph += self._may_stop_graphs(node.value)
@@ -206,15 +178,15 @@ class Run(Expressions):
             return False
         return getattr(node.args[0] if node.args else None, "value", None) is not True
 
-    def _assign(self, node: ast.Assign) -> None:
+    def visit_Assign(self, node: ast.Assign) -> None:
         known = self.value(node.value)
         for target in node.targets:
             self._store(node, target, known, node.value)
 
-    def _annotated(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             known = self.value(node.value)
-            if not known.kind and any(name in _TENSORS for name in _annotations(self, node.annotation)):
+            if not known.kind and any(name in _TENSORS for name in self._annotations(node.annotation)):
                 known = Value("tensor")
             self._store(node, node.target, known, node.value)
 
@@ -227,10 +199,14 @@ class Run(Expressions):
                 self._store(node, part, inner, expression)
             return
         if isinstance(target, ast.Subscript):
-            self._put_in(node, target, known)
+            if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
+                processes.visible_devices(self, node)
+            key = self.key(target.value)
+            if key and self.value(target.value).kind == "items":
+                tensors.kept_module(self, node, key, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._summed(node, target, value)
-        attribute = self_attribute(target)
+        attribute = facts.self_attribute(target)
         if attribute and self.owner is not None and self.owner.is_module:
             tensors.moved_leaf(self, known)
             if known.kind == "module":
@@ -240,14 +216,6 @@ class Run(Expressions):
             if known.is_tensor:
                 known = replace(known, made=value)
         self.bind(target, known)
-
-    def _put_in(self, node: ast.stmt, target: ast.Subscript, known: Value) -> None:
-        """An element of a list or a dict, or a variable of the environment."""
-        if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
-            processes.visible_devices(self, node)
-        key = self.key(target.value)
-        if key and self.value(target.value).kind == "items":
-            tensors.kept_module(self, node, key, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
         """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
@@ -260,7 +228,7 @@ class Run(Expressions):
                 tensors.summed_loss(self, node, target, added, known, before)
                 return
 
-    def _augmented(self, node: ast.AugAssign) -> None:
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = self.value(node.target) if isinstance(node.target, (ast.Name, ast.Attribute)) else UNKNOWN
         added = self.value(node.value)
         key = self.key(node.target)
@@ -271,27 +239,40 @@ class Run(Expressions):
             # x -= y changes a tensor in place: it is the same object.
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
 
-    def _delete(self, node: ast.Delete) -> None:
+    def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             self.flow.names.pop(self.key(target), None)
 
-    def _return(self, node: ast.Return) -> None:
+    def visit_Return(self, node: ast.Return) -> None:
         self.returned.append(self.value(node.value))
         self.flow.dead = True
 
-    def _leave(self, node: ast.stmt) -> None:
+    def visit_Raise(self, node: ast.Raise | ast.Break | ast.Continue) -> None:
         self.below(node)
         self.flow.dead = True
 
+    visit_Break = visit_Continue = visit_Raise
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.test(node.test)
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def _if(self, node: ast.If) -> None:
+    def visit_If(self, node: ast.If) -> None:
         self.test(node.test)
         other = self.flow.copy()
         self.statements(node.body)
         taken, self.flow = self.flow, other
         self.statements(node.orelse)
-        self.flow = met(taken, self.flow)
+        self.flow = facts.met(taken, self.flow)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self._loop(node, node.target, self.value(node.iter))
+
+    visit_AsyncFor = visit_For
+
+    def visit_While(self, node: ast.While) -> None:
+        self._loop(node, None, self.test(node.test))
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
         """A loop: first tried for what a pass leaves to the next, then walked through."""
@@ -304,19 +285,18 @@ class Run(Expressions):
             self.statements(node.body)
             self.quiet -= quiet
             self.flow.dead = False
-            self.flow = met(before, self.flow)
+            self.flow = facts.met(before, self.flow)
             before = self.flow.copy()
         self.loops.pop()
         self.statements(node.orelse)
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
         before = self.no_graph, self.on_device
         for item in node.items:
             context = item.context_expr
             known = self.value(context)
             dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
-            # `with context:` may be anything.
-            is_unknown = isinstance(context, ast.Name)
+            is_unknown = isinstance(context, ast.Name)  # `with context:` may be anything
             self.no_graph += dotted in tables.NO_GRAPH or is_unknown or self._may_stop_graphs(context)
             self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:
@@ -324,11 +304,13 @@ class Run(Expressions):
         self.statements(node.body)
         self.no_graph, self.on_device = before
 
-    def _try(self, node: ast.Try) -> None:
+    visit_AsyncWith = visit_With
+
+    def visit_Try(self, node: ast.Try) -> None:
         before = self.flow.copy()
         self.statements(node.body)
         ends = self.flow
-        failed = met(before, ends) if not ends.dead else before
+        failed = facts.met(before, ends) if not ends.dead else before
         if not ends.dead:
             self.statements(node.orelse)
             ends = self.flow
@@ -336,13 +318,15 @@ class Run(Expressions):
             self.flow = failed.copy()
             self.flow.names |= dict.fromkeys(facts.captured(handler), UNKNOWN)
             self.statements(handler.body)
-            ends = met(ends, self.flow)
+            ends = facts.met(ends, self.flow)
         has_left, ends.dead = ends.dead, False
         self.flow = ends
         self.statements(node.finalbody)
         self.flow.dead = self.flow.dead or has_left
 
-    def _match(self, node: ast.Match) -> None:
+    visit_TryStar = visit_Try
+
+    def visit_Match(self, node: ast.Match) -> None:
         self.value(node.subject)
         before, ends = self.flow.copy(), self.flow.copy()
         for case in node.cases:
@@ -350,154 +334,157 @@ class Run(Expressions):
             self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in facts.captured(part)}
             self.value(case.guard)
             self.statements(case.body)
-            ends = met(ends, self.flow)
+            ends = facts.met(ends, self.flow)
         self.flow = ends
 
+    # -- functions -----------------------------------------------------------------------------------------------------
 
-_STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
-    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
-    ast.ClassDef: Run._class,
-    **dict.fromkeys((ast.Import, ast.ImportFrom), Run._import),
-    ast.Expr: Run._expression,
-    ast.Assign: Run._assign,
-    ast.AnnAssign: Run._annotated,
-    ast.AugAssign: Run._augmented,
-    ast.Delete: Run._delete,
-    ast.Return: Run._return,
-    **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
-    ast.If: Run._if,
-    **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
-    ast.While: lambda run, node: run._loop(node, None, run.test(node.test)),
-    ast.Assert: lambda run, node: run.test(node.test),
-    **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
-    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
-    ast.Match: Run._match,
-}
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
+        """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+
+        `args` are those of the call that is met first.
+        """
+        known = self.file.effects.get(id(function))
+        if known is not None:
+            return known
+        self.file.effects[id(function)] = Run(self.file, None, function, "", {})
+        parent = self.file.parents.get(id(function))
+        outer = parent.visible() if parent is not None else self.outer
+        owner = owner or (parent.owner if parent is not None else None)
+        name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
+        run = Run(self.file, owner, function, name, outer)
+        run.begin(function, parent)
+        run.no_graph += self.no_graph
+        if run.in_forward and parent is None:
+            positional = [*function.args.posonlyargs, *function.args.args]
+            positional = positional[facts.method_kind(function) != "static" :]
+            for argument, passed in zip(positional, args, strict=False):
+                if passed.is_tensor and passed.place == "input" and argument.annotation is None:
+                    run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
+        run.statements(function.body)
+        run.returns = facts.all_of(run.returned) or UNKNOWN
+        self.file.effects[id(function)] = run
+        run.end()
+        return run
+
+    def end(self) -> None:
+        """Walk through the functions and classes that were defined on the way, with what is known at the end."""
+        for function in self.nested:
+            self.effect_of(function)
+        for node in self.classes:
+            self.judge_class(node)
+
+    def begin(self, function: Function, parent: Place | None) -> None:
+        """Set the names and the circumstances with which a function starts."""
+        owner = self.owner
+        self.local_names, _ = facts.bound_in(function)
+        uses = (node for node in walk(function) if isinstance(node, ast.Attribute) and node.attr in tables.TENSOR_ONLY)
+        self.evidence = {node.value.id for node in uses if isinstance(node.value, ast.Name)}
+        self.in_worker = self.name in self.file.in_workers
+        decorators = {
+            self.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list
+        }
+        self.no_graph = int(bool(decorators & tables.NO_GRAPH))
+        self.keeps_gradients = any(getattr(node, "attr", "") == "retain_grad" for node in walk(function))
+        if parent is not None:
+            self.in_forward, self.in_worker = parent.in_forward, parent.in_worker or self.in_worker
+            self.no_graph += parent.no_graph
+        elif owner is not None:
+            self.in_forward = function.name in owner.forwards
+            self.has_framework_step = owner.is_lightning
+            self.in_worker = self.in_worker or function.name in owner.in_workers
+        self._parameters(function, is_method=parent is None and owner is not None)
+
+    def _parameters(self, function: Function, *, is_method: bool) -> None:
+        """Set the parameters: by annotation, by default, and in forward by name."""
+        arguments = function.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+        pairs = [
+            *zip(positional, [*padding, *arguments.defaults], strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        kind = facts.method_kind(function)
+        if is_method and positional and kind != "static":
+            self.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
+            del pairs[0]
+        for at, (argument, default) in enumerate(pairs):
+            self.parameters.add(argument.arg)
+            known = self._parameter(argument, default)
+            if self.in_forward and is_method and known == UNKNOWN and argument.annotation is None:
+                known = _input(function, argument.arg, default, is_first=at == 0)
+            if known != UNKNOWN:
+                self.flow.names[argument.arg] = known
+                if known == NUMBER:
+                    self.evidence.discard(argument.arg)
+
+    def _parameter(self, argument: ast.arg, default: ast.expr | None) -> Value:
+        for name in self._annotations(argument.annotation):
+            if name in _TENSORS:
+                return Value("tensor", "input" if self.in_forward else "")
+            made = self.file.classes.get(name)
+            if facts.is_module_class(name) or (made is not None and made.is_module):
+                return Value("module", stateful=True, name=name if made is not None else "")
+            if name in ("int", "float", "bool"):
+                return NUMBER
+        return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
+
+    def _annotations(self, node: ast.expr | None) -> Iterator[str]:
+        """The names in an annotation that stand for the value: of `Tensor | None` and `Optional[Tensor]` Tensor."""
+        match node:
+            case ast.Constant(str() as text):
+                yield text.strip("'\" ").removesuffix(" | None")
+            case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+                yield from self._annotations(left)
+            case ast.Subscript(ast.Name("Optional") | ast.Attribute(attr="Optional"), inner):
+                yield from self._annotations(inner)
+            case ast.Name() | ast.Attribute():
+                yield self.file.dotted(node) or getattr(node, "id", "")
+
+    # -- classes -------------------------------------------------------------------------------------------------------
+
+    def judge_class(self, node: ast.ClassDef) -> None:
+        """A class: first what its attributes are, then each method."""
+        owner = self.file.classes[node.name]
+        if owner.node is not node:  # another of this name
+            return
+        inherited: dict[str, Value] = {}
+        for member in reversed(list(self.file.family(owner))):
+            inherited |= self._gathered(member)
+        owner.attributes = inherited
+        outside = Run(self.file, None, node, "", self.visible())
+        # Forward first: the methods that it calls are walked through with its arguments.
+        for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
+            outside.effect_of(function, owner)
+
+    def _gathered(self, owner: Class) -> dict[str, Value]:
+        """Return the attributes that a class's set-up methods leave in self."""
+        if owner.attributes is not None:
+            return owner.attributes
+        owner.attributes = {}
+        called = self.file.reachable(owner, _SET_UP & set(owner.methods)) - tables.FORWARDS
+        setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
+        left: dict[str, Value] = {}
+        for method in setting_up:
+            run = Run(self.file, owner, owner.methods[method], method, self.visible())
+            run.quiet = 1
+            run.begin(owner.methods[method], None)
+            run.flow.names |= left
+            run.statements(owner.methods[method].body)
+            left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
+        others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
+        stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        elsewhere = set(map(facts.self_attribute, stores))
+        for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
+            if key not in elsewhere:
+                parts = tuple(_in_list(part, key) for part in value.parts)
+                item = value.item and _in_list(value.item, key)
+                owner.attributes[key] = replace(value, attribute=key, parts=parts, item=item)
+        return owner.attributes
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
-
-
-def effect_of(
-    scope: Scope,
-    function: Function,
-    owner: Class | None,
-    outer: Mapping[str, Value],
-    args: Sequence[Value] = (),
-    no_graph: int = 0,
-) -> Effect:
-    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
-
-    `args` are those of the call that is met first, and `no_graph` whether that keeps no graphs.
-    """
-    known = scope.effects.get(id(function))
-    if known is not None:
-        return known
-    scope.effects[id(function)] = Effect()
-    parent = scope.parents.get(id(function))
-    owner = owner or (parent.owner if parent is not None else None)
-    name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
-    run = Run(scope, owner, function, name, outer)
-    _begin(run, function, parent)
-    run.no_graph += no_graph
-    if run.in_forward and parent is None:
-        positional = [*function.args.posonlyargs, *function.args.args]
-        positional = positional[facts.method_kind(function) != "static" :]
-        for argument, passed in zip(positional, args, strict=False):
-            if passed.is_tensor and passed.place == "input" and argument.annotation is None:
-                run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
-    run.statements(function.body)
-    returns = all_of(run.returned) or UNKNOWN
-    attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
-    effect = Effect(returns, run.flow.started, tuple(run.sets), attributes)
-    scope.effects[id(function)] = effect
-    _end(run)
-    return effect
-
-
-def _end(run: Run) -> None:
-    """Finish the functions and classes, with what is known at the end."""
-    for function in run.nested:
-        effect_of(run.scope, function, None, run.visible())
-    for node in run.classes:
-        _judge_class(run.scope, node, run.visible())
-
-
-def _begin(run: Run, function: Function, parent: Place | None) -> None:
-    """The names and the circumstances with which a function starts."""
-    scope, owner = run.scope, run.owner
-    run.local_names, _ = facts.bound_in(function)
-    run.evidence = tensor_evidence(function)
-    run.in_worker = run.name in scope.processes.in_workers
-    decorators = {run.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
-    run.no_graph = int(bool(decorators & tables.NO_GRAPH))
-    run.keeps_gradients = any(isinstance(node, ast.Attribute) and node.attr == "retain_grad" for node in walk(function))
-    if parent is not None:
-        run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
-        run.no_graph += parent.no_graph
-    elif owner is not None:
-        # The methods that forward, or a step of Lightning, goes through; not __init__.
-        if (forwards := scope.forwards.get(owner.node.name)) is None:
-            forwards = facts.reachable(scope.file, owner, tables.FORWARDS) - {"__init__"}
-            scope.forwards[owner.node.name] = forwards
-        run.in_forward = owner.is_module and function.name in forwards
-        run.has_framework_step = owner.is_lightning
-        if owner.node.name in scope.processes.datasets:
-            bases = [name for member in facts.family(scope.file, owner) for name in member.bases]
-            iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
-            roots = frozenset(["__getitem__", "__getitems__", *iterates])
-            run.in_worker = function.name in facts.reachable(scope.file, owner, roots) - {"__init__"}
-    _parameters(run, function, is_method=parent is None and owner is not None)
-
-
-def _parameters(run: Run, function: Function, *, is_method: bool) -> None:
-    """Set the parameters: by annotation, by default, and in forward by name."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    kind = facts.method_kind(function)
-    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [
-        *zip(positional, [*padding, *arguments.defaults], strict=True),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    if is_method and positional and kind != "static":
-        run.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
-        del pairs[0]
-    for at, (argument, default) in enumerate(pairs):
-        run.parameters.add(argument.arg)
-        known = _parameter(run, argument, default)
-        if run.in_forward and is_method and known == UNKNOWN and argument.annotation is None:
-            known = _input(function, argument.arg, default, is_first=at == 0)
-        if known != UNKNOWN:
-            run.flow.names[argument.arg] = known
-            if known == NUMBER:
-                run.evidence.discard(argument.arg)
-
-
-def _parameter(run: Run, argument: ast.arg, default: ast.expr | None) -> Value:
-    place = "input" if run.in_forward else ""
-    for name in _annotations(run, argument.annotation):
-        if name in _TENSORS:
-            return Value("tensor", place)
-        made = run.scope.file.classes.get(name)
-        if name in tables.MODULE_BASES or facts.is_module_class(name) or (made is not None and made.is_module):
-            return Value("module", stateful=True, name=name if made is not None else "")
-        if name in ("int", "float", "bool"):
-            return NUMBER
-    return NUMBER if isinstance(default, ast.Constant) and run.value(default) == NUMBER else UNKNOWN
-
-
-def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
-    """The names in an annotation that stand for the value itself: of `Tensor | None` and `Optional[Tensor]` Tensor."""
-    match node:
-        case ast.Constant(str() as text):
-            yield text.strip("'\" ").removesuffix(" | None")
-        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
-            yield from _annotations(run, left)
-        case ast.Subscript(ast.Name("Optional") | ast.Attribute(attr="Optional"), inner):
-            yield from _annotations(run, inner)
-        case ast.Name() | ast.Attribute():
-            yield run.scope.file.dotted(node) or getattr(node, "id", "")
+# Methods that run before forward does, with what they call.
+_SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
 
 
 def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
@@ -512,54 +499,6 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
     return Value("tensor", "input") if name in tables.INPUT_NAMES or is_plain else UNKNOWN
 
 
-# -- classes -----------------------------------------------------------------------------------------------------------
-
-
-def _judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) -> None:
-    """A class: first what its attributes are, then each method."""
-    owner = scope.file.classes[node.name]
-    if owner.node is not node:  # another of this name
-        return
-    inherited: dict[str, Value] = {}
-    for member in reversed(list(facts.family(scope.file, owner))):
-        _gather(scope, member, outer)
-        inherited |= scope.attributes[member.node.name]
-    scope.attributes[node.name] = inherited
-    # Forward first: the methods that it calls are walked through with its arguments.
-    for function in sorted(owner.methods.values(), key=lambda function: function.name not in tables.FORWARDS):
-        effect_of(scope, function, owner, outer)
-
-
-# Methods that run before forward does, with what they call.
-_SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
-
-
-def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
-    """Gather the attributes that a class's set-up methods leave in self."""
-    name = owner.node.name
-    if name in scope.attributes:
-        return
-    scope.attributes[name] = {}
-    called = facts.reachable(scope.file, owner, _SET_UP & set(owner.methods)) - tables.FORWARDS
-    setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
-    left: dict[str, Value] = {}
-    for method in setting_up:
-        run = Run(scope, owner, owner.methods[method], method, outer)
-        run.quiet = 1
-        _begin(run, owner.methods[method], None)
-        run.flow.names |= left
-        run.statements(owner.methods[method].body)
-        left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
-    others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
-    stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    elsewhere = set(map(self_attribute, stores))
-    for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
-        if key not in elsewhere:
-            parts = tuple(_in_list(part, key) for part in value.parts)
-            item = value.item and _in_list(value.item, key)
-            scope.attributes[name][key] = replace(value, attribute=key, parts=parts, item=item)
-
-
 def _in_list(value: Value, key: str) -> Value:
     """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
@@ -571,21 +510,15 @@ def _in_list(value: Value, key: str) -> Value:
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
     """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
     try:
-        read = facts.parse(data)
-        if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        file = facts.parse(data)
+        if not any(word in data for word in _WORDS):
             return []
-        file = facts.read(read.tree)
-        called = set(map(facts.called_name, file.calls))
-        has_default_device = not called.isdisjoint(("set_default_device", "set_default_tensor_type"))
-        scope = Scope(read, file, facts.processes_of(file), has_default_device)
-        scope.effect_of = partial(effect_of, scope)
-        # The file itself, then what it defines.
-        whole = Run(scope, None, read.tree, "", {})
-        whole.statements(read.tree.body)
-        _end(whole)
-        # Without these circles all of it goes at once, and no collector has to look for it.
-        scope.parents.clear()
-        del scope.effect_of
-    except RecursionError as error:
-        raise Unreadable("its code is nested too deeply") from error
-    return [scope.found[place] for place in sorted(scope.found)]
+        facts.read_names(file)
+        whole = Run(file, None, file.tree, "", {})
+        whole.statements(file.tree.body)
+        whole.end()
+        file.effects.clear()
+        file.parents.clear()  # without these circles all of it goes at once, and no collector has to look for it
+    except (RecursionError, MemoryError) as error:
+        raise Unreadable("its expressions are nested too deeply") from error
+    return [file.mistakes[place] for place in sorted(file.mistakes)]

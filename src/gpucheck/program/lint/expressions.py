@@ -8,20 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.program.lint import facts, processes, tables, tensors
-from gpucheck.program.lint.facts import (
-    DIMENSIONS,
-    NONE,
-    NUMBER,
-    SCALAR,
-    UNKNOWN,
-    Given,
-    Place,
-    Value,
-    all_of,
-    called_name,
-    join,
-    walk,
-)
+from gpucheck.program.lint.facts import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
+
+# Functions of Python that need the values of their arguments.
+_READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
+_STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
 
 
 class Expressions(Place):
@@ -29,12 +20,10 @@ class Expressions(Place):
 
     def value(self, node: ast.expr | None) -> Value:
         """Return what this expression is. Its calls are checked on the way."""
-        how = _KINDS.get(type(node))
-        if how is not None:
-            return how(self, node)
-        if node is not None:
-            self.below(node)
-        return UNKNOWN
+        if node is None:
+            return UNKNOWN
+        visit: Callable[[Any], Value] = getattr(self, f"visit_{type(node).__name__}", self.below)
+        return visit(node)
 
     def test(self, node: ast.expr) -> Value:
         """Return what an expression is whose value the host needs: a condition, or what a text shows."""
@@ -42,17 +31,12 @@ class Expressions(Place):
         tensors.waited(self, [known])
         return known
 
-    def on_gpu(self, node: ast.expr) -> None:
-        """Note that a tensor is made on a GPU or moved there."""
-        self.flow.started = self.flow.started or node
-        if self.in_worker:
-            processes.in_worker(self, node)
-
-    def below(self, node: ast.AST) -> None:
+    def below(self, node: ast.AST) -> Value:
         """Check the calls in the expressions that a node consists of."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)
+        return UNKNOWN
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -61,7 +45,7 @@ class Expressions(Place):
         known = self.flow.names.get(name)
         return known or (UNKNOWN if name in self.local_names else self.outer.get(name, UNKNOWN))
 
-    def _name(self, node: ast.Name) -> Value:
+    def visit_Name(self, node: ast.Name) -> Value:
         known = self.named(node.id)
         if known.kind:
             return known
@@ -71,7 +55,7 @@ class Expressions(Place):
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
         return _by_name(node.id)
 
-    def _attribute(self, node: ast.Attribute) -> Value:
+    def visit_Attribute(self, node: ast.Attribute) -> Value:
         if dotted := self.dotted(node):
             return Value("name", name=dotted)
         base = self.value(node.value)
@@ -79,10 +63,9 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
-            function = facts.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
+            function = self.file.method(self.owner, node.attr)
             if function is not None and facts.method_kind(function) == "property":
-                effect = self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
-                return processes.called(self, node, effect)
+                return processes.called(self, node, self.effect_of(function, self.owner))
             return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor and node.attr == "grad" and not self.keeps_gradients:
             tensors.moved_leaf(self, base)
@@ -90,9 +73,9 @@ class Expressions(Place):
             return replace(base, kind="tensor")
         return UNKNOWN
 
-    # -- constants and displays ----------------------------------------------------------------------------------------
+    # -- constants, displays and operators -----------------------------------------------------------------------------
 
-    def _constant(self, node: ast.Constant) -> Value:
+    def visit_Constant(self, node: ast.Constant) -> Value:
         match node.value:
             case None:
                 return NONE
@@ -100,27 +83,27 @@ class Expressions(Place):
                 return Value("device", "cuda")
             case "cpu":
                 return Value("device", "cpu")
-            case bool() | int() | float() | complex():
+            case int() | float() | complex():
                 return NUMBER
         return UNKNOWN
 
-    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
-        parts = []
-        for element in node.elts:
-            known = self.value(element.value if isinstance(element, ast.Starred) else element)
-            parts.append((known.item or UNKNOWN) if isinstance(element, ast.Starred) else known)
-        is_starred = any(isinstance(element, ast.Starred) for element in node.elts)
-        return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
+    def visit_List(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+        parts = tuple(self.value(element) for element in node.elts)
+        is_starred = [isinstance(element, ast.Starred) for element in node.elts]
+        items = (part.item or UNKNOWN if starred else part for part, starred in zip(parts, is_starred, strict=True))
+        return Value("items", item=all_of(items), parts=() if any(is_starred) else parts, made=node)
 
-    def _dict(self, node: ast.Dict) -> Value:
+    visit_Tuple = visit_Set = visit_List
+
+    def visit_Dict(self, node: ast.Dict) -> Value:
         values = [self.value(value) for value in node.values]
         keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
         return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
         for generator in node.generators:
-            self.local_names |= {name.id for name in walk(generator.target) if isinstance(name, ast.Name)}
+            self.local_names |= {name.id for name in facts.walk(generator.target) if isinstance(name, ast.Name)}
             self.bind(generator.target, self.element(self.value(generator.iter)))
             for condition in generator.ifs:
                 self.value(condition)
@@ -128,9 +111,11 @@ class Expressions(Place):
         self.flow.names = before
         return Value("items", item=item, made=node)
 
-    def _lambda(self, node: ast.Lambda) -> Value:
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
+
+    def visit_Lambda(self, node: ast.Lambda) -> Value:
         before, was_in_worker, name = self.flow.copy(), self.in_worker, self.name
-        if id(node) in self.scope.processes.lambdas:
+        if id(node) in self.file.in_workers:
             self.in_worker, self.name = True, "<lambda>"
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             self.flow.names[argument.arg] = UNKNOWN
@@ -138,9 +123,7 @@ class Expressions(Place):
         self.flow, self.in_worker, self.name = before, was_in_worker, name
         return UNKNOWN
 
-    # -- operators -----------------------------------------------------------------------------------------------------
-
-    def _binary(self, node: ast.BinOp) -> Value:
+    def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         if "items" in (left.kind, right.kind):
             # [a] * 3, [a] + [b]
@@ -165,35 +148,67 @@ class Expressions(Place):
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.Call) and called_name(node) in tables.NO_GRADIENT
+            isinstance(node, ast.Call) and facts.called_name(node) in tables.NO_GRADIENT
         )
         graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
 
-    def _compare(self, node: ast.Compare) -> Value:
+    def visit_Compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
         if all(isinstance(sign, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for sign in node.ops):
             return NUMBER
         return self.combined(node, values)
 
-    def _unary(self, node: ast.UnaryOp) -> Value:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
             self.test(node.operand)
             return UNKNOWN
         return self.value(node.operand)
 
-    def _choice(self, node: ast.IfExp) -> Value:
+    def visit_IfExp(self, node: ast.IfExp) -> Value:
         self.test(node.test)
         return join(self.value(node.body), self.value(node.orelse))
 
-    def _walrus(self, node: ast.NamedExpr) -> Value:
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Value:
         known = self.value(node.value)
         self.bind(node.target, known)
         return known
 
+    def visit_BoolOp(self, node: ast.BoolOp) -> Value:
+        return all_of([self.test(part) for part in node.values]) or UNKNOWN
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> Value:
+        return self.test(node.value)
+
+    def visit_Await(self, node: ast.Await | ast.Starred | ast.YieldFrom) -> Value:
+        return self.value(node.value)
+
+    visit_Starred = visit_YieldFrom = visit_Await
+
+    def visit_Call(self, node: ast.Call) -> Value:
+        """Return what the call returns; the rules that look at calls are applied here."""
+        if self.flow.mask is not None:
+            processes.hidden(self, node, self.flow.mask)
+        func = node.func
+        dotted = self.dotted(func)
+        receiver = self.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
+        args = [self.value(argument) for argument in node.args]
+        keywords = [(keyword.arg, self.value(keyword.value)) for keyword in node.keywords]
+        named = {name: value for name, value in keywords if name}
+        is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
+        given = Given(node, args, named, is_open)
+        if dotted:
+            return self._of_import(given, dotted)
+        if isinstance(func, ast.Attribute):
+            return self._of_method(given, receiver, func)
+        if isinstance(func, ast.Name):
+            return self._of_name(given, func.id)
+        target = self.value(func)
+        return self._of_module(given, target) if target.kind == "module" else UNKNOWN
+
     # -- subscripts ----------------------------------------------------------------------------------------------------
 
-    def _subscript(self, node: ast.Subscript) -> Value:
+    def visit_Subscript(self, node: ast.Subscript) -> Value:
         base = self.value(node.value)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         indices = [self.value(part) for part in parts]
@@ -243,18 +258,346 @@ class Expressions(Place):
             self.bind(target.value, Value("items", item=self.element(known)))
         elif key := self.key(target):
             root, dot, _ = key.partition(".")
-            if dot:
-                self.rooted.add(root)
-            elif root in self.rooted:  # the attributes were those of another object
-                others = {name for name in self.flow.names if name.startswith(f"{root}.")}
-                self.flow.names = {name: value for name, value in self.flow.names.items() if name not in others}
-            self.flow.names[key] = UNKNOWN if key in self.scope.file.shared else known
+            self.rooted |= {root} if dot else set()
+            if key in self.rooted:  # the attributes were those of another object
+                for name in [name for name in self.flow.names if name.startswith(f"{root}.")]:
+                    del self.flow.names[name]
+            self.flow.names[key] = UNKNOWN if key in self.file.shared else known
         elif isinstance(target, ast.Subscript):
             self.value(target.slice)
             container, base = self.key(target.value), self.value(target.value)
             if container and base.kind == "items":
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
+
+    # -- calls: of names, imported and not, and of methods -------------------------------------------------------------
+
+    def _of_name(self, given: Given, name: str) -> Value:
+        known = self.named(name)
+        if known.kind == "module":
+            return self._of_module(given, known)
+        if name in tables.LOSS_NAMES:
+            return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
+        if name in self.local_names and name not in self.functions:
+            return UNKNOWN
+        made = self.file.classes.get(name)
+        if made is not None:
+            return Value("module", made=given.node, stateful=made.has_state, name=name) if made.is_module else UNKNOWN
+        function = self.functions.get(name) or self.file.functions.get(name)
+        if function is not None:
+            return processes.called(self, given.node, self.effect_of(function))
+        return self._of_builtin(given, name)
+
+    def _of_builtin(self, given: Given, name: str) -> Value:
+        first = given.first()
+        if name in (*_READS, "list", "sum", "abs"):
+            tensors.read(self, given.node, given.all)
+            tensors.waited(self, given.all if name in _READS else [])
+        if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
+            self.flow.settle()
+        match name:
+            case "float" | "int" | "bool" | "len":
+                return NUMBER
+            case "list" | "tuple" | "set" | "reversed" | "sorted":
+                return first if first.kind == "items" else Value("items", item=self.element(first), made=given.node)
+            case "dict":
+                parts = () if given.open or given.args else tuple(given.named.values())
+                item = all_of(given.named.values())
+                return Value("items", item=item, parts=parts, keys=tuple(given.named), made=given.node)
+            case "getattr" | "setattr":
+                return self._named_attribute(given)
+            case "enumerate":
+                return Value("items", item=Value("items", parts=(NUMBER, self.element(first))))
+            case "iter" | "tqdm" | "trange" | "track":
+                return first
+            case "next":
+                return self.element(first)
+        return UNKNOWN
+
+    def _named_attribute(self, given: Given) -> Value:
+        """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
+        match given.node.args:
+            case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
+                attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
+                if facts.called_name(given.node) == "getattr":
+                    return self.value(attribute)
+                if rest:
+                    self.bind(attribute, replace(given.args[-1], made=rest[0]))
+        return UNKNOWN
+
+    def _of_import(self, given: Given, name: str) -> Value:
+        node = given.node
+        last = name.rpartition(".")[2]
+        if name in tables.FACTORIES or name in tables.CUDA_TYPES:
+            return self._factory(given, name)
+        if name in tables.LIKE:  # only the shape is read
+            first, place = given.first("input"), self._place_of(given)
+            place = first.place if place == "default" else place
+            return Value("tensor", place, first.ndim, first.made or node, first.attribute)
+        if name == "torch.device":
+            first = given.first("type")
+            return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
+        if name in ("torch.nn.Parameter", "torch.nn.Buffer"):
+            kind = "parameter" if last == "Parameter" else "tensor"
+            return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
+        if facts.is_module_class(name):
+            return self._new_module(given, name)
+        if name in tables.LOADERS:
+            # With a function of its own that makes batches, anything may be one.
+            has_own = given.named.get("collate_fn", NONE).kind != "none"
+            return UNKNOWN if has_own or given.open else Value("loader")
+        if name in ("copy.deepcopy", "copy.copy") and given.args:
+            return replace(given.args[0], attribute="", made=node)
+        if last in ("tqdm", "trange", "track"):
+            return given.first()
+        tensors.empty_cache(self, node, name)
+        processes.imported(self, given, name)
+        if name.startswith("torch.optim."):
+            tensors.optimized(self, given.all)
+            return UNKNOWN
+        if last in tables.WAITS:
+            self.flow.settle()
+        if name.startswith("numpy."):
+            tensors.read(self, node, given.all)
+        if name.startswith("torch."):
+            return self._of_torch_function(given, name)
+        return NUMBER if name.startswith("math.") else UNKNOWN
+
+    def _of_torch_function(self, given: Given, name: str) -> Value:
+        """A function of tensors: the result is where they are, and they must be on one device."""
+        where, _, last = name.rpartition(".")
+        if last in tables.NEEDS_VALUES:
+            tensors.waited(self, given.all)
+        spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
+        if where not in spaces or name in tables.NOT_COMBINING:
+            return UNKNOWN
+        each = [(value.parts or (value.item or UNKNOWN,)) if value.kind == "items" else (value,) for value in given.all]
+        result = self.combined(given.node, [inner for values in each for inner in values])
+        if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
+            is_reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
+            ndim = SCALAR if is_reduced else None
+            return Value("tensor", result.place, ndim, given.node, graph=self._has_graph(given))
+        if not result.is_tensor:
+            # Of what is not known a function of torch.nn.functional makes a tensor all the same.
+            return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
+        return _shaped(result, last, given, is_method=False)
+
+    def _has_graph(self, given: Given) -> bool:
+        """Return whether a loss of these has a graph: that of an unknown value has, unless the function stops some."""
+        if self.no_graph or not given.args:
+            return False
+        if given.args[0].kind:
+            return given.args[0].graph or given.args[0].kind == "parameter"
+        calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
+        return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
+
+    def _factory(self, given: Given, name: str) -> Value:
+        place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
+        if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
+            first = given.first()
+            # Of a tensor they keep the device; what is not known may be one.
+            is_plain = first.kind in ("number", "items", "none") or (not first.kind and not self.in_forward)
+            place = "default" if is_plain else first.place
+        if place == "cuda":
+            processes.on_gpu(self, given.node)
+        is_leaf = given.is_true("requires_grad")
+        return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
+
+    def _place_of(self, given: Given) -> str:
+        """Where a factory makes its tensor: on the CPU, unless something names another place."""
+        if "device" in given.named:
+            known = given.named["device"]
+            return known.place if known.kind == "device" else ""
+        if given.open or self.on_device or self.file.has_default_device or "out" in given.named:
+            return ""
+        return "default"
+
+    def _new_module(self, given: Given, name: str) -> Value:
+        if name not in tables.CONTAINERS:
+            return Value("module", made=given.node, stateful=facts.holds_state(name), name=name)
+        inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
+        item = all_of(value for value in inner if value.kind == "module")
+        stateful = any(value.stateful or value.kind != "module" for value in inner)
+        first = given.first()
+        parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
+        parts = () if given.open else parts
+        return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
+
+    def _of_module(self, given: Given, module: Value) -> Value:
+        """A call of a module: of one of torch.nn its arguments must be where it is."""
+        is_torchs = module.name.startswith("torch.nn.")
+        if _takes_tensors(module):
+            tensors.read(self, given.node, given.all)
+            values = [inner for value in given.all for inner in (value.parts or (value,))]
+            tensors.apart(self, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
+        if is_torchs and module.name.endswith("Loss"):
+            return Value("tensor", "", SCALAR, given.node, graph=self._has_graph(given))
+        first = given.first()
+        place = ("input" if self.in_forward else module.place) if module.stateful else first.place
+        made = first.made if place == "default" else None
+        return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not self.no_graph)
+
+    def _of_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+        name = func.attr
+        if name in tables.WAITS and receiver.kind in ("", "name"):
+            self.flow.settle()
+        if name in ("cuda", "to") and not self.quiet:
+            # A move of anything to a GPU starts CUDA.
+            target = given.first("device")
+            if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
+                processes.on_gpu(self, given.node)
+        match receiver.kind:
+            case "tensor" | "parameter":
+                return self._of_tensor(given, receiver, name)
+            case "module":
+                return self._module_method(given, receiver, name)
+            case "items":
+                return self._items_method(given, receiver, func)
+            case "self":
+                return self._self_method(given, name)
+        if name == "Process":  # get_context("fork").Process(…)
+            processes.child(self, given)
+        return self._of_unknown(given, name)
+
+    def _of_unknown(self, given: Given, name: str) -> Value:
+        target = given.first("device")
+        if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
+            return Value("tensor", "cpu", pending=given.node)
+        if name == "cpu" or name in tables.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
+            # A copy to the host that waits, waits for those before it too.
+            self.flow.settle()
+        return UNKNOWN
+
+    def _of_tensor(self, given: Given, receiver: Value, name: str) -> Value:
+        node = given.node
+        if name in tables.MOVES:
+            self.receivers[id(node)] = receiver
+            return self._moved(given, receiver, name)
+        if name not in tables.NO_READ:
+            tensors.read(self, node, [receiver])
+        if name in tables.NEEDS_VALUES:
+            tensors.waited(self, [receiver])
+        if name == "copy_":
+            return self._copied(given, receiver)
+        if name in tables.NO_TENSOR:
+            return UNKNOWN
+        arguments = [] if name in tables.METHODS_APART else given.all
+        result = self.combined(node, [receiver, *arguments]) if arguments else receiver
+        plain = replace(
+            result,
+            kind="parameter" if name == "requires_grad_" and receiver.kind == "parameter" else "tensor",
+            graph=(receiver.graph or result.graph) and name not in tables.NO_GRADIENT and not self.no_graph,
+            leaf=receiver.leaf and name == "requires_grad_",
+            moved=None,
+            pending=receiver.pending if name in tables.NO_READ else None,
+        )
+        if name == "requires_grad_" and (not given.node.args or getattr(given.node.args[0], "value", True)):
+            return self._in_place(given, replace(plain, leaf=not receiver.graph, graph=True))
+        if name == "type_as":
+            return replace(plain, place=given.first().place, attribute="")
+        return _shaped(plain, name, given, is_method=True)
+
+    def _moved(self, given: Given, receiver: Value, name: str) -> Value:
+        target = given.first("device")
+        place = name if name in ("cpu", "cuda") else ""
+        # Only a data type: .to(torch.float16), .to(x.dtype), .to(dtype=…)
+        what = ast.unparse(given.node.args[0]) if given.node.args else " ".join(given.named)
+        is_type = "device" not in given.named and ("dtype" in what or target.name.startswith("torch."))
+        if name == "to" and is_type:
+            place = receiver.place
+        elif name == "to" and (target.kind == "device" or target.is_tensor):
+            place = target.place if target.place != "default" else ""
+        to_host = place == "cpu"
+        is_done = not given.is_true("non_blocking") or receiver.place in ("default", "cpu")
+        pending = given.node if to_host and not is_done else None
+        if to_host and pending is None and receiver.pending is None:
+            self.flow.settle()
+        if to_host and receiver.leaf:
+            # On a CPU this returns the tensor itself.
+            return replace(receiver, place="cpu", pending=pending)
+        is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
+        moved = given.node if is_leaf else receiver.moved
+        return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
+
+    def _copied(self, given: Given, receiver: Value) -> Value:
+        """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
+        source = given.first()
+        is_late = given.is_true("non_blocking") or any(
+            getattr(node, "value", 0) is True for node in given.node.args[1:]
+        )
+        is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
+        if receiver.place in ("default", "cpu") and is_late and is_from_device:
+            return self._in_place(given, replace(receiver, pending=given.node))
+        return receiver
+
+    def _in_place(self, given: Given, result: Value) -> Value:
+        """Return what a method leaves in the name that it was called on."""
+        func = given.node.func
+        if isinstance(func, ast.Attribute) and (key := self.key(func.value)):
+            self.flow.names[key] = result
+        return result
+
+    def _module_method(self, given: Given, module: Value, name: str) -> Value:
+        part = module.part(name)
+        if part is not None and part.kind == "module":  # self.layers.first(x)
+            return self._of_module(given, part)
+        if name in tables.MODULE_SELF:
+            target = given.first("device")
+            place = target.place if name == "to" and target.kind == "device" else module.place
+            return replace(module, place="cuda" if name == "cuda" else place)
+        if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
+            own = Value("parameter" if name.endswith("parameters") else "tensor")
+            return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
+        return UNKNOWN
+
+    def _items_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
+        """Methods of a list or a dict: what is put into it is known from then on."""
+        key, name = self.key(func.value), func.attr
+        if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
+            added = all_of(given.all[-1:]) or UNKNOWN
+            if name in ("extend", "update"):
+                added = (all_of(given.named.values()) if name == "update" else None) or self.element(added)
+            if key:
+                tensors.kept_module(self, given.node, key, added)
+                tensors.kept_loss(self, given.node, key, added)
+                # A branch or a loop that has put nothing in says nothing of the rest.
+                item = join(receiver.item, added) if receiver.item is not None else added
+                self.flow.names[key] = replace(receiver, item=item, parts=())
+            return UNKNOWN
+        match name:
+            case "values" | "copy":
+                return replace(receiver, parts=())
+            case "items":
+                return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
+        return UNKNOWN
+
+    def _self_method(self, given: Given, name: str) -> Value:
+        """A call on self: of a submodule, or of a method of the class."""
+        known = self.flow.names.get(f"self.{name}") or self.attributes.get(name, UNKNOWN)
+        if known.kind == "module":
+            return self._of_module(given, known)
+        if name in tables.LOSS_NAMES:
+            return Value("tensor", "", SCALAR, given.node, graph=not self.no_graph)
+        if name in ("register_buffer", "register_parameter"):
+            if len(given.args) > 1 and isinstance(given.node.args[0], ast.Constant):
+                tensor = given.args[1]
+                tensors.moved_leaf(self, tensor)
+                kind = "parameter" if "param" in name else "tensor"
+                self.flow.names[f"self.{given.node.args[0].value!s}"] = Value(kind, "input", tensor.ndim)
+            return UNKNOWN
+        function = self.file.method(self.owner, name)
+        if function is None:
+            takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
+            if self.in_forward and name in self.attributes and takes_input:
+                # A module that was handed to the class: what it gives, a tensor or several, is where it is.
+                return Value("batch", "input")
+            return self._of_unknown(given, name)
+        effect = self.effect_of(function, self.owner, given.args)
+        if facts.method_kind(function) == "property":  # what it returns is called, not the method
+            return UNKNOWN
+        attributes = {key for key in effect.flow.names if key.startswith("self.")}
+        self.flow.names |= dict.fromkeys(attributes & self.flow.names.keys(), UNKNOWN)
+        return processes.called(self, given.node, effect)
 
 
 def _by_name(name: str) -> Value:
@@ -263,201 +606,9 @@ def _by_name(name: str) -> Value:
     return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
-# -- what a call returns -----------------------------------------------------------------------------------------------
-
-
-def call(run: Expressions, node: ast.Call) -> Value:
-    """Return what the call returns; the rules that look at calls are applied here."""
-    if run.flow.mask is not None:
-        processes.hidden(run, node, run.flow.mask)
-    func = node.func
-    dotted = run.dotted(func)
-    receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
-    args = [run.value(argument) for argument in node.args]
-    keywords = [(keyword.arg, run.value(keyword.value)) for keyword in node.keywords]
-    named = {name: value for name, value in keywords if name}
-    is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
-    given = Given(node, node.args, args, named, is_open)
-    if dotted:
-        return _of_import(run, given, dotted)
-    if isinstance(func, ast.Attribute):
-        return _of_method(run, given, receiver, func)
-    if isinstance(func, ast.Name):
-        return _of_name(run, given, func.id)
-    target = run.value(func)
-    return _of_module(run, given, target) if target.kind == "module" else UNKNOWN
-
-
-# -- names that are not imported ---------------------------------------------------------------------------------------
-
-
-def _of_name(run: Expressions, given: Given, name: str) -> Value:
-    known = run.named(name)
-    if known.kind == "module":
-        return _of_module(run, given, known)
-    if name in tables.LOSS_NAMES:
-        return _loss(run, given)
-    if name in run.local_names and name not in run.functions:
-        return UNKNOWN
-    made = run.scope.file.classes.get(name)
-    if made is not None:
-        return Value("module", made=given.node, stateful=made.has_state, name=name) if made.is_module else UNKNOWN
-    function = run.functions.get(name) or run.scope.file.functions.get(name)
-    if function is not None:
-        effect = run.scope.effect_of(function, None, run.visible(), (), run.no_graph)
-        return processes.called(run, given.node, effect)
-    return _of_builtin(run, given, name)
-
-
-def _loss(run: Expressions, given: Given) -> Value:
-    return Value("tensor", "", SCALAR, given.node, graph=not run.no_graph)
-
-
-# Functions of Python that need the values of their arguments.
-_READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
-
-
-def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
-    first = given.first()
-    if name in (*_READS, "list", "sum", "abs"):
-        tensors.read(run, given.node, given.all)
-        tensors.waited(run, given.all if name in _READS else [])
-    if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
-        run.flow.settle()
-    match name:
-        case "float" | "int" | "bool" | "len":
-            return NUMBER
-        case "list" | "tuple" | "set" | "reversed" | "sorted":
-            return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
-        case "dict":
-            parts = () if given.open or given.args else tuple(given.named.values())
-            item = all_of(given.named.values())
-            return Value("items", item=item, parts=parts, keys=tuple(given.named), made=given.node)
-        case "getattr" | "setattr":
-            return _named_attribute(run, given)
-        case "enumerate":
-            return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
-        case "iter" | "tqdm" | "trange" | "track":
-            return first
-        case "next":
-            return run.element(first)
-    return UNKNOWN
-
-
-def _named_attribute(run: Expressions, given: Given) -> Value:
-    """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
-    match given.nodes:
-        case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
-            attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
-            if called_name(given.node) == "getattr":
-                return run.value(attribute)
-            if rest:
-                run.bind(attribute, replace(given.args[-1], made=rest[0]))
-    return UNKNOWN
-
-
-# -- imported names ----------------------------------------------------------------------------------------------------
-
-
-def _of_import(run: Expressions, given: Given, name: str) -> Value:
-    node = given.node
-    last = name.rpartition(".")[2]
-    if name in tables.FACTORIES or name in tables.CUDA_TYPES:
-        return _factory(run, given, name)
-    if name in tables.LIKE:  # only the shape is read
-        first, place = given.first("input"), _place_of(run, given)
-        place = first.place if place == "default" else place
-        return Value("tensor", place, first.ndim, first.made or node, first.attribute)
-    if name == "torch.device":
-        first = given.first("type")
-        return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
-    if name in ("torch.nn.Parameter", "torch.nn.Buffer"):
-        kind = "parameter" if last == "Parameter" else "tensor"
-        return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
-    if facts.is_module_class(name):
-        return _new_module(run, given, name)
-    if name in tables.LOADERS:
-        # With a function of its own that makes batches, anything may be one.
-        has_own = given.named.get("collate_fn", NONE).kind != "none"
-        return UNKNOWN if has_own or given.open else Value("loader")
-    if name in ("copy.deepcopy", "copy.copy") and given.args:
-        return replace(given.args[0], attribute="", made=node)
-    if last in ("tqdm", "trange", "track"):
-        return given.first()
-    tensors.empty_cache(run, node, name)
-    processes.imported(run, given, name)
-    if name.startswith("torch.optim."):
-        tensors.optimized(run, given.all)
-        return UNKNOWN
-    if last in tables.WAITS:
-        run.flow.settle()
-    if name.startswith("numpy."):
-        tensors.read(run, node, given.all)
-    if name.startswith("torch."):
-        return _of_torch_function(run, given, name)
-    return NUMBER if name.startswith("math.") else UNKNOWN
-
-
-def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
-    """A function of tensors: the result is where they are, and they must be on one device."""
-    where, _, last = name.rpartition(".")
-    if last in tables.NEEDS_VALUES:
-        tensors.waited(run, given.all)
-    spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
-    if where not in spaces or name in tables.NOT_COMBINING:
-        return UNKNOWN
-    each = [(value.parts or (value.item or UNKNOWN,)) if value.kind == "items" else (value,) for value in given.all]
-    result = run.combined(given.node, [inner for values in each for inner in values])
-    if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
-        is_reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
-        return Value("tensor", result.place, SCALAR if is_reduced else None, given.node, graph=_has_graph(run, given))
-    if not result.is_tensor:
-        # Of what is not known a function of torch.nn.functional makes a tensor all the same.
-        return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
-    return _shaped(result, last, given, is_method=False)
-
-
-def _has_graph(run: Expressions, given: Given) -> bool:
-    """Return whether a loss of these has a graph: of what is not known it has one, unless the function stops some."""
-    first = given.args[0] if given.args else None
-    if first is None or run.no_graph or first.kind:
-        return first is not None and not run.no_graph and (first.graph or first.kind == "parameter")
-    calls = (node for node in walk(run.body) if isinstance(node, ast.Call))
-    return _STOPS_GRAPHS.isdisjoint(map(called_name, calls))
-
-
-_STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
-
-
-# -- factories ---------------------------------------------------------------------------------------------------------
-
-
-def _factory(run: Expressions, given: Given, name: str) -> Value:
-    place = "cuda" if name in tables.CUDA_TYPES else _place_of(run, given)
-    if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
-        first = given.first()
-        # Of a tensor they keep the device; what is not known may be one.
-        is_plain = first.kind in ("number", "items", "none") or (not first.kind and not run.in_forward)
-        place = "default" if is_plain else first.place
-    if place == "cuda":
-        run.on_gpu(given.node)
-    is_leaf = given.is_true("requires_grad")
-    return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
-
-
-def _place_of(run: Expressions, given: Given) -> str:
-    """Where a factory makes its tensor: on the CPU, unless something names another place."""
-    if "device" in given.named:
-        known = given.named["device"]
-        return known.place if known.kind == "device" else ""
-    if given.open or run.on_device or run.scope.has_default_device or "out" in given.named:
-        return ""
-    return "default"
-
-
 def _dimensions(given: Given, name: str) -> int | None:
     """Return whether what a factory makes has dimensions: of data only a list that is written out tells."""
-    first = given.nodes[0] if given.nodes else given.argument("size") or given.argument("data")
+    first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
@@ -471,22 +622,6 @@ def _dimensions(given: Given, name: str) -> int | None:
     return DIMENSIONS if first is not None else None
 
 
-# -- modules -----------------------------------------------------------------------------------------------------------
-
-
-def _new_module(run: Expressions, given: Given, name: str) -> Value:
-    node = given.node
-    if name not in tables.CONTAINERS:
-        return Value("module", made=node, stateful=facts.holds_state(name), name=name)
-    inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
-    item = all_of(value for value in inner if value.kind == "module")
-    stateful = any(value.stateful or value.kind != "module" for value in inner)
-    first = given.first()
-    parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
-    parts = () if given.open else parts
-    return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
-
-
 def _takes_tensors(module: Value) -> bool:
     """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do, and
     what a Sequential is given if its modules up to the first with parameters are of torch.nn."""
@@ -494,87 +629,6 @@ def _takes_tensors(module: Value) -> bool:
         first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
         return _takes_tensors(first)
     return module.name.startswith("torch.nn.") and module.name not in (*tables.CONTAINERS, "torch.nn.CTCLoss")
-
-
-def _of_module(run: Expressions, given: Given, module: Value) -> Value:
-    """A call of a module: of one of torch.nn its arguments must be where it is."""
-    is_torchs = module.name.startswith("torch.nn.")
-    if _takes_tensors(module):
-        tensors.read(run, given.node, given.all)
-        values = [inner for value in given.all for inner in (value.parts or (value,))]
-        tensors.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
-    if is_torchs and module.name.endswith("Loss"):
-        return Value("tensor", "", SCALAR, given.node, graph=_has_graph(run, given))
-    first = given.first()
-    place = ("input" if run.in_forward else module.place) if module.stateful else first.place
-    made = first.made if place == "default" else None
-    return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not run.no_graph)
-
-
-# -- methods -----------------------------------------------------------------------------------------------------------
-
-
-def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
-    name = func.attr
-    if name in tables.WAITS and receiver.kind in ("", "name"):
-        run.flow.settle()
-    if name in ("cuda", "to") and not run.quiet:
-        # A move of anything to a GPU starts CUDA.
-        target = given.first("device")
-        if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
-            run.on_gpu(given.node)
-    match receiver.kind:
-        case "tensor" | "parameter":
-            return _of_tensor(run, given, receiver, name)
-        case "module":
-            return _module_method(run, given, receiver, name)
-        case "items":
-            return _items_method(run, given, receiver, func)
-        case "self":
-            return _self_method(run, given, name)
-    if name == "Process":  # get_context("fork").Process(…)
-        processes.child(run, given)
-    return _of_unknown(run, given, name)
-
-
-def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
-    target = given.first("device")
-    if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
-        return Value("tensor", "cpu", pending=given.node)
-    if name == "cpu" or name in tables.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
-        # A copy to the host that waits, waits for those before it too.
-        run.flow.settle()
-    return UNKNOWN
-
-
-def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
-    node = given.node
-    if name in tables.MOVES:
-        run.receivers[id(node)] = receiver
-        return _moved(run, given, receiver, name)
-    if name not in tables.NO_READ:
-        tensors.read(run, node, [receiver])
-    if name in tables.NEEDS_VALUES:
-        tensors.waited(run, [receiver])
-    if name == "copy_":
-        return _copied(run, given, receiver)
-    if name in tables.NO_TENSOR:
-        return UNKNOWN
-    arguments = [] if name in tables.METHODS_APART else given.all
-    result = run.combined(node, [receiver, *arguments]) if arguments else receiver
-    plain = replace(
-        result,
-        kind="parameter" if name == "requires_grad_" and receiver.kind == "parameter" else "tensor",
-        graph=(receiver.graph or result.graph) and name not in tables.NO_GRADIENT and not run.no_graph,
-        leaf=receiver.leaf and name == "requires_grad_",
-        moved=None,
-        pending=receiver.pending if name in tables.NO_READ else None,
-    )
-    if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
-        return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
-    if name == "type_as":
-        return replace(plain, place=given.first().place, attribute="")
-    return _shaped(plain, name, given, is_method=True)
 
 
 def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value:
@@ -586,134 +640,3 @@ def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value
     has_dimension = len(given.args) > (0 if is_method else 1) or "dim" in given.named or "axis" in given.named
     kept = result.ndim if given.is_true("keepdim") else None
     return replace(result, ndim=kept if has_dimension else SCALAR)
-
-
-def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
-    target = given.first("device")
-    place = name if name in ("cpu", "cuda") else ""
-    if name == "to" and _is_type(run, given):
-        place = receiver.place
-    elif name == "to" and (target.kind == "device" or target.is_tensor):
-        place = target.place if target.place != "default" else ""
-    to_host = place == "cpu"
-    is_done = not given.is_true("non_blocking") or receiver.place in ("default", "cpu")
-    pending = given.node if to_host and not is_done else None
-    if to_host and pending is None and receiver.pending is None:
-        run.flow.settle()
-    if to_host and receiver.leaf:
-        # On a CPU this returns the tensor itself.
-        return replace(receiver, place="cpu", pending=pending)
-    is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
-    moved = given.node if is_leaf else receiver.moved
-    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
-
-
-def _is_type(run: Expressions, given: Given) -> bool:
-    """Return whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
-    if "device" in given.named or not given.nodes:
-        return "device" not in given.named and "dtype" in given.named
-    first = given.nodes[0]
-    return "dtype" in ast.unparse(first) or run.dotted(first).startswith("torch.")
-
-
-def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
-    """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
-    source = given.first()
-    is_late = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
-    is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
-    if receiver.place in ("default", "cpu") and is_late and is_from_device:
-        return _in_place(run, given, replace(receiver, pending=given.node))
-    return receiver
-
-
-def _in_place(run: Expressions, given: Given, result: Value) -> Value:
-    """Return what a method leaves in the name that it was called on."""
-    func = given.node.func
-    if isinstance(func, ast.Attribute) and (key := run.key(func.value)):
-        run.flow.names[key] = result
-    return result
-
-
-def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
-    part = module.part(name)
-    if part is not None and part.kind == "module":  # self.layers.first(x)
-        return _of_module(run, given, part)
-    if name in tables.MODULE_SELF:
-        target = given.first("device")
-        place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
-        return replace(module, place=place if place != "default" else "")
-    if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
-        own = Value("parameter" if name.endswith("parameters") else "tensor")
-        return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
-    return UNKNOWN
-
-
-def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
-    """Methods of a list or a dict: what is put into it is known from then on."""
-    key, name = run.key(func.value), func.attr
-    if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
-        added = all_of(given.all[-1:]) or UNKNOWN
-        if name in ("extend", "update"):
-            added = (all_of(given.named.values()) if name == "update" else None) or run.element(added)
-        if key:
-            tensors.kept_module(run, given.node, key, added)
-            tensors.kept_loss(run, given.node, key, added)
-            # A branch or a loop that has put nothing in says nothing of the rest.
-            item = join(receiver.item, added) if receiver.item is not None else added
-            run.flow.names[key] = replace(receiver, item=item, parts=())
-        return UNKNOWN
-    match name:
-        case "values" | "copy":
-            return replace(receiver, parts=())
-        case "items":
-            return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
-    return UNKNOWN
-
-
-def _self_method(run: Expressions, given: Given, name: str) -> Value:
-    """A call on self: of a submodule, or of a method of the class."""
-    known = run.flow.names.get(f"self.{name}") or run.attributes.get(name, UNKNOWN)
-    if known.kind == "module":
-        return _of_module(run, given, known)
-    if name in tables.LOSS_NAMES:
-        return _loss(run, given)
-    if name in ("register_buffer", "register_parameter"):
-        if len(given.args) > 1 and isinstance(given.nodes[0], ast.Constant):
-            tensor = given.args[1]
-            tensors.moved_leaf(run, tensor)
-            kind = "parameter" if "param" in name else "tensor"
-            run.flow.names[f"self.{given.nodes[0].value!s}"] = Value(kind, "input", tensor.ndim)
-        return UNKNOWN
-    function = facts.method(run.scope.file, run.owner, name) if run.owner is not None else None
-    if function is None:
-        takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
-        if run.in_forward and name in run.attributes and takes_input:
-            # A module that was handed to the class: what it gives, a tensor or several, is where it is.
-            return Value("batch", "input")
-        return _of_unknown(run, given, name)
-    effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
-    if facts.method_kind(function) == "property":  # what it returns is called, not the method
-        return UNKNOWN
-    run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
-    return processes.called(run, given.node, effect)
-
-
-_KINDS: dict[type, Callable[[Any, Any], Value]] = {
-    ast.Name: Expressions._name,
-    ast.Attribute: Expressions._attribute,
-    ast.Constant: Expressions._constant,
-    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Expressions._display),
-    ast.Dict: Expressions._dict,
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), Expressions._comprehension),
-    ast.Lambda: Expressions._lambda,
-    ast.BinOp: Expressions._binary,
-    ast.Compare: Expressions._compare,
-    ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: lambda run, node: all_of([run.test(part) for part in node.values]) or UNKNOWN,
-    ast.FormattedValue: lambda run, node: run.test(node.value),
-    ast.IfExp: Expressions._choice,
-    ast.NamedExpr: Expressions._walrus,
-    **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),
-    ast.Subscript: Expressions._subscript,
-    ast.Call: call,
-}

@@ -1,14 +1,16 @@
-"""Facts of a file while it is analysed: its tree with the comments that tell `lint` to be silent; what its imports,
-classes and functions are called; and what is known of values, of a whole function, and at one place in it."""
+"""Facts of a file while it is analysed: its tree with the comments that tell `lint` to be silent; its imports, classes
+and functions by name; and what is known of values, of a whole function, and at one place in it."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import importlib.util
 import io
 import re
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.program.lint import options, tables
@@ -18,8 +20,10 @@ from gpucheck.report.finding import Finding
 
 
 def is_module_class(name: str) -> bool:
-    """Return whether a dotted name is a class of torch.nn whose objects are modules."""
-    last = name.rpartition(".")[2]
+    """Return whether a dotted name is a class whose objects are modules."""
+    where, _, last = name.rpartition(".")
+    if where and (last == "LightningModule" or (last in tables.MODULE_BASES and not where.startswith("."))):
+        return True
     if not name.startswith("torch.nn.") or not last[:1].isupper() or ".functional." in name or ".utils." in name:
         return False
     return last not in ("Parameter", "ParameterList", "ParameterDict", "Buffer", "UninitializedParameter")
@@ -36,26 +40,34 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(slots=True)
 class Class:
-    """A class: its methods by name, the dotted names of its bases, and whether its objects are modules or datasets."""
+    """A class: its methods by name, the dotted names of its bases, and whether its objects are modules."""
 
     node: ast.ClassDef
     methods: dict[str, Function]
     bases: tuple[str, ...] = ()
     is_module: bool = False
-    is_dataset: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
     # Whether it makes parameters, buffers, or modules that may have some.
     has_state: bool = False
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: set[str] = field(default_factory=set)
+    # Methods that forward, or a step of Lightning, goes through; and those that a dataset runs in forked workers.
+    forwards: set[str] = field(default_factory=set)
+    in_workers: set[str] = field(default_factory=set)
+    # What its set-up methods leave in self; None before they were walked through.
+    attributes: dict[str, Value] | None = None
 
 
 @dataclass(slots=True)
 class File:
-    """The names of a file. `imports` maps a name to what it was imported as, in dots."""
+    """A file while it is judged: its tree, names, processes, and the mistakes so far."""
 
     tree: ast.Module
+    # From line 0; and the ids of ignore comments by line from 1, an empty set for all.
+    lines: list[str]
+    ignored: dict[int, frozenset[str]]
+    # By name, what it was imported as, in dots.
     imports: dict[str, str] = field(default_factory=dict)
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
@@ -64,21 +76,65 @@ class File:
     shared: set[str] = field(default_factory=set)
     # Names that are given 0, False or None somewhere.
     zeros: set[str] = field(default_factory=set)
+    has_default_device: bool = False
+    # Functions that run in forked DataLoader workers: by name, lambdas by id.
+    in_workers: set[str | int] = field(default_factory=set)
+    starts_children: bool = False
+    spawns: bool = False
+    # By line, column and rule: the mistake, and whether a comment ignores it.
+    mistakes: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
+    # By id of a function: what became of walking through it, and the place where it was defined.
+    effects: dict[int, Place] = field(default_factory=dict)
+    parents: dict[int, Place] = field(default_factory=dict)
 
-    def dotted(self, node: ast.expr) -> str:
-        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name."""
+    def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
+        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name, or hidden by a local one."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        root = self.imports.get(node.id) if isinstance(node, ast.Name) else None
-        return ".".join([root, *reversed(parts)]) if root else ""
+        if not isinstance(node, ast.Name) or node.id in local_names or node.id not in self.imports:
+            return ""
+        return ".".join([self.imports[node.id], *reversed(parts)])
+
+    def family(self, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
+        """A class and its bases in the file, itself first."""
+        yield own
+        for name in own.bases:
+            base = self.classes.get(name)
+            if base is not None and base is not own and name not in below:
+                yield from self.family(base, (*below, own.node.name))
+
+    def method(self, own: Class | None, name: str) -> Function | None:
+        """The method of this name, of the class or the nearest base in the file."""
+        members = self.family(own) if own is not None else ()
+        return next((member.methods[name] for member in members if name in member.methods), None)
+
+    def reachable(self, own: Class, roots: Iterable[str]) -> set[str]:
+        """The methods that these call on self, and they themselves; not __init__."""
+        reached: set[str] = set()
+        todo = [name for name in roots if self.method(own, name) is not None]
+        while todo:
+            name = todo.pop()
+            function = None if name in reached else self.method(own, name)
+            reached.add(name)
+            for node in walk(function) if function is not None else ():
+                called = self_attribute(node.func if isinstance(node, ast.Call) else node)
+                inner = self.method(own, called) if called else None
+                if inner is not None and (isinstance(node, ast.Call) or method_kind(inner) == "property"):
+                    todo.append(called)
+        return reached
+
+    def text(self, node: Node) -> str:
+        """The source of an expression, in one line, cut where it is longer than 60 characters."""
+        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
+        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
+        return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def read(tree: ast.Module) -> File:
-    """The names of a file."""
-    file = File(tree)
-    for node in walk(tree):
+def read_names(file: File) -> None:
+    """Read the names of a file."""
+    for node in walk(file.tree):
         match node:
             case ast.Import(aliases):
                 for alias in aliases:
@@ -86,8 +142,9 @@ def read(tree: ast.Module) -> File:
                     file.imports[alias.asname or root] = root
             case ast.ImportFrom(module, aliases, level):
                 where = "." * level + (module or "")
-                for alias in aliases:
-                    file.imports[alias.asname or alias.name] = _canonical(f"{where}.{alias.name}")
+                if where.startswith(("torch.nn.modules", "torch.nn.parameter")):
+                    where = "torch.nn"  # as the tables know it
+                file.imports |= {alias.asname or alias.name: f"{where}.{alias.name}" for alias in aliases}
             case ast.Call():
                 file.calls.append(node)
             case ast.Assign([ast.Name(name)], ast.Constant(value)) if not value:
@@ -96,18 +153,20 @@ def read(tree: ast.Module) -> File:
                 file.shared |= bound_in(node)[1]
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
-    file.functions = {statement.name: statement for statement in tree.body if isinstance(statement, Function)}
+    file.functions = {statement.name: statement for statement in file.tree.body if isinstance(statement, Function)}
     for own in file.classes.values():
         own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
+    has_datasets = _read_processes(file)
     for own in file.classes.values():
-        bases = [name for member in family(file, own) for name in member.bases]
-        own.is_module = any(
-            name in tables.MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in bases
-        )
-        own.has_state = any(member.has_state for member in family(file, own))
+        bases = [name for member in file.family(own) for name in member.bases]
+        own.is_module = any(map(is_module_class, bases))
+        own.has_state = any(member.has_state for member in file.family(own))
         own.is_lightning = any("Lightning" in name for name in bases)
-        own.is_dataset = any(name in tables.DATASETS or name.startswith("torchvision.datasets.") for name in bases)
-    return file
+        own.forwards = file.reachable(own, tables.FORWARDS) - {"__init__"} if own.is_module else set()
+        is_dataset = any(name in tables.DATASETS or name.startswith("torchvision.datasets.") for name in bases)
+        if is_dataset and has_datasets:
+            iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
+            own.in_workers = file.reachable(own, ("__getitem__", "__getitems__", *iterates)) - {"__init__"}
 
 
 def bound_in(function: Function) -> tuple[set[str], set[str]]:
@@ -130,12 +189,6 @@ def captured(node: ast.AST) -> set[str]:
     if not isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
         return set()
     return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
-
-
-def _canonical(name: str) -> str:
-    """The name by which the tables know it: `from torch.nn.modules.linear import Linear` is torch.nn.Linear."""
-    is_inner = name.startswith(("torch.nn.modules.", "torch.nn.parameter."))
-    return f"torch.nn.{name.rpartition('.')[2]}" if is_inner else name
 
 
 # Calls that register the elements of a list which they are given.
@@ -171,42 +224,11 @@ def called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def family(file: File, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
-    """A class and its bases in the file, itself first."""
-    yield own
-    for name in own.bases:
-        base = file.classes.get(name)
-        if base is not None and base is not own and name not in below:
-            yield from family(file, base, (*below, own.node.name))
-
-
-def method(file: File, own: Class, name: str) -> Function | None:
-    """The method of this name, of the class or the nearest base in the file."""
-    return next((member.methods[name] for member in family(file, own) if name in member.methods), None)
-
-
 def method_kind(function: Function) -> str:
     """Return static, class or property; empty for a method that gets the object."""
     kinds = {"staticmethod": "static", "classmethod": "class", "property": "property", "cached_property": "property"}
     decorators = (getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list)
     return next((kinds[name] for name in decorators if name in kinds), "")
-
-
-def reachable(file: File, own: Class, roots: frozenset[str]) -> set[str]:
-    """The methods that these call on self, and they themselves."""
-    reached: set[str] = set()
-    todo = [name for name in roots if method(file, own, name) is not None]
-    while todo:
-        name = todo.pop()
-        function = None if name in reached else method(file, own, name)
-        reached.add(name)
-        for node in walk(function) if function is not None else ():
-            is_call = isinstance(node, ast.Call)
-            called = self_attribute(node.func if isinstance(node, ast.Call) else node)
-            inner = method(file, own, called) if called else None
-            if inner is not None and (is_call or method_kind(inner) == "property"):
-                todo.append(called)
-    return reached
 
 
 # -- a file as a tree -------------------------------------------------------------------------------------------------
@@ -226,39 +248,7 @@ class Unreadable(Exception):
         self.why, self.line, self.column = why, line, column
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file as a tree. `lines` are numbered from 0; `ignored` holds the ids by line, an empty set for all."""
-
-    tree: ast.Module
-    lines: list[str]
-    ignored: dict[int, frozenset[str]] = field(default_factory=dict)
-
-    def text(self, node: Node) -> str:
-        """The source of an expression, in one line, cut where it is longer than 60 characters."""
-        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
-        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
-        return text if len(text) <= 60 else f"{text[:59]}…"
-
-    def column(self, node: Node) -> int:
-        """The column of a node in characters, from 1: ast counts bytes."""
-        return len(self.lines[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")) + 1
-
-    def width(self, node: Node) -> int:
-        """Return the length of the node on its first line, at least one character."""
-        line = self.lines[node.lineno - 1].rstrip()
-        if node.end_lineno == node.lineno:
-            line = line.encode()[: node.end_col_offset].decode("utf-8", "replace")
-        return max(len(line) - self.column(node) + 1, 1)
-
-    def is_ignored(self, node: Node, rule: str) -> bool:
-        """Return whether a comment on one of the node's lines names the rule, or all."""
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        named = [ids for line, ids in self.ignored.items() if line in lines]
-        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in named)
-
-
-def parse(data: bytes) -> Source:
+def parse(data: bytes) -> File:
     """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
     if len(data) > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
@@ -266,13 +256,10 @@ def parse(data: bytes) -> Source:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
             tree = ast.parse(data)
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
-        return Source(tree, text.split("\n"), _ignored(text))
+        text = importlib.util.decode_source(data)
+        return File(tree, text.split("\n"), _ignored(text))
     except SyntaxError as error:
         raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
-    except (RecursionError, MemoryError) as error:
-        raise Unreadable("its expressions are nested too deeply") from error
     except (ValueError, tokenize.TokenError) as error:
         raise Unreadable(f"not valid Python: {error}") from error
 
@@ -292,20 +279,19 @@ def _ignored(text: str) -> dict[int, frozenset[str]]:
     return ignored
 
 
-_KEY = "_below"
 _WITHOUT_NODES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.alias})
 _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__(), *ast.cmpop.__subclasses__()})
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
     """The node and all below it, without operators and contexts. They are kept with it, to be asked for again."""
-    below = node.__dict__.get(_KEY)
+    below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
         for inner in nodes:
             if inner.__class__ not in _WITHOUT_NODES:
                 nodes.extend(child for child in ast.iter_child_nodes(inner) if child.__class__ not in _EMPTY)
-        below = node.__dict__[_KEY] = nodes[1:]
+        below = node.__dict__["_below"] = nodes[1:]
     return [node, *below]
 
 
@@ -395,10 +381,8 @@ def join(value: Value, other: Value) -> Value:
 
 def all_of(values: Iterable[Value]) -> Value | None:
     """Return what holds for each of these; None for none."""
-    known: Value | None = None
-    for value in values:
-        known = value if known is None else join(known, value)
-    return known
+    known = list(values)
+    return functools.reduce(join, known) if known else None
 
 
 @dataclass(slots=True)
@@ -442,11 +426,9 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A call with its positional arguments, their values, and those of the named. `open` where `**more` may hold any
-    other."""
+    """A call with the values of its positional and named arguments. `open` where `**more` may hold any other."""
 
     node: ast.Call
-    nodes: list[ast.expr]
     args: list[Value]
     named: dict[str, Value]
     open: bool
@@ -469,62 +451,32 @@ class Given:
         return getattr(self.argument(name), "value", None) is True
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
-
-    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `attributes` the keys of those of `self` that it
-    sets.
-    """
-
-    returns: Value = UNKNOWN
-    started: Node | None = None
-    sets: tuple[Node, ...] = ()
-    attributes: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
-class Processes:
-    """The processes of a file: functions that run in forked DataLoader workers by name, lambdas by id, and classes of
-    datasets whose items workers get."""
-
-    in_workers: set[str] = field(default_factory=set)
-    lambdas: set[int] = field(default_factory=set)
-    datasets: set[str] = field(default_factory=set)
-    starts_children: bool = False
-    spawns: bool = False
-
-
 # Calls that start another process.
-_STARTS = ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp")
+_STARTS = tables.words("Popen Process spawn run check_call check_output call system execv execvp execve execvpe")
 _STARTERS = ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
 
 
-def processes_of(file: File) -> Processes:
-    """The processes that a file starts, and what runs in forked workers."""
-    known = Processes()
+def _read_processes(file: File) -> bool:
+    """Read which processes a file starts, and what runs in forked workers: return whether its datasets may."""
     loaders: list[ast.Call] = []
     default = "fork"
     for call in file.calls:
         called, dotted = called_name(call), file.dotted(call.func)
         if called in ("set_start_method", "get_context"):
             is_fork = "fork" in {getattr(argument, "value", "") for argument in call.args}
-            known.spawns = known.spawns or not is_fork
+            file.spawns = file.spawns or not is_fork
             default = default if is_fork or called == "get_context" else ""
-        if called in _STARTS or dotted in ("os.system", "os.execve", "os.execvpe"):
-            known.starts_children |= dotted.startswith(_STARTERS)
+        file.starts_children |= called in _STARTS and dotted.startswith(_STARTERS)
+        file.has_default_device |= called in ("set_default_device", "set_default_tensor_type")
         if dotted in tables.LOADERS or called == "DataLoader":
             loaders.append(call)
     forked = [call for call in loaders if _has_workers(file, call, default)]
     for keyword in (keyword for call in forked for keyword in call.keywords):
-        if keyword.arg in ("collate_fn", "worker_init_fn") and isinstance(keyword.value, ast.Lambda):
-            known.lambdas.add(id(keyword.value))
-        elif keyword.arg in ("collate_fn", "worker_init_fn"):
-            known.in_workers.add(getattr(keyword.value, "id", ""))
+        if keyword.arg in ("collate_fn", "worker_init_fn"):
+            is_lambda = isinstance(keyword.value, ast.Lambda)
+            file.in_workers.add(id(keyword.value) if is_lambda else getattr(keyword.value, "id", ""))
     # Which loader takes which dataset is not followed: where only some have workers, it is not known.
-    if len(forked) == len(loaders):  # with no loader at all, another file's may have workers
-        known.datasets = {name for name, own in file.classes.items() if own.is_dataset}
-    return known
+    return len(forked) == len(loaders)  # with no loader at all, another file's may have workers
 
 
 def _has_workers(file: File, call: ast.Call, default: str) -> bool:
@@ -539,33 +491,11 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
     return workers is not None and not is_none and getattr(workers, "id", "") not in file.zeros
 
 
-@dataclass(slots=True)
-class Scope:
-    """A file while it is judged."""
-
-    source: Source
-    file: File
-    processes: Processes
-    has_default_device: bool
-    # By line, column and rule: the mistake, and whether a comment ignores it.
-    found: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
-    # By name of the class: its attributes.
-    attributes: dict[str, dict[str, Value]] = field(default_factory=dict)
-    # Lists of modules that are reported already, by class and attribute.
-    reported: set[tuple[str, str]] = field(default_factory=set)
-    effects: dict[int, Effect] = field(default_factory=dict)
-    forwards: dict[str, set[str]] = field(default_factory=dict)
-    # By id of a function that was defined within another: who was walked through there.
-    parents: dict[int, Place] = field(default_factory=dict)
-    # What a call of a function does; it is walked through once, when it is first called or when its turn comes.
-    effect_of: Callable[[Function, Class | None, Mapping[str, Value], Sequence[Value], int], Effect] = field(init=False)
-
-
 class Place:
     """The place in a function (or of the file itself) while it is walked through: what rules ask."""
 
-    def __init__(self, scope: Scope, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
-        self.scope, self.owner, self.body, self.name, self.outer = scope, owner, body, name, outer
+    def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
+        self.file, self.owner, self.body, self.name, self.outer = file, owner, body, name, outer
         self.flow = Flow()
         # Names that are bound here, those of parameters, and those that are used as only a tensor can be.
         self.local_names: set[str] = set()
@@ -590,20 +520,21 @@ class Place:
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []
         self.returned: list[Value] = []
+        self.returns = UNKNOWN
         self._parents: dict[int, ast.AST] = {}
 
     @property
     def attributes(self) -> dict[str, Value]:
         """The attributes of self that are known."""
-        return self.scope.attributes.get(self.owner.node.name, {}) if self.owner is not None else {}
+        return (self.owner.attributes if self.owner is not None else None) or {}
 
     def visible(self) -> dict[str, Value]:
         """Every name that a function defined here can see."""
         return {**self.outer, **self.flow.names}
 
-    def text(self, node: Node) -> str:
-        """The source of an expression."""
-        return self.scope.source.text(node)
+    def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
+        """Return what becomes of calling a function here with these arguments."""
+        raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
         """A mistake, once for each place, unless this is a way that is only tried.
@@ -613,19 +544,18 @@ class Place:
         """
         if self.quiet:
             return
-        source = self.scope.source
-        line, column, row = node.lineno, source.column(node), options.BY_ID[rule]
-        evidence = {
-            "line": line,
-            "column": column,
-            "end_line": node.end_lineno or line,
-            "function": self.name or None,
-            "source": source.lines[line - 1].rstrip(),
-            "width": source.width(node),
-        }
+        row, line = options.BY_ID[rule], self.file.lines[node.lineno - 1].rstrip()
+        # ast counts bytes.
+        column = len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
+        last = node.end_lineno or node.lineno
+        end = len(line.encode()[: node.end_col_offset].decode("utf-8", "replace")) if last == node.lineno else len(line)
+        place = {"line": node.lineno, "column": column, "end_line": last, "function": self.name or None}
+        evidence = {**place, "source": line, "width": max(end - column + 1, 1)}
         message, fix = row.message.format_map(words), row.fix.format_map(words)
+        ignored = [ids for at, ids in self.file.ignored.items() if node.lineno <= at <= last]
+        is_ignored = any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in ignored)
         mistake = Finding(rule, row.verdict, row.title, message, evidence, fix)
-        self.scope.found.setdefault((line, column, rule), (mistake, source.is_ignored(node, rule)))
+        self.file.mistakes.setdefault((node.lineno, column, rule), (mistake, is_ignored))
 
     def key(self, node: ast.expr) -> str:
         """The key of a name or of an attribute of a name; empty for anything else."""
@@ -638,25 +568,10 @@ class Place:
 
     def dotted(self, node: ast.expr) -> str:
         """An imported name in dots, unless a local name hides it."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name) or root.id in self.local_names:
-            return ""
-        return self.scope.file.dotted(node)
+        return self.file.dotted(node, self.local_names)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around this one."""
         if not self._parents:
             self._parents = {id(child): above for above in walk(self.body) for child in ast.iter_child_nodes(above)}
         return self._parents.get(id(node))
-
-
-def tensor_evidence(body: ast.AST) -> set[str]:
-    """Names that are used as only a tensor can be."""
-    used = set()
-    for node in walk(body):
-        match node:
-            case ast.Attribute(ast.Name(name), attribute) if attribute in tables.TENSOR_ONLY:
-                used.add(name)
-    return used

@@ -1,8 +1,8 @@
-"""The rules of `lint`: what each finds, how to mend it, a wrong and a right example; and what `lint` can be asked for.
-Pure."""
+"""The rules of `lint`: what each finds, how to mend it, a wrong and a right example; and its options. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,169 +18,138 @@ if TYPE_CHECKING:  # a help page needs no report
 class Rule:
     """A rule. `message` and `fix` are templates: `{name}` is the source of the value that it is about.
 
-    A mistake is `fail`; what costs only time is `info`. `wrong` and `right` are whole programs.
+    A mistake is `fail`; what costs only time is `info`. `example` is two whole programs: lines with a minus belong to
+    the wrong one alone, those with a plus to the right one.
     """
 
     id: str
-    verdict: Verdict
     title: str
     message: str
-    fix: str
     meaning: str
-    wrong: str
-    right: str
+    example: str
+    fix: str = "{fix}"  # depends on the place
+    verdict: Verdict = "fail"
 
+    @property
+    def wrong(self) -> str:
+        """The program with the mistake."""
+        return re.sub(r"(?m)^-|^\+.*\n", "", self.example)
 
-DISCARDED = "lint.discarded_move"
-IN_LIST = "lint.module_in_list"
-PLAIN = "lint.plain_tensor"
-MOVED_PARAMETER = "lint.moved_parameter"
-IN_FORWARD = "lint.cpu_in_forward"
-IN_WORKER = "lint.device_in_worker"
-LATE_VISIBLE = "lint.late_visible_devices"
-HIDDEN_DEVICE = "lint.hidden_device"
-UNWAITED = "lint.unwaited_copy"
-EMPTY_CACHE = "lint.empty_cache_in_loop"
-KEPT_GRAPH = "lint.kept_graph"
-# A file that could not be judged: no rule, so it is neither selected nor ignored.
-UNREAD = "lint.unreadable"
+    @property
+    def right(self) -> str:
+        """The program without it."""
+        return re.sub(r"(?m)^\+|^-.*\n", "", self.example)
+
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        DISCARDED,
-        "fail",
+        "lint.discarded_move",
         "the result of a tensor's .to() is discarded",
         "`{name}` does not change: a tensor's .to() and .cuda() return a new tensor",
-        "{fix}",
         "`tensor.to()` and `tensor.cuda()` return a new tensor; only a module moves in place.",
-        "import torch\n\nx = torch.zeros(8)\nx.cuda()\n",
-        "import torch\n\nx = torch.zeros(8)\nx = x.cuda()\n",
+        "import torch\n\nx = torch.zeros(8)\n-x.cuda()\n+x = x.cuda()\n",
     ),
     Rule(
-        IN_LIST,
-        "fail",
+        "lint.module_in_list",
         "a module is kept in a plain list, tuple or dict",
         "modules in `{name}` are not registered: .to(), parameters() and state_dict() miss them",
-        "use nn.ModuleList, or nn.ModuleDict, whose keys are strings without a dot",
         "A module registers the modules that are its attributes, and those in `ModuleList`, `ModuleDict` and "
         "`Sequential`. It does not search lists, tuples and dicts.",
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.layers = [nn.Linear(8, 8) for _ in range(4)]\n",
-        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))\n",
+        "-        self.layers = [nn.Linear(8, 8) for _ in range(4)]\n"
+        "+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))\n",
+        fix="use nn.ModuleList, or nn.ModuleDict, whose keys are strings without a dot",
     ),
     Rule(
-        PLAIN,
-        "fail",
+        "lint.plain_tensor",
         "a tensor that forward uses is a plain attribute",
         "`{name}` does not move with the module, and line {line} uses it beside tensors that do",
-        "{fix}",
         "`Module.to()` moves parameters and buffers. A tensor in a plain attribute stays behind.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.scale = torch.ones(8)\n\n    def forward(self, x):\n"
+        "        super().__init__()\n-        self.scale = torch.ones(8)\n"
+        '+        self.register_buffer("scale", torch.ones(8))\n\n    def forward(self, x):\n'
         "        return x * self.scale\n",
-        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        '        super().__init__()\n        self.register_buffer("scale", torch.ones(8))\n\n'
-        "    def forward(self, x):\n        return x * self.scale\n",
     ),
     Rule(
-        MOVED_PARAMETER,
-        "fail",
+        "lint.moved_parameter",
         "a parameter is moved after it was wrapped",
         "`{name}` is not a parameter: the move returns a plain tensor, which optimizers and state_dict() do not see",
-        "move the tensor first, then make it a parameter or call .requires_grad_()",
         "`nn.Parameter(t).to(device)` is the result of an operation, not a parameter. The same applies to a leaf "
         "created with `requires_grad=True` and then moved: its `.grad` stays None.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
-        "        super().__init__()\n        self.scale = nn.Parameter(torch.ones(8)).to(device)\n",
-        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
-        "        super().__init__()\n        self.scale = nn.Parameter(torch.ones(8, device=device))\n",
+        "        super().__init__()\n-        self.scale = nn.Parameter(torch.ones(8)).to(device)\n"
+        "+        self.scale = nn.Parameter(torch.ones(8, device=device))\n",
+        fix="move the tensor first, then make it a parameter or call .requires_grad_()",
     ),
     Rule(
-        IN_FORWARD,
-        "fail",
+        "lint.cpu_in_forward",
         "forward creates a CPU tensor and uses it with the inputs",
         "`{name}` is on the CPU, and line {line} combines it with tensors on the module's device",
-        "{fix}",
         "A factory without `device=` creates its tensor on the CPU. Combined with an input on a GPU it raises an "
         "error.",
         "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return x + torch.randn(x.shape)\n",
-        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return x + torch.randn(x.shape, device=x.device)\n",
+        "-        return x + torch.randn(x.shape)\n+        return x + torch.randn(x.shape, device=x.device)\n",
     ),
     Rule(
-        IN_WORKER,
-        "fail",
+        "lint.device_in_worker",
         "a forked process uses the GPU",
         "{name}: CUDA cannot be used in a process that was forked",
-        "{fix}",
         "DataLoader workers are forked on Linux. CUDA fails in a forked process once its parent has started it, and "
         "otherwise each worker creates its own context. Return CPU tensors and move the batch in the main process.",
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
         "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
-        '        return torch.zeros(8, device="cuda")\n\n\nloader = DataLoader(Rows(), num_workers=4)\n',
-        "import torch\nfrom torch.utils.data import DataLoader, Dataset\n\n\nclass Rows(Dataset):\n"
-        "    def __len__(self):\n        return 8\n\n    def __getitem__(self, index):\n"
-        "        return torch.zeros(8)\n\n\nloader = DataLoader(Rows(), num_workers=4, pin_memory=True)\n"
-        'for rows in loader:\n    rows = rows.to("cuda", non_blocking=True)\n',
+        '-        return torch.zeros(8, device="cuda")\n+        return torch.zeros(8)\n\n\n'
+        "-loader = DataLoader(Rows(), num_workers=4)\n"
+        "+loader = DataLoader(Rows(), num_workers=4, pin_memory=True)\n+for rows in loader:\n"
+        '+    rows = rows.to("cuda", non_blocking=True)\n',
     ),
     Rule(
-        LATE_VISIBLE,
-        "fail",
+        "lint.late_visible_devices",
         "CUDA_VISIBLE_DEVICES is set after CUDA has started",
         "CUDA has already started (line {line}): the variable no longer has an effect",
-        "set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=… python …",
         "The driver reads the variable once, when CUDA starts. `torch.cuda.is_available()` starts it.",
-        'import os\n\nimport torch\n\nprint(torch.cuda.is_available())\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
-        'import os\n\nimport torch\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n',
+        'import os\n\nimport torch\n\n+os.environ["CUDA_VISIBLE_DEVICES"] = "1"\nprint(torch.cuda.is_available())\n'
+        '-os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n',
+        fix="set it before the first use of CUDA, best in the shell: CUDA_VISIBLE_DEVICES=… python …",
     ),
     Rule(
-        HIDDEN_DEVICE,
-        "fail",
+        "lint.hidden_device",
         "CUDA_VISIBLE_DEVICES hides the device that is used",
         "`{name}` does not exist: line {line} leaves {count} visible, numbered from 0",
-        "use cuda:0{last}",
         "`CUDA_VISIBLE_DEVICES` names the physical GPUs that a process can use. torch numbers them from 0, in "
         "the order of the list.",
-        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:2")\n',
-        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\nx = torch.zeros(8, device="cuda:0")\n',
+        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\nimport torch\n\n'
+        '-x = torch.zeros(8, device="cuda:2")\n+x = torch.zeros(8, device="cuda:0")\n',
+        fix="use cuda:0{last}",
     ),
     Rule(
-        UNWAITED,
-        "fail",
+        "lint.unwaited_copy",
         "a non-blocking copy to the host is read without a wait",
         "line {line} reads `{name}` before the copy is known to be complete",
-        "torch.cuda.synchronize() before the read, or remove non_blocking=True",
         "A non-blocking copy to the host returns before the data is there, and reading it does not wait.",
-        'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\nprint(y.numpy())\n',
         'import torch\n\nx = torch.zeros(8, device="cuda")\ny = x.to("cpu", non_blocking=True)\n'
-        "torch.cuda.synchronize()\nprint(y.numpy())\n",
+        "+torch.cuda.synchronize()\nprint(y.numpy())\n",
+        fix="torch.cuda.synchronize() before the read, or remove non_blocking=True",
     ),
     Rule(
-        EMPTY_CACHE,
-        "info",
+        "lint.empty_cache_in_loop",
         "empty_cache() in a loop",
         "each call waits for the GPU, and the next step allocates its memory again",
-        "call it once, after the loop; gpucheck run shows what it costs",
         "`empty_cache()` returns cached memory to the driver. In a loop the next pass must request it again.",
         "import torch\n\n\ndef train(model, loader):\n    for x in loader:\n        model(x).sum().backward()\n"
-        "        torch.cuda.empty_cache()\n",
-        "import torch\n\n\ndef train(model, loader):\n    for x in loader:\n        model(x).sum().backward()\n"
-        "    torch.cuda.empty_cache()\n",
+        "-        torch.cuda.empty_cache()\n+    torch.cuda.empty_cache()\n",
+        fix="call it once, after the loop; gpucheck run shows what it costs",
+        verdict="info",
     ),
     Rule(
-        KEPT_GRAPH,
-        "fail",
+        "lint.kept_graph",
         "a loss is kept with its graph",
         "`{name}` keeps the autograd graph of every step: memory grows",
-        "{fix}",
         "A tensor with a graph keeps what its backward needs. A sum of losses keeps the graphs of all steps. A list of "
         "losses after their backward does not: the backward frees them.",
-        "def train(model, loader, optimizer):\n    total = 0.0\n    for x in loader:\n        loss = model(x).mean()\n"
-        "        loss.backward()\n        optimizer.step()\n        total += loss\n    print(total)\n",
-        "def train(model, loader, optimizer):\n    total = 0.0\n    for x in loader:\n        loss = model(x).mean()\n"
-        "        loss.backward()\n        optimizer.step()\n        total += loss.item()\n    print(total)\n",
+        "def train(model, loader, optimizer):\n    total = 0.0\n    for x in loader:\n"
+        "        loss = model(x).mean()\n        loss.backward()\n        optimizer.step()\n"
+        "-        total += loss\n+        total += loss.item()\n    print(total)\n",
     ),
 )
 BY_ID = {rule.id: rule for rule in RULES}
@@ -191,9 +160,7 @@ class LintOptions:
     """The user's options. `only` and `skip` are prefixes of rule ids."""
 
     paths: tuple[str, ...] = words(
-        "Files and folders with Python source; - reads standard input. [default: .]",
-        name="PATH",
-        metavar="[PATH...]",
+        "Files and folders with Python source; - reads standard input. [default: .]", name="PATH", metavar="[PATH...]"
     )
     only: tuple[str, ...] = only("rules", named="ID")
     skip: tuple[str, ...] = skip("rules", named="ID")

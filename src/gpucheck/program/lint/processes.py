@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import ast
 
-from gpucheck.program.lint import options, tables
-from gpucheck.program.lint.facts import Effect, Given, Node, Place, Value, called_name
+from gpucheck.program.lint import tables
+from gpucheck.program.lint.facts import Given, Node, Place, Value, called_name
 
-_WORKER_FIX = "return CPU tensors; move the batch in the main process"
 _FORK_FIX = 'start processes with torch.multiprocessing.get_context("spawn"), or use CUDA only in the child'
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # Calls whose first argument is a device.
 _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info get_device_properties")
 
 
-def in_worker(run: Place, node: ast.expr) -> None:
-    """A worker makes a tensor on a GPU or moves it there."""
-    run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
+def on_gpu(run: Place, node: ast.expr) -> None:
+    """A tensor is made on a GPU or moved there, which a worker may not do."""
+    run.flow.started = run.flow.started or node
+    if run.in_worker:
+        name = f"{run.name} runs in a DataLoader worker"
+        fix = "return CPU tensors; move the batch in the main process"
+        run.report("lint.device_in_worker", node, name=name, fix=fix)
 
 
-def called(run: Place, node: ast.expr, effect: Effect) -> Value:
+def called(run: Place, node: ast.expr, effect: Place) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
     if effect.sets:  # perhaps not on all of its ways
         run.flow.mask = None
-    if effect.started is not None:
+    if effect.flow.started is not None:
         run.flow.started = run.flow.started or node
     return effect.returns
 
@@ -44,12 +47,12 @@ def imported(run: Place, given: Given, name: str) -> None:
 
 def child(run: Place, given: Given) -> None:
     """A process is made by fork: CUDA has started, and its function uses it."""
-    function = run.scope.file.functions.get(getattr(given.argument("target"), "id", ""))
-    if run.flow.started is None or run.scope.processes.spawns or run.quiet or function is None:
+    function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
+    if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
-    if run.scope.effect_of(function, None, run.outer, (), 0).started is not None:
+    if run.effect_of(function).flow.started is not None:
         name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
-        run.report(options.IN_WORKER, given.node, name=name, fix=_FORK_FIX)
+        run.report("lint.device_in_worker", given.node, name=name, fix=_FORK_FIX)
 
 
 def names_variable(node: ast.expr | None) -> bool:
@@ -65,9 +68,9 @@ def visible_devices(run: Place, *nodes: Node) -> None:
         run.sets += () if run.quiet else nodes
         for node in nodes:
             run.flow.mask = node if isinstance(node, ast.Assign) else None
-    elif not run.scope.processes.starts_children:  # what is set for a child that is started later is in time
+    elif not run.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
-            run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno)
+            run.report("lint.late_visible_devices", node, line=run.flow.started.lineno)
 
 
 def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
@@ -83,9 +86,8 @@ def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
     for argument in given:
         value = getattr(argument, "value", None)
         by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
-        number = value.removeprefix("cuda:") if isinstance(value, str) and value.startswith("cuda:") else ""
-        number = str(value) if by_number else number
-        if number.isdecimal() and int(number) >= count > 0:
+        device = f"cuda:{value}" if by_number else str(value)
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and number.isdecimal() and int(number) >= count > 0:
             visible, last = f"{count} GPU{'s' * (count != 1)}", f" to cuda:{count - 1}" * (count != 1)
-            report = {"name": f"cuda:{number}", "line": setting.lineno, "count": visible, "last": last}
-            run.report(options.HIDDEN_DEVICE, argument, **report)
+            run.report("lint.hidden_device", argument, name=device, line=setting.lineno, count=visible, last=last)

@@ -1,4 +1,4 @@
-"""Names that torch's own make, move and start, and names by which people call things, as tables."""
+"""Tables of names: torch's functions that make and move tensors or start CUDA, and names that programs commonly use."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ def of_torch(text: str, where: str = "torch") -> frozenset[str]:
     return frozenset(f"{where}.{name}" for name in text.split())
 
 
-# Factories that make a tensor on the default device unless `device=` says otherwise.
-FACTORIES = of_torch(
-    "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
-    "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
-    "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor nn.Transformer.generate_square_subsequent_mask"
-)
+_TYPES = " ".join(f"{kind}Tensor" for kind in words("Float Long Int Double Bool Byte Half BFloat16 Short Char"))
+CUDA_TYPES = of_torch(_TYPES, "torch.cuda")
 # The data says how many dimensions there are: known only for lists that are written out.
-BY_DATA = of_torch(
-    "randint normal tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor "
-    "BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
-)
-CUDA_TYPES = of_torch(
-    "FloatTensor LongTensor IntTensor DoubleTensor BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor "
-    "CharTensor",
-    "torch.cuda",
+BY_DATA = of_torch("randint normal tensor as_tensor asarray from_numpy Tensor") | of_torch(_TYPES)
+# Factories that make a tensor on the default device unless `device=` says otherwise.
+FACTORIES = BY_DATA | of_torch(
+    "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
+    "linspace logspace ones rand randn randperm range tril_indices triu_indices zeros "
+    "nn.Transformer.generate_square_subsequent_mask"
 )
 LIKE = of_torch("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
 # Functions of torch that read only the shape or the type of an argument, or whose arguments may lie apart.
@@ -49,12 +42,8 @@ STARTS_CUDA = of_torch(
     "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
     "torch.cuda",
 )
-MODULE_BASES = words(
-    "torch.nn.Module torch.jit.ScriptModule torch.fx.GraphModule lightning.LightningModule "
-    "lightning.pytorch.LightningModule lightning.pytorch.core.LightningModule pytorch_lightning.LightningModule "
-    "pytorch_lightning.core.LightningModule pytorch_lightning.core.lightning.LightningModule "
-    "transformers.PreTrainedModel transformers.modeling_utils.PreTrainedModel"
-)
+# Classes of modules beside those of torch.nn, by the last of their name, which they have from other packages.
+MODULE_BASES = words("ScriptModule GraphModule PreTrainedModel")
 _DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
 DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
 LOADERS = words("torch.utils.data.DataLoader torch.utils.data.dataloader.DataLoader")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpucheck.program.lint import options, tables
+from gpucheck.program.lint import tables
 from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Place, Value, called_name, walk
 
 # -- a move whose result is discarded ----------------------------------------------------------------------------------
@@ -18,13 +18,12 @@ def discarded(run: Place, node: ast.expr) -> None:
     """Report a statement that is nothing but the move of a tensor. The expression has been evaluated before."""
     if isinstance(node, ast.IfExp):  # x.cuda() if there else None
         node = node.body
-    if not isinstance(node, ast.Call) or id(node) not in run.receivers:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or id(node) not in run.receivers:
         return
-    name = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-    if not _is_kept(run, name):
-        # torch.zeros(1).cuda() starts CUDA: there is no tensor that anybody reads afterwards.
+    name = node.func.value
+    if not _is_kept(run, name):  # torch.zeros(1).cuda() starts CUDA: nobody reads a tensor afterwards
         return
-    run.report(options.DISCARDED, node, name=run.text(name), fix=_keeping(run, node, name))
+    run.report("lint.discarded_move", node, name=run.file.text(name), fix=_keeping(run, node, name))
     if run.key(name) in run.flow.names:
         # What follows from this is reported once: it counts as moved from here on.
         run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
@@ -32,28 +31,23 @@ def discarded(run: Place, node: ast.expr) -> None:
 
 def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
     """Return how to keep the result of a move. Assigning to the variable of a loop keeps nothing."""
-    receiver, move = run.receivers[id(node)], run.text(node)
+    receiver, move = run.receivers[id(node)], run.file.text(node)
     if receiver.kind == "parameter":
         return "move its module, which moves parameters in place"
     if receiver.leaf:
         return "create it on the device: device=…, requires_grad=True"
     targets = [part for loop in run.loops if isinstance(loop, ast.For) for part in walk(loop.target)]
     is_own = isinstance(name, ast.Name) and (isinstance(run.body, ast.Module) or name.id in run.local_names)
-    if is_own and all(getattr(part, "id", "") != run.text(name) for part in targets):
-        return f"assign the result: {run.text(name)} = {move}"
+    if is_own and all(getattr(part, "id", "") != run.file.text(name) for part in targets):
+        return f"assign the result: {run.file.text(name)} = {move}"
     return f"keep the result: moved = {move}"
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
     """Return whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
-    while not isinstance(node, ast.Name):
-        if isinstance(node, ast.Call):
-            node = node.func
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
-            node = node.value
-        else:
-            return False
-    return node.id in run.flow.names or node.id not in run.scope.file.imports
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
 
 
 # -- a tensor beside others on another device --------------------------------------------------------------------------
@@ -71,11 +65,11 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
             continue
         if not value.attribute:
             fix = f"create it on the right device, or move it there: {_device_at(run, value.made)}"
-            run.report(options.IN_FORWARD, value.made, name=run.text(value.made), line=node.lineno, fix=fix)
+            run.report("lint.cpu_in_forward", value.made, name=run.file.text(value.made), line=node.lineno, fix=fix)
             continue
         name = value.attribute if value.attribute.isidentifier() else "name"
         fix = f"self.{name} = nn.Parameter(…)" if value.leaf else f'self.register_buffer("{name}", …)'
-        run.report(options.PLAIN, value.made, name=f"self.{value.attribute}", line=node.lineno, fix=fix)
+        run.report("lint.plain_tensor", value.made, name=f"self.{value.attribute}", line=node.lineno, fix=fix)
 
 
 def _device_at(run: Place, made: ast.AST) -> str:
@@ -97,24 +91,20 @@ def _device_at(run: Place, made: ast.AST) -> str:
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     """A module with something to move, in a list or dict that is an attribute of a module."""
     owner, name = run.owner, key.removeprefix("self.")
-    if owner is None or not owner.is_module or not key.startswith("self.") or item is None:
+    if owner is None or not owner.is_module or owner.registers_by_hand or not key.startswith("self.") or item is None:
         return
     while item.kind == "items" and item.item is not None:
         item = item.item
-    if item.kind != "module" or not item.stateful or item.attribute or owner.registers_by_hand:
-        return
-    if name in owner.handed_on or (owner.node.name, key) in run.scope.reported:
-        return
-    if not run.quiet:
-        run.scope.reported.add((owner.node.name, key))
-    run.report(options.IN_LIST, node, name=key)
+    if item.kind == "module" and item.stateful and not item.attribute and name not in owner.handed_on:
+        run.report("lint.module_in_list", node, name=key)
+        owner.handed_on |= set() if run.quiet else {name}  # once is enough
 
 
 def moved_leaf(run: Place, known: Value) -> None:
     """A moved leaf whose gradient is asked for, that an optimizer gets, or a moved parameter that becomes an
     attribute."""
     if known.is_tensor and known.moved is not None:
-        run.report(options.MOVED_PARAMETER, known.moved, name=run.text(known.moved))
+        run.report("lint.moved_parameter", known.moved, name=run.file.text(known.moved))
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
@@ -141,7 +131,7 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     for value in values:
         pending = value.pending or (value.item.pending if value.item is not None else None)
         if pending is not None:
-            run.report(options.UNWAITED, pending, name=run.text(pending), line=node.lineno)
+            run.report("lint.unwaited_copy", pending, name=run.file.text(pending), line=node.lineno)
 
 
 def waited(run: Place, values: Iterable[Value]) -> None:
@@ -158,7 +148,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
     has_inner = any(isinstance(inner, Loop) and inner is not loop for inner in walk(loop))
     is_step = any(isinstance(call, ast.Call) and called_name(call) in _OF_STEPS for call in walk(loop))
     if is_step and not has_inner and not _is_guarded(run, node, loop):
-        run.report(options.EMPTY_CACHE, node)
+        run.report("lint.empty_cache_in_loop", node)
 
 
 def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
@@ -182,7 +172,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
         return
     if run.has_framework_step or _backwards(run.loops[-1]) or _is_taken(run, key):
         return
-    run.report(options.KEPT_GRAPH, node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
+    run.report("lint.kept_graph", node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
@@ -195,9 +185,9 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
     trained = set(_names_kept(added)) & _backwards(loop)
     is_loss = known.is_tensor and known.graph and known.ndim == SCALAR and not run.has_framework_step
     if (trained and not _is_plain(trained, loop)) or (is_loss and not _is_taken(run, key)):
-        text = run.text(added)
+        text = run.file.text(added)
         text = text if isinstance(added, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
-        run.report(options.KEPT_GRAPH, node, name=key, fix=f"add {text}.detach()")
+        run.report("lint.kept_graph", node, name=key, fix=f"add {text}.detach()")
 
 
 def _is_outside(target: ast.expr, loop: Loop) -> bool:
@@ -229,22 +219,16 @@ def _backwards(within: ast.AST) -> frozenset[str]:
     known: set[str] = set()
     for node in walk(within):
         if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
-            known.add("")
-            for inner in (below for part in (node.func.value, *node.args) for below in walk(part)):
-                if isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)):
-                    known.add(ast.unparse(inner))
+            known |= {""}.union(*map(texts, (node.func.value, *node.args)))
     return frozenset(known)
 
 
 def _is_plain(trained: set[str], loop: Loop) -> bool:
     """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
-    for node in walk(loop):
-        if isinstance(node, ast.Assign) and trained & {getattr(target, "id", "") for target in node.targets}:
-            value = node.value
-            last = called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "")
-            if last in ("item", "detach", "tolist", "numpy", "data"):
-                return True
-    return False
+    sets = (node for node in walk(loop) if isinstance(node, ast.Assign))
+    values = [node.value for node in sets if trained & {getattr(target, "id", "") for target in node.targets}]
+    last = {called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "") for value in values}
+    return not last.isdisjoint(("item", "detach", "tolist", "numpy", "data"))
 
 
 def _is_taken(run: Place, key: str) -> bool:

@@ -32,20 +32,8 @@ from gpucheck.program.run import counters, judge, ranks, ranks_findings, reached
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
-from gpucheck.report.results.run import (
-    Growth,
-    Holder,
-    OutOfMemory,
-    RunDevice,
-    RunError,
-    RunLine,
-    RunResult,
-    RunSteps,
-    TimeShares,
-    Traced,
-    TracedLine,
-    WaitsFor,
-)
+from gpucheck.report.results import run as results
+from gpucheck.report.results.run import Growth, OutOfMemory, RunDevice, RunLine, RunResult, RunSteps, TimeShares
 
 _LOOK_EVERY_S = 1.0
 # Children are looked at until torch is loaded: one that only loads torch lives for about a second.
@@ -60,25 +48,18 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     after that is a finding: the program's own end counts.
     """
     options = _without_interpreter(options, emit)
-    script, *arguments = options.program
+    script = options.program[0]
     if not options.module and script != "-":
         _check_file(script)
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
+    asked = None if job is None else job.asked()
     added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
     cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
-        with started(
-            script,
-            arguments,
-            module=options.module,
-            trace=options.traced,
-            snapshot=snapshot,
-            ranks=None if job is None else job.asked(),
-            added=added,
-        ) as running:
+        with started(options, snapshot=snapshot, ranks=asked, added=added) as running:
             code, busy, unknown = _watched(running, job, emit)
             at, (cpu, peak) = time.perf_counter_ns(), _used()
             cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
@@ -86,7 +67,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
             ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, written, began_s)
             _answer(running, ended, emit, job)
     except OSError as error:
-        raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
+        raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
     return code
 
 
@@ -131,7 +112,6 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
     1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
     """
-    script, *arguments = options.program
     simulated = asdict(replace(device, count=options.devices or device.count))
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": simulated}
     began, began_s, is_said = time.perf_counter_ns(), time.time(), False
@@ -141,7 +121,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
             real = "files that the program writes are real (--scratch: relative writes go to a copy)"
             copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
-            with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
+            with started(options, dry=asked, folder=folder) as running:
                 while (code := running.wait()) is None:
                     if running.is_torch_unseen:
                         running.program.kill()
@@ -159,7 +139,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                 counted = answer(read, ended)
                 result = judge.dry_result(read, counted, options, folder, not_reached(read, began_s))
     except OSError as error:
-        raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
+        raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", result))
     findings = judge.dry_findings(result, counted, folder)
     for finding in findings:
@@ -218,14 +198,12 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
         devices = None if result is None else [device.id for device in result.devices]
         job.ended(ended.exit or 0, steps, lines, devices, None if result is None else result.error)
         try:
-            together = job.result()
+            if (together := job.result()) is not None:
+                emit(Answered("ranks", together))
+                for finding in ranks_findings.findings(together):
+                    emit(Judged(finding))
         except CannotLook as error:
-            together = None
             emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
-        if together is not None:
-            emit(Answered("ranks", together))
-            for finding in ranks_findings.findings(together):
-                emit(Judged(finding))
     if running.is_torch_unseen:
         emit(Judged(judge.unseen()))
         return
@@ -273,9 +251,8 @@ def scratch(*, enabled: bool) -> Iterator[str | None]:
         copied += os.path.getsize(source)
         if copied > LARGEST:
             more = f"it has more than {units.capacity(LARGEST)}"
-            raise UsageError(
-                f"--scratch cannot copy {here}", more, "start it in a folder that contains only the program"
-            )
+            fix = "start it in a folder that contains only the program"
+            raise UsageError(f"--scratch cannot copy {here}", more, fix)
         return shutil.copy2(source, target)
 
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
@@ -334,20 +311,17 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    script: str,
-    arguments: Sequence[str],
+    options: RunOptions,
     *,
-    module: bool,
-    trace: int = 0,
     snapshot: str = "",
     dry: Mapping[str, Any] | None = None,
     folder: str | None = None,
     ranks: Mapping[str, Any] | None = None,
     added: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
-    """Start `python SCRIPT ARGS…`, or with `module` `python -m SCRIPT ARGS…`. Raises OSError.
+    """Start `python SCRIPT ARGS…` or `python -m MODULE ARGS…`. Raises OSError.
 
-    `trace` is how many steps are traced, `snapshot` the file for CUDA's history of memory.
+    `snapshot` is the file for CUDA's history of memory.
     `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
     `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
     """
@@ -362,11 +336,11 @@ def started(
         env.pop(naming.STARTED_AS, None)  # how this process was started, not what the program starts
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        asked = ("" if options is None else json.dumps(options) for options in (dry, ranks))
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, *asked, given))
+        asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
+        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.traced), snapshot, *asked, given))
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-        argv = [*interpreter_argv(), *(["-m"] if module else []), script, *arguments]
+        argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
         yield Started(Program(argv, env=env, folder=folder), memory)
     finally:
         with contextlib.suppress(OSError):
@@ -445,7 +419,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         devices=_devices(read),
         host_peak_bytes=ended.host_peak_bytes,
         growth=growth(window),
-        error=_error(read),
+        error=next(iter(judge.rows_of(read, "error", results.RunError)), None),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
         snapshot=ended.snapshot,
@@ -467,7 +441,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    # Traced steps take longer: they stand apart as well.
+    # results.Traced steps take longer: they stand apart as well.
     apart = min(max(apart, *(int(line["last_step"]) for line in read.said("trace")), 0), count - 1)
     first = [row for row in rows if row["number"] < apart]
     steady = rows[len(first) :]
@@ -512,7 +486,7 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
     return TimeShares(whole_s, data, copies, waits, rest, busy, unknown, cpu)
 
 
-def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[WaitsFor, str]:
+def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[results.WaitsFor, str]:
     """Return what the program waits for, and why this is said. `child` is a process of its that loaded torch."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
@@ -604,14 +578,6 @@ def growth(window: Sequence[_Step]) -> Growth | None:
     return Growth(of, grown / steps, steps, int(grown))
 
 
-def _error(read: counters.Read) -> RunError | None:
-    said = next(read.said("error"), None)
-    if said is None:
-        return None
-    where = said["where"] or {}
-    return RunError(said["class"], said["text"], said["cause"], where.get("file"), where.get("line"))
-
-
 # Sentences of torch's allocators on what was asked for, and on what other processes hold.
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) bytes")
 _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
@@ -621,14 +587,14 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     error = next((line for line in read.said("error") if line["memory"]), None)
     if error is None:
         return None
-    held = next(read.said("held"), {})
+    said = next(read.said("held"), {})
+    held = {f"{name}_bytes": said.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others")}
     # The last failure ended the program.
     failure: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
-    asked = failure.get("asked") or _asked_size(_ASKED.search(error["text"]))
-    others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
+    asked = failure.get("asked") or next(map(_size, _ASKED.finditer(error["text"])), None)
+    others = sum(map(_size, _OTHERS.finditer(error["text"]))) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
     device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
-    known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
@@ -636,16 +602,10 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         other_processes_bytes=others,
-        parameters_bytes=held.get("parameters", 0),
-        gradients_bytes=held.get("gradients", 0),
-        optimizer_bytes=held.get("optimizer", 0),
-        others_bytes=held.get("others", 0),
-        unnamed_bytes=None if allocated is None else max(allocated - known, 0),
+        **held,
+        unnamed_bytes=None if allocated is None else max(allocated - sum(held.values()), 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
-        holders=tuple(
-            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line")))
-            for line in read.said("holder")
-        ),
+        holders=judge.rows_of(read, "holder", results.Holder),
         phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
@@ -665,25 +625,15 @@ def blame(asked: int | None, allocated: int | None, reserved: int | None, others
     return "other-processes" if others is not None and others >= asked else "size"
 
 
-def _asked_size(match: re.Match[str] | None) -> int | None:
-    if match is None:
-        return None
-    text = next(group for group in match.groups() if group)
+def _size(match: re.Match[str]) -> int:
+    text = next(filter(None, match.groups()))
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: counters.Read, window: Sequence[_Step]) -> Traced | None:
+def _traced(read: counters.Read, window: Sequence[_Step]) -> results.Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None
     steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
     slowdown = said["step_ns"] / steady_ns if steady_ns else None
-    rows = tuple(
-        TracedLine(
-            **{name: line[name] for name in ("file", "line", "module", "phase", "kept_tensors", "held_by")},
-            peak_bytes=line["peak"],
-            kept_bytes_per_step=line["kept"] / said["counted"],
-        )
-        for line in read.said("traced")
-    )
-    return Traced(said["steps"], said["peak"], slowdown, rows)
+    return results.Traced(said["steps"], said["peak"], slowdown, judge.rows_of(read, "traced", results.TracedLine))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+Shared = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
@@ -79,12 +80,12 @@ class Read:
         return (line for line in self.lines if line.get("say") == kind)
 
 
-def cells_of(memory: mmap.mmap | memoryview | bytearray) -> memoryview:
+def cells_of(memory: Shared) -> memoryview:
     """The cells of the shared counters, 64 bits each, signed."""
     return memoryview(memory)[: CELLS * 8].cast("q")
 
 
-def write(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, line: dict[str, Any]) -> bool:
+def write(memory: Shared, cells: memoryview, line: dict[str, Any]) -> bool:
     """Add a line of text. False where there is no room left."""
     text = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
     begin = CELLS * 8 + cells[TEXT_LENGTH]
@@ -95,14 +96,14 @@ def write(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, line: d
     return True
 
 
-def write_of_fork(memory: mmap.mmap | memoryview | bytearray, cells: memoryview, place: str, text: str) -> None:
+def write_of_fork(memory: Shared, cells: memoryview, place: str, text: str) -> None:
     """Count an error of a forked process, and keep its line and text where it is the last."""
     cells[FORK_ERRORS] += 1
     room = _FORK_TEXT.stop - _FORK_TEXT.start
     memory[_FORK_TEXT] = f"{place[-room // 2 :]}\n{text}".encode("ascii", "replace")[:room].ljust(room)
 
 
-def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
+def read(memory: Shared) -> Read:
     """Return what stands there now."""
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import dis
 import functools
-import mmap
 import os
 import sys
 import threading
@@ -37,7 +36,7 @@ _CLOSELY = 32
 _MOST_OTHERS = 8
 
 # The shared counters. A process that the program forks counts into memory of its own, which nobody reads.
-memory: mmap.mmap | memoryview | bytearray = bytearray(counters.SIZE)
+memory: counters.Shared = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
@@ -65,25 +64,15 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
         return number
     at = lines.caller(frame) or frame
     key = (kind, id(at.f_code), at.f_lasti)
-    number = _sites.get(key)
-    return _new_site(key, at, is_inner=at is not frame, fills=fills) if number is None else number
-
-
-def _new_site(key: tuple[str, int, int], at: FrameType, *, is_inner: bool, fills: bool) -> int:
+    if key in _sites:
+        return _sites[key]
     number = cells[counters.SITES]
     # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
     # behind the instruction.
     following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
-    discarded = not is_inner and not fills and next((each.opname == "POP_TOP" for each in following), False)
-    line = {
-        "say": "site",
-        "site": number,
-        "kind": key[0],
-        "file": lines.path(at.f_code.co_filename),
-        "line": at.f_lineno,
-        "discarded": discarded,
-    }
-    if number >= counters.MOST_SITES or not counters.write(memory, cells, line):
+    discarded = at is frame and not fills and next((each.opname == "POP_TOP" for each in following), False)
+    line = {"say": "site", "site": number, "kind": kind, "file": lines.path(at.f_code.co_filename), "line": at.f_lineno}
+    if number >= counters.MOST_SITES or not counters.write(memory, cells, line | {"discarded": discarded}):
         cells[counters.SITES_LOST] += 1
         _sites[key] = -1
         return -1
@@ -333,8 +322,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             spent = now() - began
             if site >= 0:  # counted or not: the end of the data is waited for too
-                at = SITES_AT + site * _WIDTH
-                cells[at + _TIME] += spent
+                cells[SITES_AT + site * _WIDTH + _TIME] += spent
             if threading.get_ident() == _main_thread:
                 cells[counters.DATA_NS] += spent
                 # Copies within it are data too: each moment counts once.
@@ -425,25 +413,14 @@ class _Steps:
         if self.listener is not None:
             self.listener(row)
         if _tracing is not None:
-            _trace(number + 1)
+            if _tracing.stepped(number + 1):
+                _stop_trace()
             ended, totals, cpu = now(), [cells[place] for place in _TOTALS], time.process_time_ns()
         self.began, self.before, self.cpu = ended, totals, cpu
 
 
-# The steps that are to be traced, and the tracer once it is at work.
-_to_trace = 0
+# The tracer, until it has written down what it counted.
 _tracing: Any = None
-
-
-def _trace(done: int) -> None:
-    """Begin or end the window of traced steps; `done` steps are behind."""
-    global _tracing
-    if done == memory_peaks.SKIPPED:
-        _tracing.start()
-    elif done > memory_peaks.SKIPPED:
-        _tracing.step += 1
-        if done == memory_peaks.SKIPPED + _to_trace:
-            _stop_trace()
 
 
 def _stop_trace() -> None:
@@ -503,12 +480,9 @@ def install() -> None:
     from torch.optim import optimizer
 
     tensor = torch.Tensor
-    for name, kind in _SCALARS.items():
-        _replace(tensor, name, functools.partial(_scalar, kind))
-    for name, kind in _WARNING.items():
-        _replace(tensor, name, functools.partial(_warning, kind))
-    for name, kind in _READERS.items():
-        _replace(tensor, name, functools.partial(_reader, kind))
+    for kinds, make in ((_SCALARS, _scalar), (_WARNING, _warning), (_READERS, _reader)):
+        for name, kind in kinds.items():
+            _replace(tensor, name, functools.partial(make, kind))
     for name in _MOVERS:
         _replace(tensor, name, functools.partial(measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(measured, _filled))
@@ -516,10 +490,8 @@ def install() -> None:
     for owner, name, _ in torch_private.replacing(LAZY, _listed):
         _replace(owner, name, _listed)
     for name in _SYNCHRONISE:
-        module = getattr(torch, name, None)
-        if module is not None:
-            _replace(module, "synchronize", functools.partial(_called, "synchronize"))
-            _replace(module, "empty_cache", functools.partial(_called, "empty_cache"))
+        for method in ("synchronize", "empty_cache"):
+            _replace(getattr(torch, name, None), method, functools.partial(_called, method))
     for holder in (torch.cuda.Stream, torch.cuda.Event):
         _replace(holder, "synchronize", functools.partial(_called, "synchronize"))
     _replace(torch.autograd, "backward", _backward)
@@ -544,14 +516,10 @@ def uninstall() -> None:
 
 
 def begin(
-    shared: mmap.mmap | memoryview | bytearray,
-    folder: str,
-    trace: int = 0,
-    snapshot: str = "",
-    use: torch_private.Use = "run",
+    shared: counters.Shared, folder: str, trace: int = 0, snapshot: str = "", use: torch_private.Use = "run"
 ) -> None:
     """Look at this process from now on, and write to the shared counters."""
-    global memory, cells, lines, _to_trace, _tracing
+    global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
     main = sys.modules.get("__main__")
@@ -564,7 +532,7 @@ def begin(
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
-        _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins)
+        _tracing = memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins, trace)
     memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)

@@ -21,21 +21,9 @@ from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.results import run as results
 from gpucheck.report.results.model import UnjudgedOperation
-from gpucheck.report.results.run import (
-    AssumedValue,
-    CaughtError,
-    DryLine,
-    DryMemory,
-    DryMismatch,
-    DryResult,
-    DryStop,
-    MemoryMoment,
-    OutOfMemory,
-    Remark,
-    RunLine,
-    RunResult,
-)
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, DryStop, OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, duration, percent
 
 # A line that takes less of the time than this is a remark.
@@ -49,7 +37,7 @@ _OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
 IDLE = 0.5
 
 # An id, the verdict, a title and the fix.
-_Said = tuple[str, Verdict, str, str]
+_Advice = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
@@ -95,8 +83,8 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
         where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
-        said = (*_needless(line, verdict), *_waiting(line, result, verdict))
-        judged += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
+        advice = _advice_on(line, result, verdict)
+        judged += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in advice]
     return judged
 
 
@@ -219,8 +207,7 @@ def advice_of(memory: OutOfMemory) -> str | None:
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     for most in memory.holders[:1]:
         # One list or dictionary of the user's holds more than all that training needs.
-        is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
-        if most.tensors > 1 and is_a_heap:
+        if most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed and most.tensors > 1:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     return _advice_by_size(fixed, memory.others_bytes + (memory.unnamed_bytes or 0) + (memory.asked_bytes or 0))
 
@@ -257,24 +244,16 @@ def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
     return count >= _OFTEN and line.steps >= _MOST_STEPS * steps
 
 
-def _new(line: RunLine) -> int:
-    """Copies of what was not copied before. The others should not be made at all: how they are made does not matter."""
-    return line.count - line.unchanged_again
-
-
-def _needless(line: RunLine, verdict: Verdict) -> Iterator[_Said]:
-    """Copies that need not be: thrown away, or of what was copied before."""
+def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Advice]:
+    """Yield what to change about a line: copies that need not be, block or are too many, and waits for the device."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
         yield "run.copies.discarded", "warn", "the result of .to() is discarded", fix
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
-
-
-def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
-    """Yield what holds the program up: copies that block or are too many, and waits for the device."""
-    new = _new(line)
+    # Copies of what was copied before should not be made at all: how they are made does not matter.
+    new = line.count - line.unchanged_again
     if min(line.unpinned_async, new) >= _OFTEN:
         title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
         yield "run.copies.unpinned", verdict, title, "pin_memory=True in the DataLoader, or tensor.pin_memory()"
@@ -313,16 +292,15 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.Read,
-    counted: RunResult,
-    options: RunOptions,
-    folder: str = "",
-    not_reached: tuple[str, ...] = (),
+    read: counters.Read, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters; files are named from `folder`."""
     assert options.dry is not None
-    stopped = next(iter(_told(read, "stopped", DryStop)), None)
+    stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
     written_at_end = next(read.said("memory"), None)
+    # By count: a run on a CPU has no times, by which the lines of a run are sorted.
+    fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
+    lines = (DryLine(**row | {"file": _named(row["file"], folder)}) for row in fields if row["kind"] != "data")
     return DryResult(
         program=options.program,
         device=f"cuda:0 ({options.dry.name})",
@@ -331,14 +309,14 @@ def dry_result(
         has_values=not options.no_values,
         steps=read.head[counters.STEPS],
         ended_after_steps=any(read.said("steps_done")),
-        mismatches=_told(read, "mismatch", DryMismatch),
+        mismatches=rows_of(read, "mismatch", results.DryMismatch),
         stopped=stopped,
-        lines=tuple(sorted((_line(line, folder) for line in counted.lines if line.kind != "data"), key=_by_count)),
+        lines=tuple(sorted(lines, key=lambda line: (-line.count, -line.bytes, line.file, line.line, line.kind))),
         memory=None if written_at_end is None else _memory(read, options.dry, written_at_end),
-        assumed=_told(read, "assumed", AssumedValue),
+        assumed=rows_of(read, "assumed", results.AssumedValue),
         assumed_count=0 if written_at_end is None else written_at_end["assumed"],
-        unjudged=_told(read, "unjudged", UnjudgedOperation),
-        remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
+        unjudged=rows_of(read, "unjudged", UnjudgedOperation),
+        remarks=tuple(dict.fromkeys(rows_of(read, "remark", results.Remark))),
         mixed=tuple(_errors_caught(read, stopped)),
         trains=written_at_end is not None and written_at_end["trains"],
         loops_ended=any(line["is_loop"] for line in read.said("left")),
@@ -347,32 +325,22 @@ def dry_result(
     )
 
 
-def _by_count(line: DryLine) -> tuple[int, int, str, int, str]:
-    """Their order: a run on a CPU tells no times, by which the lines of a run stand."""
-    return -line.count, -line.bytes, line.file, line.line, line.kind
+_Row = TypeVar("_Row")
 
 
-_Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, DryMismatch, DryStop)
-
-
-def _told(read: counters.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
+def rows_of(read: counters.Read, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
     """The lines of one kind as results have them: said by the names of their fields."""
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
-def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
+def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[results.CaughtError]:
     """The errors about dtypes but for the one that ended the program, and those of forked processes."""
-    for error in _told(read, "mixed", CaughtError):
+    for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
             yield replace(error, times=times)
     if stopped is None:  # which a worker's error may be
-        yield from _told(read, "fork", CaughtError)
-
-
-def _line(line: RunLine, folder: str) -> DryLine:
-    row = {name: getattr(line, name) for name in DryLine.__dataclass_fields__}
-    return DryLine(**row | {"file": _named(line.file, folder)})
+        yield from rows_of(read, "fork", results.CaughtError)
 
 
 def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMemory:
@@ -381,12 +349,12 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
     return DryMemory(
         total_bytes=device.total_bytes,
         total_of=None if device.total_bytes is None else device.name,
-        peak=from_json(MemoryMoment, said["peak"]),
+        peak=from_json(results.MemoryMoment, said["peak"]),
         peak_by_phase=said["phases"],
         parameters_bytes=kept.get("parameters"),
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),
-        exceeded=None if exceeded is None else from_json(MemoryMoment, exceeded["peak"]),
+        exceeded=None if exceeded is None else from_json(results.MemoryMoment, exceeded["peak"]),
     )
 
 
@@ -404,9 +372,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_advice(counted, folder),
         *_remarks(result),
     ]
-    if not any(
-        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in judged
-    ):
+    if {"run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed"}.isdisjoint(row.id for row in judged):
         judged.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
     return sorted(judged, key=lambda finding: WORST_FIRST.index(finding.verdict))
 

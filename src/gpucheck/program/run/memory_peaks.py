@@ -13,7 +13,9 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -226,20 +228,12 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory: the tensors that are known do not explain it.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
-    frames = list(_frames(error))
-    where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
-    _say(
-        {
-            "say": "error",
-            "class": type(error).__name__,
-            "text": link.message[:_TEXT],
-            "cause": cause.id if cause is not None else None,
-            "memory": is_memory,
-            "where": where,
-            "step": step,
-            "phase": phase,
-        }
-    )
+    trace = traceback.walk_tb(error.__traceback__)  # outermost first
+    frames = [(frame, line) for frame, line in trace if _lines.rank(frame.f_code.co_filename) == 0]
+    file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
+    where = {"file": file, "line": line, "step": step, "phase": phase}
+    named = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
+    _say({"say": "error", **named, **where, "memory": is_memory})
     if is_memory:
 
         def counts(tensor: Any) -> bool:
@@ -248,15 +242,6 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         _say({"say": "held", **sums(optimizers, counts, others=True)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})
-
-
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The user's frames of an exception's traceback, outermost first, with the line in each."""
-    trace = error.__traceback__
-    while trace is not None:
-        if _lines.rank(trace.tb_frame.f_code.co_filename) == 0:
-            yield trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next
 
 
 def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
@@ -333,13 +318,10 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
             if members:
                 where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
+    rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
     seen: set[int] = set()
-    holders: list[dict[str, Any]] = []
-    for row, members in sorted(rows, key=lambda held: -sum(_once(member, set()) for member in held[1])):
-        size = sum(_once(member, seen) for member in members)
-        if size:
-            holders.append(row | {"bytes": size})
-    return sorted(holders, key=lambda row: -int(row["bytes"]))[:_MOST_HOLDERS]
+    holders = [row | {"bytes": sum(_once(member, seen) for member in members)} for row, members in rows]
+    return [row for row in sorted(holders, key=lambda row: -int(row["bytes"])) if row["bytes"]][:_MOST_HOLDERS]
 
 
 # -- traced steps ----------------------------------------------------------------------------------------------------
@@ -361,10 +343,12 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     That makes these steps several times slower, so that there are few.
     """
 
-    def __init__(self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None) -> None:
-        """`phase` is asked what runs, and `forward` is called as a module runs."""
+    def __init__(
+        self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None, most: int = 0
+    ) -> None:
+        """`phase` is asked what runs, and `forward` is called as a module runs; `most` steps are traced."""
         super().__init__()
-        self.lines, self.step, self.forward = lines, 0, forward
+        self.lines, self.step, self.forward, self.most = lines, 0, forward, most
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
         # The thread whose operations are seen: those of its backward passes too, wherever these run.
@@ -375,11 +359,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        try:
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage is not counted
             for made in _made_by(func, result):
                 self.memory.put(made.untyped_storage(), is_held=True)
-        except (RuntimeError, NotImplementedError):  # what has no storage is not counted
-            pass
         return result
 
     def _place(self) -> _Place:
@@ -393,6 +375,13 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         return self.lines.path(caller.f_code.co_filename), caller.f_lineno, module
 
     # -- the window --------------------------------------------------------------------------------------------------
+
+    def stepped(self, done: int) -> bool:
+        """Begin the window, or count a step of it; `done` steps are behind. Return whether it was the last."""
+        if done == SKIPPED:
+            self.start()
+        self.step += done > SKIPPED
+        return done == SKIPPED + self.most
 
     def start(self) -> None:
         """Begin to look, from the next operation on."""
@@ -429,12 +418,12 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         counted = max(self.step - 1, 1)
         kept: dict[Key[_Place], list[int]] = {}
         for key, (_, owner, step) in live.items():
-            # Memory that each step leaves behind grows; what the first alone leaves is a cache.
             if step < counted:
                 kept.setdefault(owner, []).append(key)
+        # Memory that each step leaves behind grows; what the first alone leaves is a cache.
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
-        row: dict[str, Any] = {"steps": self.step, "counted": counted, "last_step": last_step, "step_ns": step_ns}
+        row: dict[str, Any] = {"steps": self.step, "last_step": last_step, "step_ns": step_ns}
         say({"say": "trace", "peak": top.allocated_bytes, **row})
         at_peak = dict(top.held)
         sizes = {owner: sum(live[key][0] for key in keys) for owner, keys in kept.items()}
@@ -444,26 +433,23 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             place, phase = owner
             file, line, module = place or ("", 0, "")
             row = {"file": file, "line": line, "module": module or None, "phase": phase}
-            row |= {"peak": at_peak.get(owner, 0), "kept": sizes.get(owner, 0)}
+            row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": sizes.get(owner, 0) / counted}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(owner, [])), "held_by": holders.get(owner)})
 
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
     names: dict[Key[_Place], str] = {}
-    if not kept:
-        return names
-    asked: dict[Key[_Place], int] = {}
-    for tensor in gc.get_objects():
+    asked: Counter[Key[_Place]] = Counter()
+    for tensor in gc.get_objects() if kept else ():
         if not issubclass(type(tensor), torch.Tensor):
             continue
-        try:
+        owner = None
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage
             owner = kept.get(tensor.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError):
+        if owner is None or owner in names or asked[owner] >= _ASKED:
             continue
-        if owner is None or owner in names or asked.get(owner, 0) >= _ASKED:
-            continue
-        asked[owner] = asked.get(owner, 0) + 1
+        asked[owner] += 1
         for container in gc.get_referrers(tensor):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
                 names[owner] = f"{type(container).__name__} {name} of {len(container)}"

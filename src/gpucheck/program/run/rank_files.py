@@ -40,6 +40,8 @@ DRIFT, SLEW = 50e-6, 500e-6
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Collectives to which all ranks must give as many elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
+# Errors of a line that was cut off as its process was killed, or is damaged otherwise.
+_DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
 # A call by its group and number, and a line of source: its file, its number, and whether a backward pass was at work.
@@ -225,17 +227,14 @@ def read(folder: Path) -> list[RankRecord]:
         record = RankRecord(int(match[1]))
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
-                # A line may have been cut off as its process was killed.
-                with contextlib.suppress(
-                    KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
-                ):
+                with contextlib.suppress(*_DAMAGED):
                     record.take(json.loads(line, parse_int=_number, parse_float=_number))
         records.append(record)
     newest = max((record.job for record in records), default=(0, ""))[1]
     ranks = sorted((record for record in records if record.job[1] == newest), key=lambda record: record.rank)
-    if len({record.host for record in ranks}) > 1:
-        for record in ranks:
-            record.hosts = True
+    has_hosts = len({record.host for record in ranks}) > 1
+    for record in ranks:
+        record.hosts |= has_hosts
     # Ranks that had ended before all of the job had begun are of a start before this one: calls need all.
     begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
     ranks = [
@@ -503,10 +502,7 @@ _ACTIVITIES = {
 
 
 def _activity(
-    verdict: Verdict,
-    means: Mapping[int, Mapping[str, float]],
-    ranks: Sequence[RankRecord],
-    at: _Place | None,
+    verdict: Verdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Place | None
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
     late, folder = verdict.ranks, os.getcwd()

@@ -54,9 +54,8 @@ class Recorder:
         # Marks for all ranks: one of them waits too long, one of them has failed.
         self.hang_mark, self.end_mark = (os.path.join(os.path.dirname(self.path), name) for name in ("hang", "failed"))
         self.dump, self.lines = dump, lines
-        self.entries = int(
-            os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or 2000
-        )
+        sizes = map(os.environ.get, ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
+        self.entries = int(next(filter(None, sizes), 2000))
         self.pid = os.getpid()
         self.stop = threading.Event()
         self.lock = threading.Lock()
@@ -111,11 +110,8 @@ class Recorder:
                 self.write({"say": "failed", "why": f"the clocks of the hosts were not compared: {error}"[:500]})
         if (seen := repr(groups)) != self.status:
             self.status, self.since = seen, now
-        counts = [
-            (int(group["last_enqueued_collective"]), int(group["last_completed_collective"]))
-            for group in groups.values()
-        ]
-        new = sum(enqueued for enqueued, _ in counts) - self.read_count
+        enqueued = [int(group["last_enqueued_collective"]) for group in groups.values()]
+        new = sum(enqueued) - self.read_count
         # A pipeline may have no collective at all.
         is_due = now - self.read_at >= self.every_s and (new or self.steps)
         if is_due or new >= FULL * self.entries:
@@ -124,7 +120,8 @@ class Recorder:
             self.read_at = time.monotonic()
             self.every_s = min(max((self.read_at - now) / COST, LEAST_S), EVERY_S)
         after_s = self.hang_after_s or min(self.timeout_s / 2, LATEST_HANG_S)
-        is_waiting = any(enqueued > completed for enqueued, completed in counts)
+        completed = (int(group["last_completed_collective"]) for group in groups.values())
+        is_waiting = any(last > done for last, done in zip(enqueued, completed, strict=True))
         if is_waiting and now - self.since >= after_s and not os.path.exists(self.hang_mark):
             with contextlib.suppress(OSError), open(self.hang_mark, "x", encoding="ascii") as file:
                 file.write(f"{time.time_ns()} {now - self.since:.1f}")
@@ -137,14 +134,9 @@ class Recorder:
         with self.lock:
             record = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
             entries = record.get("entries", [])
+            new = [entry for entry in entries if entry["record_id"] > self.last_id]
             rows: list[list[Any]] = []
-            unseen = 0
-            for entry in entries:
-                if entry["record_id"] <= self.last_id:
-                    continue
-                if entry["is_p2p"]:
-                    unseen += 1
-                    continue
+            for entry in (entry for entry in new if not entry["is_p2p"]):
                 duration = entry.get("duration_ms")
                 row = [self.kind(entry), entry["collective_seq_id"], entry["time_created_ns"]]
                 rows.append(row if duration is None else [*row, duration])
@@ -153,7 +145,7 @@ class Recorder:
                 self.last_id = max(self.last_id, entries[-1]["record_id"])
                 self.timeout_s = min(entry["timeout_ms"] for entry in entries) / 1e3
             if rows or lost:
-                self.write({"say": "calls", "lost": lost, "p2p": unseen, "rows": rows})
+                self.write({"say": "calls", "lost": lost, "p2p": len(new) - len(rows), "rows": rows})
             steps, self.steps = self.steps, []
             if steps:
                 self.write({"say": "steps", "rows": steps})
@@ -393,9 +385,8 @@ def begin(asked: dict[str, Any]) -> None:
     if STACK_SIGNAL is not None:
         import fcntl
 
-        handle = low = os.open(
-            os.path.splitext(asked["path"])[0] + ".stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        path = os.path.splitext(asked["path"])[0] + ".stack"
+        handle = low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # a limit below that
             # Far from the numbers that the program's own files get.
             handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
