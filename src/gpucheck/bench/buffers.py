@@ -351,17 +351,16 @@ def measure(
 
     `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
     """
-    work = timing.Work(copies.call, empty=copies.empty(), prepare=copies.prepare)
-    timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
-    rotation, verified = copies.span_bytes, copies.finish()
-    return timing.measurement(
+    return timing.measured(
         name,
-        accel.ref,
-        timed,
-        beside,
+        accel,
+        timing.Work(copies.call, empty=copies.empty(), prepare=copies.prepare),
+        watch,
+        clock,
+        limits,
+        threads=threads,
         case=case,
         work=("bytes", float(copies.size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if rotation >= cold else "warm",
-        details={**details, "rotation_bytes": rotation, **verified.details},
+        cache="cold" if copies.span_bytes >= cold else "warm",
+        verify=lambda: {**details, "rotation_bytes": copies.span_bytes, **copies.finish().details},
     )

@@ -41,7 +41,6 @@ from gpucheck.measure.timing import (
     SURELY_LONG_S,
     UNTIMED_CALLS,
     WANTED_SAMPLES,
-    Beside,
     Limits,
     Timed,
     Timer,
@@ -133,7 +132,7 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     flags = ("few-samples",) if done < WANTED_SAMPLES else ()
     return {
         name: Timed(
-            Run(started, groups[name].calls, tuple(s for _, s in windows[name]), tuple(at for at, _ in windows[name])),
+            timing.run_of(started, groups[name].calls, windows[name]),
             "host",
             "host",
             flags,
@@ -145,19 +144,19 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
 
 def watched(
     watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
-) -> dict[str, tuple[Timed, Beside]]:
+) -> dict[str, Timed]:
     """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
 
     What a device shows while a group that is only `on_host` runs says nothing of that group.
     """
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
-    found = {}
+    rows = {}
     for name, row in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
         seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
-        found[name] = (row, timing.beside(row, threads[name], used, *seen))
-    return found
+        rows[name] = timing.beside(row, threads[name], used, *seen)
+    return rows
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     few = ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < WANTED_SAMPLES else ()
     return [
         Timed(
-            _run(started, calls[place], windows[place]),
+            timing.run_of(started, calls[place], windows[place]),
             "device events",
             "unheld",
             few,
@@ -253,11 +252,6 @@ def _filling(
     inside = [[end_s for end_s in of_lane if begun_s <= end_s <= ended_s] for of_lane in ends_s]
     origin_s = timer.host_now() - lasted_s
     return [[(origin_s + start, end - start) for start, end in itertools.pairwise(of_lane)] for of_lane in inside]
-
-
-def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
-    """The run of windows that are given by their start and their length."""
-    return Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
 
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
@@ -404,8 +398,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         measurement = timing.measurement(
             TOGETHER,
             accel.ref,
-            Timed(run, "host", "host", few),
-            timing.Beside(seen, telemetry.flags(seen), notes),
+            Timed(run, "host", "host", few, notes, seen, telemetry.flags(seen)),
             case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
@@ -433,7 +426,7 @@ def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: fl
         windows += [(began_s, now_s - began_s)] if from_s <= began_s and now_s <= from_s + for_s else []
     if not windows:
         raise CannotLook("none of its windows ended in time", "one takes longer than all were given")
-    return _run(started, calls, windows)
+    return timing.run_of(started, calls, windows)
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------

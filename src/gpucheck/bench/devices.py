@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gpucheck import errors
 from gpucheck.bench import judge, judging
@@ -73,27 +74,33 @@ def begin(emit: Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[s
     emit(Planned(tuple(names), tuple(device_ids)))
 
 
+class Options(Protocol):
+    """The options that every benchmark has."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def time_budget_s(self) -> float | None: ...
+
+
 def each(
-    device: str,
-    emit: Emit,
-    rows: Rows,
-    *,
     name: str,
-    time_budget_s: float | None,
+    options: Options,
+    emit: Emit,
+    shared: Shared,
+    rows: Rows,
     default_s: Callable[[Accel], float],
-    shared: Shared = ALONE,
     on_cpu: CannotLook | None = None,
 ) -> list[str]:
-    """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
+    """Measure the benchmark `name` on every device asked for, with one time budget for all.
 
-    Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug of ours and Ctrl-C are raised on. Raises UsageError, `on_cpu` (where it is given) for the CPU, and after all
-    else the first CannotLook.
+    Returns the devices that were measured to the end. One that fails is reported and does not cost the others their
+    rows. Raises UsageError, bugs, Ctrl-C, `on_cpu` where the CPU is the device, and at the end the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
-    chosen = choose.choose(device, facts)
+    chosen = choose.choose(options.device, facts)
     if on_cpu is not None and chosen.ids == ("cpu",):
         raise on_cpu
     if chosen.notice:
@@ -106,7 +113,7 @@ def each(
     for place, device_id in enumerate(chosen.ids):
 
         def times(accel: Accel, place: int = place) -> tuple[float, float]:
-            budget_s = time_budget_s or default_s(accel) * len(chosen.ids)
+            budget_s = options.time_budget_s or default_s(accel) * len(chosen.ids)
             left_s = budget_s - (time.monotonic() - began)
             deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
             until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
@@ -154,7 +161,7 @@ class _Run:
         try:
             with watchdog.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
-            self.emit(Opened(told(accel)))
+            self.emit(Opened(described(accel)))
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
@@ -235,8 +242,8 @@ def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
     return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
-def told(accel: Accel) -> Device:
-    """Return what torch tells of a device that it opened, as the facts have it."""
+def described(accel: Accel) -> Device:
+    """Return a device that was opened, as torch describes it."""
     major_minor = accel.compute_capability
     return Device(
         kind=accel.kind,

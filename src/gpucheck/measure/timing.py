@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import psutil
 
@@ -22,6 +22,9 @@ from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+
+if TYPE_CHECKING:  # torch is loaded by whoever opens a device
+    from gpucheck.machine.accel import Accel
 
 # -- windows on the device's clock: calls between two time stamps ------------------------------------------------------
 
@@ -187,21 +190,16 @@ class Launcher:
         waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        valid = {
-            "held": waiting,
-            # Else a host that hesitates within what the untimed calls take would have the stream held from then on.
-            "unheld": waiting or elapsed >= AHEAD_IN_WINDOW * (last - first),
-            "launch-bound": True,
-        }[self.mode]
+        # The length too: else a host that hesitates within the untimed calls would have the stream held from then on.
+        ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
+        valid = waiting or ahead or self.mode == "launch-bound"
+        if valid:
+            self._failures = 0
         # The window lay at the end of what was waited for.
         return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
 
-    def accept(self) -> None:
-        """A window was valid: earlier failures were passing ones."""
-        self._failures = 0
-
     def fail(self, window: Window) -> bool:
-        """A window was not valid: take a stronger means. True where windows from before no longer compare."""
+        """Take a stronger means after a window that was not valid; True where windows before no longer compare."""
         self._failures += 1
         blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
         self._last_enqueue_s = window.enqueue_s
@@ -230,9 +228,8 @@ class Launcher:
             each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
             self.cost = Cost(each_s, self.cost.call_s)
             most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
-        if window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls or self.mode == "launch-bound":
-            return False
-        if self._lengthenings >= MOST_LENGTHENINGS:
+        is_final = self.mode == "launch-bound" or self._lengthenings >= MOST_LENGTHENINGS
+        if is_final or window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls:
             return False
         self._lengthenings += 1
         self.calls = min(wanted, most)
@@ -299,13 +296,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, how they were taken, and what they are worth as far as taking them tells."""
+    """A row's samples, how they were taken, and what was read beside them.
+
+    `flags` is what taking them tells, `beside_flags` what the telemetry and other processes' use of the CPU tell. Where
+    there is no telemetry, `details` has the reason.
+    """
 
     run: Run
     clock: Clock
     launch: Launch
     flags: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    telemetry: dict[str, Any] | None = None
+    beside_flags: tuple[str, ...] = ()
 
 
 def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
@@ -325,10 +328,14 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
         flags = _on_device_clock(timer, launcher, samples, details)
         calls = launcher.calls
         launch = "unheld" if launcher.mode == "launch-bound" else launcher.mode
-    if len(samples.lengths_s) < WANTED_SAMPLES:
+    if len(samples.windows) < WANTED_SAMPLES:
         flags.append("few-samples")
-    run = Run(started, calls, tuple(samples.lengths_s), tuple(samples.started_s))
-    return Timed(run, clock, launch, tuple(flags), details)
+    return Timed(run_of(started, calls, samples.windows), clock, launch, tuple(flags), details)
+
+
+def run_of(started: str, calls: int, windows: Sequence[tuple[float, float]]) -> Run:
+    """Return the run of windows of `calls` calls, each given by its start and its length in seconds."""
+    return Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
 
 
 def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
@@ -368,28 +375,21 @@ def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[f
 
 @dataclass(slots=True)
 class _Samples:
-    """The windows so far, and whether they are enough."""
+    """The windows so far, each as its start and its length, and whether they are enough."""
 
     deadline_s: float
     earliest_s: float
     precision: float
-    lengths_s: list[float] = field(default_factory=list)
-    started_s: list[float] = field(default_factory=list)
+    windows: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, started_s: float, length_s: float) -> None:
-        self.started_s.append(started_s)
-        self.lengths_s.append(length_s)
-
-    def clear(self) -> None:
-        self.started_s.clear()
-        self.lengths_s.clear()
+    @property
+    def lengths_s(self) -> list[float]:
+        return [length_s for _, length_s in self.windows]
 
     def enough(self, now_s: float) -> bool:
-        """Return whether to end here; its interval is looked at only at set numbers, and not before its time."""
-        n = len(self.lengths_s)
-        return enough(self.lengths_s, now_s, self.deadline_s, self.precision) and (
-            n >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
-        )
+        """Return whether to end here: precision alone does not end a row before its earliest time."""
+        is_due = len(self.windows) >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
+        return is_due and enough(self.lengths_s, now_s, self.deadline_s, self.precision)
 
 
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
@@ -423,12 +423,9 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
         if not window.valid:
             discarded += 1
             if launcher.fail(window):
-                samples.clear()
-        elif not samples.lengths_s and launcher.lengthen(window):
-            continue
-        else:
-            launcher.accept()
-            samples.add(window.started_s, window.elapsed_s)
+                samples.windows.clear()
+        elif samples.windows or not launcher.lengthen(window):
+            samples.windows.append((window.started_s, window.elapsed_s))
     details |= {"enqueue_s": launcher.cost.enqueue_s, "untimed_calls": launcher.untimed, "discarded_windows": discarded}
     details |= {"hold_s": launcher.hold_s} if launcher.mode == "held" else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
@@ -449,26 +446,25 @@ def too_short(calls: int, least_s: float) -> str:
 def _on_host_clock(
     timer: Timer, work: Work, about_s: float, samples: _Samples, details: dict[str, Any]
 ) -> tuple[int, list[str]]:
-    """Each call with a synchronise: what whoever waits for the result waits."""
+    """Time each call with a synchronise, as a caller who waits for the result."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
     calls = _calls_on_host(timer, work.call, about_s)
-    attempt = 0
+    untimed = UNTIMED_CALLS if calls > 1 else 0
     while not samples.enough(timer.host_now()):
-        attempt += 1
         if work.prepare is not None:
-            work.prepare(attempt, UNTIMED_CALLS * (calls > 1) + calls)
+            work.prepare(len(samples.windows) + 1, untimed + calls)
             timer.synchronize()
         # After the refill of a buffer the first calls find caches and TLB in another state than the rest.
-        for _ in range(UNTIMED_CALLS * (calls > 1)):
+        for _ in range(untimed):
             work.call()
         timer.synchronize()
-        samples.add(*host_window(timer, work.call, calls))
-    details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
-    if stats.median(samples.lengths_s) < LEAST_HOST_WINDOW_S:
+        samples.windows.append(host_window(timer, work.call, calls))
+    details |= {"empty_call_s": empty_s, "untimed_calls": untimed}
+    window_s = stats.median(samples.lengths_s)
+    if window_s < LEAST_HOST_WINDOW_S:
         details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
         return calls, [WITHOUT_TIME]
-    median_s = stats.median(samples.lengths_s) / calls
-    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * median_s else []
+    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * window_s / calls else []
 
 
 def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
@@ -497,28 +493,19 @@ WITHOUT_RATE = frozenset({"call-bound", "launch-bound"})
 Done = TypeVar("Done")
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Readings beside a row: telemetry (None with its reason in `details`), other processes' use of the CPU."""
-
-    telemetry: dict[str, Any] | None = None
-    flags: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
+def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     timed, used = with_cores_of_others(watch, take)
-    seen = watch.during(timed.run, runs.lead_in(timed.run, timed.details))
-    return timed, beside(timed, threads, used, *seen)
+    return beside(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
-def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Beside:
-    """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
+def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
+    """Return the samples with what was read beside them: telemetry or why there is none, the cores others `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
-    return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
+    flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
+    return replace(timed, telemetry=seen, beside_flags=flags, details=timed.details | details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
@@ -529,11 +516,31 @@ def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, 
     return done, host.others(before, host.processor_time(watch.pid))
 
 
+def measured(
+    name: str,
+    accel: Accel,
+    work: Work,
+    watch: Watch,
+    clock: Clock,
+    limits: Limits,
+    /,
+    threads: int,
+    verify: Callable[[], dict[str, Any]],
+    **columns: Any,
+) -> Measurement:
+    """Time work while the device is watched, then verify its result; the row, with `columns` as `measurement` has them.
+
+    `threads` is how many cores the work would use on the host; `verify` returns details of the row.
+    """
+    timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
+    memory = accel.memory()
+    return measurement(name, accel.ref, timed, memory=memory, details=verify(), **columns)
+
+
 def measurement(
     name: str,
     device: DeviceRef,
     timed: Timed,
-    beside: Beside,
     *,
     case: dict[str, Any],
     work: tuple[str, float, str],
@@ -563,13 +570,13 @@ def measurement(
             cache,
             precision_requested=precision_requested,
             precision_observed=precision_observed,
-            details={**timed.details, **details, **beside.details},
+            details={**timed.details, **details},
         ),
-        telemetry=beside.telemetry,
+        telemetry=timed.telemetry,
         flags=(
             *timed.flags,
             *(() if time_s is None else runs.sample_flags(timed.run.samples_s)),
-            *beside.flags,
+            *timed.beside_flags,
             *flags,
         ),
     )

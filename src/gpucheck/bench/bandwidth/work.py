@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
@@ -207,33 +208,26 @@ def measure(
 ) -> Measurement:
     """Time and verify one operation on arrays of `size` bytes."""
     accel.reset_peak()
-    work = Repeated(operation, arrays, size, room.cold)
-    limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
-    clock: timing.Clock = "device events" if accel.has_events else "host"
-    timed, beside = timing.watched(
-        watch,
-        torch.get_num_threads() if accel.is_cpu else 1,
-        lambda: timing.measure(
-            accel,
-            timing.Work(work.call, empty=work.empty(), prepare=work.prepare),
-            clock=clock,
-            limits=limits,
-        ),
-    )
-    memory = accel.memory()
-    accel.synchronize()
-    compared, wrong = work.finish()
-    details = {"rotation_bytes": work.count * size, "verified_slices": compared, "wrong_elements": wrong}
-    return timing.measurement(
+    repeated = Repeated(operation, arrays, size, room.cold)
+    rotation = repeated.count * size
+
+    def verify() -> dict[str, Any]:
+        accel.synchronize()
+        compared, wrong = repeated.finish()
+        return {"rotation_bytes": rotation, "verified_slices": compared, "wrong_elements": wrong}
+
+    return timing.measured(
         "bandwidth",
-        accel.ref,
-        timed,
-        beside,
+        accel,
+        timing.Work(repeated.call, empty=repeated.empty(), prepare=repeated.prepare),
+        watch,
+        "device events" if accel.has_events else "host",
+        timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE),
+        threads=torch.get_num_threads() if accel.is_cpu else 1,
         case={"operation": operation, "size_bytes": size},
         work=("bytes", float(moved(operation, size)), "B/s"),
-        memory=memory,
-        cache="cold" if work.count * size >= COLD_FACTOR * room.cache else "warm",
-        details=details,
+        cache="cold" if rotation >= COLD_FACTOR * room.cache else "warm",
+        verify=verify,
     )
 
 
@@ -277,18 +271,10 @@ LONGEST_ROW_S = 2.0
 
 def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
-        name="bandwidth",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=shared,
-    )
+    devices.each("bandwidth", options, emit, shared, partial(_rows, options, emit), lambda accel: DEFAULT_BUDGET_S)
 
 
-def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: BandwidthOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     room = room_for(accel, options.host_share)
     sizes = sizes_for(options, accel, room)
     operations = tuple(ARRAYS)

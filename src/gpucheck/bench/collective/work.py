@@ -480,7 +480,6 @@ class _Run:
             "collective",
             DeviceRef(self.ids[0], known.uuid if known else leader["device"]["uuid"], leader["device"]["name"]),
             timing.Timed(taken, "host", "host", few),
-            timing.Beside(),
             case={
                 "collective": collective,
                 "size_bytes": size,

@@ -202,14 +202,13 @@ def measure(
     details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
     details |= {"result_is_right": sides.check()}
     rows = []
-    for name, (timed, beside) in taken.items():
+    for name, timed in taken.items():
         side = "cpu" if name == "cpu" else "device"
         row = timing.measurement(
             judge.NAME,
             # The CPU's rows too: they are its competitor's, in the same rounds.
             accel.ref,
             timed,
-            beside,
             case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
             work=operation.work(size),
             memory=resident() if side == "cpu" else accel.memory(),
@@ -249,24 +248,17 @@ CALLS_A_SIZE = 7
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find the size from which every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, facts, emit, deadline),
-        name="crossover",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=replace(shared, facts=facts),
-        on_cpu=CannotLook(
-            "no second device",
-            "crossover compares this CPU with a GPU",
-            "run it on a machine with a GPU that torch can use",
-            finding="crossover.device",
-        ),
+    on_cpu = CannotLook(
+        "no second device",
+        "crossover compares this CPU with a GPU",
+        "run it on a machine with a GPU that torch can use",
+        finding="crossover.device",
     )
+    rows = partial(_rows, options, facts, emit)
+    devices.each(judge.NAME, options, emit, replace(shared, facts=facts), rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
-def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     todo = [operation for operation in OPERATIONS if operation.id in options.selected]
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):

@@ -37,7 +37,7 @@ from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
 
-# Random numbers drawn at once in float32 where the dtype has no generator: 64 MiB of them.
+# Random numbers drawn at once in float32 for float8, which has no generator: 64 MiB of them.
 _DRAWN_AT_ONCE = 2**24
 # Of int8: -128 is left out, so that the mean is zero and no sum of a billion terms leaves an int32 but by design.
 _LARGEST_INT8 = 127
@@ -58,20 +58,27 @@ Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype: what is multiplied and what it gives, the call, the random data.
+    """The products of one dtype: what is multiplied, what it gives, and the call.
 
-    `work` and `unit` name what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as`
-    is the precision that `reference` bounds errors with, where the dtypes alone do not say it.
+    `work` names what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as` is the
+    precision that `reference` bounds errors with, where the dtypes alone do not say it.
     """
 
     operand: torch.dtype
     result: torch.dtype
     bind: Bind
-    fill: Callable[[torch.Tensor, torch.Generator], object]
-    by_columns: bool = False
     work: str = "flop"
-    unit: str = "FLOP/s"
     seen_as: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of a rate."""
+        return f"{self.work.upper()}/s"
+
+    @property
+    def by_columns(self) -> bool:
+        """Return whether B is stored by columns: torch's private products want it so on CUDA."""
+        return bool(self.operand.itemsize == 1)
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
@@ -83,51 +90,31 @@ def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], obj
     return lambda: torch.mm(a, b, out=out)
 
 
-def _scaled_mm(fast: bool) -> Bind:
-    def bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-        scale = torch.ones((), dtype=torch.float32, device=a.device)
-        settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
-        product = torch_private.kernel("torch._scaled_mm")
-        return lambda: product(a, b, **settings, out=out)
-
-    return bind
+def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    return functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out)
 
 
-def _rounded_normal(flat: torch.Tensor, generator: torch.Generator) -> None:
-    for part in flat.split(_DRAWN_AT_ONCE):
-        part.copy_(torch.empty(part.shape, dtype=torch.float32, device=flat.device).normal_(generator=generator))
+def _scaled_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, fast: bool = False) -> Callable[[], object]:
+    # The scales of data that needs none.
+    scale = torch.ones((), dtype=torch.float32, device=a.device)
+    settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
+    return functools.partial(torch_private.kernel("torch._scaled_mm"), a, b, **settings, out=out)
 
 
-def _normal(flat: torch.Tensor, generator: torch.Generator) -> object:
-    return flat.normal_(generator=generator)
-
-
-def _float8(dtype: torch.dtype, fast: bool = False) -> Kind:
-    # bfloat16 is what a model goes on with; the scales are those of data that needs none.
-    seen_as = FAST_ACCUMULATION if fast else None
-    return Kind(dtype, torch.bfloat16, _scaled_mm(fast), _rounded_normal, by_columns=True, seen_as=seen_as)
-
-
+# tf32 is a way to multiply float32, float8_e4m3fn_fast one to multiply float8: faster on Ada and Hopper, with less of
+# each sum kept; data sheets give this rate. The result of float8 is bfloat16, what a model goes on with.
 KINDS: dict[Dtype, Kind] = {
-    "float64": Kind(torch.float64, torch.float64, _mm, _normal),
-    "float32": Kind(torch.float32, torch.float32, _mm, _normal),
-    # A way to multiply float32.
-    "tf32": Kind(torch.float32, torch.float32, _mm, _normal),
-    "float16": Kind(torch.float16, torch.float16, _mm, _normal),
-    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm, _normal),
-    "float8_e4m3fn": _float8(torch.float8_e4m3fn),
-    # A way to multiply float8: faster on Ada and Hopper, with less of each sum kept. Data sheets give this rate.
-    "float8_e4m3fn_fast": _float8(torch.float8_e4m3fn, fast=True),
-    "float8_e4m3fnuz": _float8(torch.float8_e4m3fnuz),
-    "int8": Kind(
-        torch.int8,
-        torch.int32,
-        lambda a, b, out: functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out),
-        lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
-        by_columns=True,
-        work="op",
-        unit="OP/s",
+    "float64": Kind(torch.float64, torch.float64, _mm),
+    "float32": Kind(torch.float32, torch.float32, _mm),
+    "tf32": Kind(torch.float32, torch.float32, _mm),
+    "float16": Kind(torch.float16, torch.float16, _mm),
+    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm),
+    "float8_e4m3fn": Kind(torch.float8_e4m3fn, torch.bfloat16, _scaled_mm),
+    "float8_e4m3fn_fast": Kind(
+        torch.float8_e4m3fn, torch.bfloat16, functools.partial(_scaled_mm, fast=True), seen_as=FAST_ACCUMULATION
     ),
+    "float8_e4m3fnuz": Kind(torch.float8_e4m3fnuz, torch.bfloat16, _scaled_mm),
+    "int8": Kind(torch.int8, torch.int32, _int_mm, work="op"),
 }
 
 
@@ -153,8 +140,14 @@ def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -
 def fill(kind: Kind, flat: Matrices) -> None:
     """Random data into A and B, the same each time: zeros and ones draw less power and run faster."""
     generator = torch.Generator(flat.a.device).manual_seed(0)
-    kind.fill(flat.a, generator)
-    kind.fill(flat.b, generator)
+    for operand in (flat.a, flat.b):
+        if kind.operand == torch.int8:
+            operand.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
+        elif kind.operand.itemsize == 1:
+            for part in operand.split(_DRAWN_AT_ONCE):
+                part.copy_(torch.empty(part.shape, device=part.device).normal_(generator=generator))
+        else:
+            operand.normal_(generator=generator)
 
 
 def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -88,39 +89,38 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
-        work = timing.Work(call, empty=nothing, prepare=repeats.before)
-        limits = timing.Limits(
-            budget_s=budget_s * (1 - WARM_UP_SHARE),
-            warmup_s=budget_s * WARM_UP_SHARE,
-            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
+
+        def verify() -> dict[str, Any]:
+            repeats.finish()
+            rotation = {"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes}
+            return {
+                **(rotation if case.sets > 1 else {}),
+                "support": case.support.reason or case.support.kind,
+                "precision_state": precision.state(),
+                **product.check_first(first, repeats.first, seen_as).details(),
+                "corruption": repeats.details(),
+            }
+
+        return timing.measured(
+            NAME,
+            accel,
+            timing.Work(call, empty=nothing, prepare=repeats.before),
+            watch,
+            "device events" if accel.has_events else "host",
+            timing.Limits(
+                budget_s=budget_s * (1 - WARM_UP_SHARE),
+                warmup_s=budget_s * WARM_UP_SHARE,
+                least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
+            ),
+            threads=torch.get_num_threads(),
+            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
+            work=(kind.work, operations(case.shape), kind.unit),
+            cache="cold" if case.cold else "warm",
+            precision_requested=case.precision,
+            precision_observed=observed,
+            flags=("emulated",) if case.support.kind == "emulated" else (),
+            verify=verify,
         )
-        clock: timing.Clock = "device events" if accel.has_events else "host"
-        timed, beside = timing.watched(
-            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
-        )
-        settings = precision.state()
-    memory = accel.memory()
-    repeats.finish()
-    return timing.measurement(
-        NAME,
-        accel.ref,
-        timed,
-        beside,
-        case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        work=(kind.work, operations(case.shape), kind.unit),
-        memory=memory,
-        cache="cold" if case.cold else "warm",
-        precision_requested=case.precision,
-        precision_observed=observed,
-        details={
-            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
-            "support": case.support.reason or case.support.kind,
-            "precision_state": settings,
-            **product.check_first(first, repeats.first, seen_as).details(),
-            "corruption": repeats.details(),
-        },
-        flags=("emulated",) if case.support.kind == "emulated" else (),
-    )
 
 
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
@@ -209,12 +209,11 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 def grid_in(case: Case, grid: Grid, room: int) -> Grid:
     """The range without what does not fit into these thirds, or as a row with its check."""
-    most_a, most_b, most_out = largest(grid, room, case.kind)
+    most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
-        m, n, k = shape
-        is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
-        return is_small and replace(case, shape=shape).bytes <= room
+        tried = replace(case, shape=shape)
+        return all(map(operator.le, tried.elements, most)) and tried.bytes <= room
 
     return Grid(grid.axes, fits)
 
@@ -333,90 +332,67 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "use --cold with the --shape that it finds",
         )
     searches: list[SearchResult] = []
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches).all(),
-        name="matmul",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S,
-        shared=shared,
-    )
+    default_s = SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S
+    rows = partial(_rows, options, emit, searches)
+    devices.each(NAME, options, emit, shared, rows, lambda accel: default_s)
 
 
-@dataclass(slots=True)
-class _Rows:
+def _rows(
+    options: MatmulOptions, emit: Emit, searches: list[SearchResult], accel: Accel, deadline: float
+) -> Iterator[Measurement]:
     """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
-
-    options: MatmulOptions
-    accel: Accel
-    emit: Emit
-    deadline: float
-    searches: list[SearchResult]
-
-    def all(self) -> Iterator[Measurement]:
-        there = []
-        for case in cases(self.options, self.accel):
-            if case.support.kind == "none":
-                self._warn(f"{case.dtype} skipped: {case.support.reason}")
-            else:
-                there.append(case)
-        info = self.accel.memory_info()
-        room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
-        todo = list(fitting(there, self.options, room))
-        for case in there:
-            if case not in todo:
-                needed, available = units.capacity(case.bytes), units.capacity(room)
-                self._warn(f"{case.label} skipped: it needs {needed}, {available} available")
-        of_dtypes = list({case.dtype: case for case in there}.values())
-        with Watch(self.accel.uuid) as watch:
-            if self.options.search:
-                yield from self._searched(of_dtypes, todo, room, watch)
-            else:
-                yield from self._each(todo, self.deadline, watch)
-
-    def _warn(self, text: str) -> None:
-        self.emit(Notice(text, "warning"))
-
-    def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
-        for done, case in enumerate(todo):
-            watchdog.go_on()
-            self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
-            share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-            row = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
-            if row is not None:
-                yield row
-            # After the row: a device that fails here must not cost it.
-            self.accel.empty_cache()
-
-    def _searched(
-        self, of_dtypes: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch
-    ) -> Iterator[Measurement]:
-        """For each dtype its search, then the shape found and the squares measured alike."""
-        grid = grid_of(self.options, self.accel)
+    wanted = cases(options, accel)
+    available = [case for case in wanted if case.support.kind != "none"]
+    info = accel.memory_info()
+    room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
+    todo = list(fitting(available, options, room))
+    skipped = [f"{case.dtype} skipped: {case.support.reason}" for case in wanted if case.support.kind == "none"]
+    skipped += [
+        f"{case.label} skipped: it needs {units.capacity(case.bytes)}, {units.capacity(room)} available"
+        for case in available
+        if case not in todo
+    ]
+    for text in skipped:
+        emit(Notice(text, "warning"))
+    of_dtypes = list({case.dtype: case for case in available}.values())
+    with Watch(accel.uuid) as watch:
+        if not options.search:
+            yield from _each(todo, accel, emit, deadline, watch)
+            return
+        # For each dtype its search, then the shape found and the squares measured alike.
+        grid = grid_of(options, accel)
         for done, case in enumerate(of_dtypes):
             watchdog.go_on()
             now_s = time.monotonic()
-            left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
-            looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
-            fastest = self._guarded(case, looking)
-            self.accel.empty_cache()
+            left_s = max(deadline - now_s, 0.0) / (len(of_dtypes) - done)
+            searching = partial(search, case, grid, room, accel, left_s * SEARCH_SHARE, emit, searches)
+            fastest = _guarded(case, accel, emit, searching)
+            accel.empty_cache()
             if fastest is not None:
                 best = replace(case, shape=fastest.shape)
-                others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
-                yield from self._each([*others, best], now_s + left_s, watch)
+                squares = [square for square in todo if square.dtype == best.dtype and square.shape != best.shape]
+                yield from _each([*squares, best], accel, emit, now_s + left_s, watch)
 
-    def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip, where the library has no such product."""
-        try:
-            with no_room(
-                self.accel,
-                f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}",
-                "matmul.memory",
-            ):
-                return take()
-        except NoKernel as refused:
-            title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
-            skip = Finding("matmul.shape", "skip", title, str(refused), evidence, device=self.accel.id)
-            self.emit(Skipped(skip))
-            return None
+
+def _each(todo: Sequence[Case], accel: Accel, emit: Emit, until: float, watch: Watch) -> Iterator[Measurement]:
+    for done, case in enumerate(todo):
+        watchdog.go_on()
+        emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
+        share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
+        row = _guarded(case, accel, emit, partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch))
+        if row is not None:
+            yield row
+        # After the row: a device that fails here must not cost it.
+        accel.empty_cache()
+
+
+def _guarded(case: Case, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
+    """Return what `take` gives; None, and a skip, where the library has no such product."""
+    scarce = f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}"
+    try:
+        with no_room(accel, scarce, "matmul.memory"):
+            return take()
+    except NoKernel as refused:
+        title, evidence = f"{accel.id} has no kernel for {case.label}", {"case": case.label}
+        emit(Skipped(Finding("matmul.shape", "skip", title, str(refused), evidence, device=accel.id)))
+        return None

@@ -135,24 +135,17 @@ def size_for(options: OverlapOptions, room: Room) -> int:
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
-        name=NAME,
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=shared,
-        on_cpu=CannotLook(
-            "a CPU has no copies to hide",
-            "overlap measures a GPU's compute beside its copies",
-            "run it on a machine with a GPU that torch can use",
-            finding="overlap.device",
-        ),
+    on_cpu = CannotLook(
+        "a CPU has no copies to hide",
+        "overlap measures a GPU's compute beside its copies",
+        "run it on a machine with a GPU that torch can use",
+        finding="overlap.device",
     )
+    rows = functools.partial(_rows, options, emit)
+    devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
-def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     room = room_for(accel, options.host_share)
     size = size_for(options, room)
     side_stream = accel.side_stream()
@@ -193,14 +186,13 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             )
             verified = copies.finish().details
             case = {"direction": direction, "host_memory": memory, "streams": 2 if side_stream else 1}
-            for part, (timed, beside) in taken.items():
+            for part, timed in taken.items():
                 flop = ("flop", 2.0 * side**3, "FLOP/s")
                 row = timing.measurement(
                     NAME,
                     accel.ref,
                     # A call is one copy or one product: how many are in a window is calibrated in each process.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
-                    beside,
                     case={**case, "size_bytes": size, "what": part},
                     work=flop if part == "compute" else ("bytes", float(size), "B/s"),
                     memory=accel.memory(),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -389,25 +390,24 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
     """Time and verify one line, on the host's clock with the wait for its end."""
     accel = stage.accel
     accel.reset_peak()
-    line = Line(idiom, stage)
-    limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10))
-    timed, beside = timing.watched(
-        watch,
-        torch.get_num_threads() if accel.is_cpu else 1,
-        lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
-    )
-    rotation = stage.count * stage.size
-    verified = {"verified_slices": 1, "wrong_bytes": line.wrong_bytes()}
-    return timing.measurement(
+    line, rotation = Line(idiom, stage), stage.count * stage.size
+    return timing.measured(
         IDIOM,
-        accel.ref,
-        timed,
-        beside,
+        accel,
+        timing.Work(line.call),
+        watch,
+        "host",
+        timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10)),
+        threads=torch.get_num_threads() if accel.is_cpu else 1,
         case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
         work=("bytes", float(stage.size), "B/s"),
-        memory=accel.memory(),
         cache="cold" if rotation >= room.cold else "warm",
-        details={"call": idiom.code, "rotation_bytes": rotation, **verified},
+        verify=lambda: {
+            "call": idiom.code,
+            "rotation_bytes": rotation,
+            "verified_slices": 1,
+            "wrong_bytes": line.wrong_bytes(),
+        },
     )
 
 
@@ -468,7 +468,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction in options.directions:
-        timed, beside = rows[direction]
+        timed = rows[direction]
         other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
         has_row = other in options.directions
         others = {} if has_row else {f"other_{name}": value for name, value in verified[other].details.items()}
@@ -476,7 +476,6 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             BOTH_WAYS,
             accel.ref,
             timed,
-            beside,
             case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
@@ -650,15 +649,15 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     alone = [part for part in PARTS if part.id in chosen]
     several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
+    # Only "all" can name several devices; how many there are is not known yet.
+    share = 1 - TOGETHER_SHARE if several and options.device == "all" else 1.0
     measured = devices.each(
-        options.device,
+        NAME,
+        replace(options, time_budget_s=budget_s and budget_s * share),
         emit,
-        lambda accel, deadline: _rows_on(options, alone, accel, emit, deadline),
-        name=NAME,
-        # Only with this name there can be several devices; how many there are is not known yet.
-        time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
-        default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
-        shared=replace(shared, facts=facts, lost=lost),
+        replace(shared, facts=facts, lost=lost),
+        partial(_rows_on, options, alone, emit),
+        lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
     )
     ids = tuple(device for device in measured if device not in lost)
     if len(ids) > 1:
@@ -678,7 +677,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 
 
 def _rows_on(
-    options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
+    options: TransferOptions, wanted: Sequence[Part], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
     """The rows of every part that applies to a device."""
     todo = [part for part in wanted if part.applies(accel)]
