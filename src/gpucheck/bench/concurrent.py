@@ -1,16 +1,15 @@
-"""Calls that are timed beside others: in turn within a round, and copies at the same time on two streams of a device or
-on several devices.
+"""Calls timed beside others: in turn within a round, or copies at the same time on two streams or several devices.
 
-What drifts meets calls in turn all alike, and their ratios are paired: a copy alone, compute alone and both; the CPU
-and the device. These are timed by the host's clock.
+Calls in turn (a copy alone, compute alone and both; the CPU and the device) are timed by the host's clock. A drift
+meets all of them alike, and their ratios are paired.
 
-A window of one counts only if it lies inside the time in which all others copied. Streams are compared by the time
-stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
-that copy to each other share one, so that a hang costs only their pair.
+A window of copies at the same time counts only if it lies inside the time in which all others copied. Streams are
+compared by the time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC;
+two devices that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
 `prepared`; `at_s` and `for_s` (when to begin, and for how long) → the measurement. A child of two says each measurement
-as it is known, then `end`. `error` instead says why there is nothing.
+as it is known, then `end`. An `error` says why there is none.
 
 Torch is imported late: a child binds itself to its device's NUMA node first.
 """
@@ -21,7 +20,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -56,6 +55,7 @@ if TYPE_CHECKING:  # torch comes after binding
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
+# The start and the length of a window, in seconds.
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -81,8 +81,8 @@ class Group:
     untimed: int = 0
     prepare: Callable[[int, int], None] | None = None
 
-    def window(self, number: int) -> tuple[float, float]:
-        """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
+    def window(self, number: int) -> Span:
+        """Run the window with this number; return its start and its length on the host's clock."""
         timer = self.timer
         # A large product takes a slow CPU long, beside an idle device.
         with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
@@ -111,24 +111,18 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
 def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
 
-    There are three rounds at least. They end earlier where every interval is narrow, which is asked only at set numbers
-    of rounds.
+    There are at least three rounds. They end earlier where every interval is narrow.
     """
     names = list(groups)
     clock = groups[names[0]].timer
     started = timing.started_now()
-    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    windows: dict[str, list[Span]] = {name: [] for name in names}
     done = 0
-    while True:
+    while done < FEWEST_ROUNDS or not _enough(windows.values(), clock.host_now(), until_s, PRECISION):
         first = done % len(names)
-        for name in (*names[first:], *names[:first]):
-            windows[name].append(groups[name].window(done + 1))
         done += 1
-        if done < FEWEST_ROUNDS:
-            continue
-        now_s, lengths = clock.host_now(), [[length for _, length in taken] for taken in windows.values()]
-        if all(timing.enough(taken, now_s, until_s, PRECISION) for taken in lengths):
-            break
+        for name in (*names[first:], *names[:first]):
+            windows[name].append(groups[name].window(done))
     flags = ("few-samples",) if done < WANTED_SAMPLES else ()
     return {
         name: Timed(
@@ -142,12 +136,17 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     }
 
 
+def _enough(groups: Iterable[Sequence[Span]], now_s: float, until_s: float, precision: float) -> bool:
+    """Return whether the windows of all groups are enough."""
+    return all(timing.enough([length_s for _, length_s in spans], now_s, until_s, precision) for spans in groups)
+
+
 def watched(
     watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
 ) -> dict[str, Timed]:
     """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
 
-    What a device shows while a group that is only `on_host` runs says nothing of that group.
+    Groups that are only `on_host` have no telemetry: it is the idle device's.
     """
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
@@ -190,10 +189,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     deadline = timer.host_now() + limits.budget_s
     windows: tuple[list[Span], list[Span]] = ([], [])
     number = 0
-    while not all(
-        timing.enough([length_s for _, length_s in lane], timer.host_now(), deadline, limits.precision)
-        for lane in windows
-    ):
+    while not _enough(windows, timer.host_now(), deadline, limits.precision):
         if number >= MOST_IN_VAIN and not all(windows):
             break
         number += 1
@@ -223,7 +219,7 @@ def _filling(
 ) -> list[list[Span]]:
     """Fill the buffers, let each lane copy `counts` windows, and return the windows during which the other copied.
 
-    Both are enqueued in turn: a device with one engine for all copies then shows each lane at half its rate.
+    Both are enqueued in turn: with one engine for all copies, each lane then shows half its rate.
     """
     for place, lane in enumerate(lanes):
         # The numbers differ, and so do the patterns of the two.
@@ -289,7 +285,7 @@ def start_child() -> LineChild:
 
 
 class Copier(Talk):
-    """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
+    """The child that copies for `who`. Its methods raise Lost where it is gone, late, or has failed."""
 
     def __init__(self, who: str, start: Start) -> None:
         self.who = who
@@ -322,7 +318,7 @@ class Copier(Talk):
 
 
 def main() -> int:
-    """Do what the setup on the first line says, until stdin ends; 0 also where it could not be done, which is said."""
+    """Copy as the setup on the first line says, until stdin ends; return 0 also after an error, which is reported."""
     say, asked = claim_stdout(), requests()
     try:
         setup = next(asked)
@@ -409,9 +405,9 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
 
 
 def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy from `at_s` on, in windows one right after the other, and return those of the time in which all copy.
+    """Copy from `at_s` on, in windows one right after the other, and return those of the `for_s` in which all copy.
 
-    That begins when the last has begun, and lasts so long. Raises CannotLook where this one is too late for it.
+    Raises CannotLook where this child begins too late.
     """
     started, windows = timing.started_now(), []
     time.sleep(max(at_s - accel.host_now(), 0.0))

@@ -1,7 +1,6 @@
-"""The common part of all benchmarks: the devices one after another, each with its share of the time.
+"""The common part of all benchmarks: the devices one after another, each with its share of the time; and `--runs`.
 
-A device that fails is a fact among the rows: it does not cost the others theirs. With `--runs N` the same command runs
-again and again, each time in a fresh process, and one document has all.
+A device that fails does not cost the others their rows.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
 
-# What the next row may take, by the one before: a larger size or another operation takes longer.
+# The time of the next row over the one before: a larger size or another operation takes longer.
 AS_LONG = 2.0
 
 # The rows of a device as they are measured, until this time of `time.monotonic`.
@@ -49,11 +48,11 @@ Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The input that all benchmarks share: the thresholds that are set, and the machine where it was read before.
+    """The input that all benchmarks share: the thresholds that are set, and the facts where they were read before.
 
-    `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
-    else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
-    `is_planned` tells that what will be measured was said before.
+    `lost` collects the devices that this process can no longer use, by torch's names, with the faults. `until_s` is the
+    time of `time.monotonic` at which the benchmark has to be over; None leaves it to its own budget. `is_planned` says
+    that the plan was emitted before.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -68,7 +67,7 @@ ALONE = Shared()
 
 
 def begin(emit: Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
-    """Say what will be measured where, and for whom no threshold counts."""
+    """Emit the plan, and a warning for each device without a threshold."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
         emit(Notice(line, "warning"))
     emit(Planned(tuple(names), tuple(device_ids)))
@@ -127,7 +126,7 @@ def each(
 
 
 def share_until(deadline: float, weights: Sequence[float]) -> float:
-    """When the first of what is left, with these weights, has had its share of the time until `deadline`."""
+    """When the first of these weights has had its share of the time until `deadline`."""
     now_s = time.monotonic()
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
@@ -151,10 +150,7 @@ class _Run:
         self.where = f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
-        """Measure on one device, whatever becomes of it. Raises what is no device's.
-
-        `times` gives when its rows should be measured, and when they have to be over.
-        """
+        """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
         self.emit(Began(self.name, device_id))
         accel: Accel | None = None
         why = "fault"
@@ -173,21 +169,18 @@ class _Run:
             why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
-        except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
+        except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is reported, or raised on)
             self._broken_off(error, device_id, accel)
             if accel is not None and device_id not in self.lost:
                 try:
                     with watchdog.watching(accel, self.where):
                         device_lifetime.settle(accel, error=error)
-                except RuntimeError as later:  # what was told was only the first sign of it
+                except RuntimeError as later:  # the reported error was only the first sign
                     self._broken_off(later, device_id, accel)
         self.emit(Finished(self.name, device_id, why))
 
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
-        """Measure every row; False where there was no time for all of them.
-
-        On a busy machine each takes longer than its share: none begins that may end late, the first apart.
-        """
+        """Measure every row; False where there was no time for all. None but the first begins that may end late."""
         left_out, together, begun_s = "not measured", 0, time.monotonic()
         in_time = True
         with accel.as_current():
@@ -196,7 +189,7 @@ class _Run:
                 for row in self.rows(accel, deadline):
                     self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if shared else row))
                     left_out = "some rows were not measured"
-                    # Rows that were timed in turn are told together.
+                    # Rows that were timed in turn come together.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
@@ -213,14 +206,14 @@ class _Run:
         return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Tell what was raised. A bug of ours is raised on: no device's or library's failure, and no want of memory."""
+        """Report an error of the device or a library; keep what it could not measure for the end; raise a bug on."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
         fault = faults.of(error, self.where, device_id, step=watchdog.step())
         before = next((fault for fault in self.lost.values() if fault.poisons), None)
         if fault.kind == "device" and before is not None:
-            # What follows from a process that CUDA gave up is no fault of this device's.
+            # CUDA gave this process up before: it is no fault of this device.
             self.lost[device_id] = before
             skipped = not_run(self.name, f"{device_id} in {self.where}", before)
             self.emit(Skipped(replace(skipped, device=device_id)))
@@ -238,19 +231,19 @@ class _Run:
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """Return what a benchmark had no time for."""
+    """Return the finding for what a benchmark had no time for."""
     return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def described(accel: Accel) -> Device:
     """Return a device that was opened, as torch describes it."""
-    major_minor = accel.compute_capability
+    capability = accel.compute_capability
     return Device(
         kind=accel.kind,
         id=accel.id,
         name=accel.name,
         uuid=accel.uuid,
-        compute_capability=None if major_minor is None else ".".join(map(str, major_minor)),
+        compute_capability=None if capability is None else ".".join(map(str, capability)),
         multiprocessors=accel.multiprocessors,
         memory_bus_width_bits=accel.memory_bus_width_bits,
         max_sm_clock_hz=accel.max_clock_hz,
@@ -260,15 +253,14 @@ def described(accel: Accel) -> Device:
 
 # -- --runs ------------------------------------------------------------------------------------------------------------
 
-# A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
-# hangs. A longer budget of the user's is added.
+# A benchmark's default budget is minutes at most: after an hour it hangs. A longer budget of the user's is added.
 LONGEST_RUN_S = 3600.0
 
 RunChild = Callable[[Sequence[str], float], ChildResult]
 
 
 class FailedRun(GpucheckError):
-    """A run that ended with a bug: what it measured is kept, and the whole ends so too (exit 70)."""
+    """A run that ended with a bug: its rows are kept, and the whole ends so too (exit 70)."""
 
     exit_code = errors.BUG
 
@@ -276,12 +268,10 @@ class FailedRun(GpucheckError):
 def repeated(
     arguments: Sequence[str], count: int, emit: Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
 ) -> Report:
-    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents side by side.
+    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
 
-    A run that fails ends it, with its finding, after what was measured so far. One that was cut off proves nothing,
-    even if nothing of it is left to judge. Raises UsageError as the child does,
-    Undecided for a child that was killed, CannotLook for another one without a document, and FailedRun after a bug.
-    Ctrl-C emits what there is and is raised on.
+    A run that fails is the last. Raises UsageError as the child does, Undecided for a child that was killed, CannotLook
+    for another one without a document, and FailedRun after a bug. Whatever is raised, earlier documents are emitted.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
@@ -291,7 +281,9 @@ def repeated(
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
-            if _ends(report):
+            # A threshold is for all runs together: a run that misses it is not the last.
+            failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
+            if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
                 if number < count:
                     emit(Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
@@ -302,37 +294,16 @@ def repeated(
     whole = runs.merge(reports)
     _tell(whole, emit)
     if cut := sum(not (report.summary.complete or report.faults) for report in reports):
-        emit(
-            Skipped(
-                Finding(
-                    "runs.child",
-                    "inconclusive",
-                    f"runs cut off: {cut} of {len(reports)}",
-                    "out of time, or ended by a signal",
-                    fix="rerun with a longer --time-budget",
-                )
-            )
-        )
+        title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
+        emit(Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
         emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
 
-def _ends(report: Report) -> bool:
-    """Return whether a run was broken off, has failed, or could not look.
-
-    A threshold is for all runs together: one that misses it goes on.
-    """
-    failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
-    return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
-
-
 def _document(ended: ChildResult, number: int) -> Report:
-    """The child's document.
-
-    Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
-    """
+    """The child's document. Raises UsageError with the child's own sentence, Undecided and CannotLook."""
     lines = ended.stderr.strip().splitlines() or [""]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = (told or lines)[-1].removeprefix("gpucheck: ")
@@ -344,13 +315,11 @@ def _document(ended: ChildResult, number: int) -> Report:
     except (ValueError, KeyError, TypeError) as error:
         ending = child_protocol.ending_of(ended, LONGEST_RUN_S)
         if ending.how == "killed":
-            # By somebody else, mostly for want of memory.
-            raise Undecided(
-                f"run {number} was killed",
+            why, fix = (
                 f"{ending.signal}{f': {last}' if last else ''}",
                 "check the system log for the OOM killer, then rerun",
-                finding="runs.child",
-            ) from error
+            )
+            raise Undecided(f"run {number} was killed", why, fix, finding="runs.child") from error
         how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
 

@@ -1,7 +1,6 @@
-"""The one judge of benchmarks: a document so far, and the thresholds, to what it comes to.
+"""The one judge of benchmarks: a whole document and the thresholds → findings and results.
 
-Asked after each device, at the end, on Ctrl-C, after a fault, of several runs laid side by side, and of a saved file:
-always the whole document, always the same way.
+It judges after each device, at the end, on Ctrl-C, after a fault, several runs together, and a saved file.
 
 A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
 All else is inconclusive (docs/settings.md), unless nothing recorded could bridge the gap (`config.BRIDGES`).
@@ -20,6 +19,7 @@ from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
 from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
+from gpucheck.measure import runs
 from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import judge as of_fault
@@ -51,8 +51,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [benchmark for benchmark in BENCHMARKS if any(part.id == benchmark.id for part in document.parts)]
-    skips = judging.by(lambda skip: _place(document, skip.id.partition(".")[0], skip.device), document.skips)
-    faults = judging.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+    skips = runs.by(lambda skip: _place(document, skip.id.partition(".")[0], skip.device), document.skips)
+    faults = runs.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
         """Return what broke a benchmark off there."""
@@ -76,10 +76,9 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark.id, lines)]
             findings += _not_begun(document, benchmark, device)
-            name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
-                ref = DeviceRef(device, name=name)
-                findings += gated(seen.rows, mine, ref, ceilings, complete=whole)
+                name = next((known.name for known in document.facts.devices if known.id == device), None)
+                findings += gated(seen.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += faulty(benchmark.id, device)
         several = [
@@ -127,17 +126,16 @@ def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Find
     """Return what was planned and, because of a fault before, never begun."""
     part = next(part for part in document.parts if (part.id, part.device) == (benchmark.id, device))
     where = f"bench {benchmark.id}"
-    # What failed here before it was begun is told as what it is.
-    earlier = [fault for fault in document.faults if (fault.where, fault.device) != (where, device)]
-    cause = next((fault for fault in earlier if fault.kind == "device" and fault.device == device), None)
-    cause = cause or next((fault for fault in earlier if fault.poisons), None)
-    if part.begun or cause is None or len(earlier) < len(document.faults):
+    # A failure of this very part is reported itself.
+    if part.begun or any((fault.where, fault.device) == (where, device) for fault in document.faults):
         return []
-    return [not_run(benchmark.id, f"{device} in {where}", cause)]
+    own = [fault for fault in document.faults if fault.kind == "device" and fault.device == device]
+    causes = [*own, *(fault for fault in document.faults if fault.poisons)]
+    return [not_run(benchmark.id, f"{device} in {where}", cause) for cause in causes[:1]]
 
 
 def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
-    """Return beside which benchmark and device a skip or a fault is told; None where it is about none of the plan."""
+    """Return the benchmark and the device that a skip or a fault belongs to; None for what is not in the plan."""
     if any((part.id, part.device) == (benchmark, device) for part in document.parts):
         return benchmark, device
     return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
@@ -146,11 +144,8 @@ def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
     # A device that failed in it has a finding with another id.
-    mine = [
-        finding
-        for finding in findings
-        if finding.id.startswith(f"{name}.") or finding.evidence.get("where") == f"bench {name}"
-    ]
+    where = f"bench {name}"
+    mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
     loud = [finding for finding in mine if finding.verdict not in _SILENT]
     if loud:
         worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
@@ -173,16 +168,13 @@ def gated(
     *,
     complete: bool = True,
 ) -> list[Finding]:
-    """The findings of the thresholds that are set for one device.
-
-    `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
-    """
+    """Return the findings of one device's thresholds; nothing passes unless its rows are `complete`."""
     asked = {limit.id: limit for limit in config.applying(limits, device.name)}
     return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
-    """In a line each, the devices for which nothing is asked by name though there is of others: a name may be wrong."""
+    """Return a line for each device without a threshold where thresholds name devices: a name may be wrong."""
     known = sorted({limit.device for limit in limits if limit.device is not None})
     if not known:
         return []
@@ -227,7 +219,7 @@ def _finding(
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
     """The rows with one of each case, as often as runs measured a case in different ways: each way has to do."""
-    rows = judging.by(lambda row: (row.name, str(row.case)), measurements).values()
+    rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 

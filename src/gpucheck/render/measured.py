@@ -9,6 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
+from gpucheck.measure import runs
 from gpucheck.render.text import (
     ALWAYS,
     SIGNS,
@@ -356,7 +357,7 @@ def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -
     Where the table has `of_rows` rows, more than a few of them are counted.
     """
     lines = []
-    for flag, names in judging.by(itemgetter(0), flagged).items():
+    for flag, names in runs.by(itemgetter(0), flagged).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
         many = of_rows is not None and len(names) > MOST_NAMED

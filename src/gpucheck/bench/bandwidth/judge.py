@@ -31,9 +31,9 @@ def findings(seen: Seen) -> list[Finding]:
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
     """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
-    cold = (row for row in measurements if row.rate is not None and row.method.cache == "cold")
-    rows = judging.by(lambda row: str(row.case["operation"]), cold)
-    return {operation: max(map(judging.rate, mine)) for operation, mine in rows.items()}
+    cold = [row for row in measurements if row.rate is not None and row.method.cache == "cold"]
+    fastest = judging.best(cold, "bandwidth", "operation", judging.rate)
+    return {operation: judging.rate(row) for operation, row in fastest.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:

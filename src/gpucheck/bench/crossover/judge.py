@@ -1,8 +1,4 @@
-"""Judge from what size on the GPU is faster, with its copies and without. Pure.
-
-Nothing is taken for monotone: the device is faster *from* a size on only where it was faster at every larger size that
-was tried.
-"""
+"""Judge from what size on the GPU is faster, with its copies and without: at every larger size that was tried. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +16,11 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
-# Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process
-# to the next, decide only what is plain.
+# Below six rounds there is no interval of a median; their extremes count, widened by the spread between processes.
 FEW_FACTOR = 1.25
 
 Winner = Literal["cpu", "device", "even"]
-# One size with or without the copies: who is faster, and by how much.
+# One size with or without the copies: the faster side, and the device's speed-up.
 Race = tuple[Winner, Speedup]
 
 
@@ -44,7 +39,7 @@ def short_text(operation: str, size: int) -> str:
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
-    """By operation and whether the copies count: each size at which both sides were timed. For one device's rows."""
+    """One device's races, by operation and whether the copies count, then by size."""
     rows = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
         for row in measurements
@@ -81,15 +76,11 @@ def answer(seen: Seen) -> list[CrossoverResult]:
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """Every finding of one device's rows: a sentence for each operation, then whether the results are right."""
-    by_operation = judging.by(lambda entry: entry.operation, answer(seen))
+    """Every finding of one device's rows: one for each operation, then precision and results."""
+    by_operation = runs.by(lambda entry: entry.operation, answer(seen))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    return [
-        *map(_crossing, by_operation.values()),
-        _precision(seen.rows, seen.facts.environment),
-        _result(seen.rows),
-    ]
+    return [*map(_crossing, by_operation.values()), _precision(seen.rows, seen.facts.environment), _result(seen.rows)]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
@@ -129,14 +120,11 @@ def _precision(rows: Sequence[Measurement], environment: Mapping[str, str]) -> F
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:
-    wrong = [
-        f"{row.case['operation']}, {size_text(row.case['operation'], row.case['size'])}"
-        for row in rows
-        if not all(run["details"]["result_is_right"] for run in runs.each(row))
-    ]
-    if not wrong:
+    bad = [row.case for row in rows if not all(run["details"]["result_is_right"] for run in runs.each(row))]
+    if not bad:
         return Finding("crossover.result", "pass", "all results verified")
-    wrong = list(dict.fromkeys(wrong))
+    texts = (f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad)
+    wrong = list(dict.fromkeys(texts))
     title, fix = "the GPU computed wrong results", FIX["wrong data"]
     return Finding("crossover.result", "fail", title, naming.few(wrong), {"wrong": wrong}, fix)
 

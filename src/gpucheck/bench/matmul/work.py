@@ -1,6 +1,5 @@
 """The command `bench matmul`: every product that fits, on every device asked for, and its search.
 
-Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
 `--search` tries shapes in short windows, on operands that all shapes share.
 """
 
@@ -57,17 +56,16 @@ PROGRESS_EVERY_S = 5.0
 # The clock settles within about a second under load; a cold chip scores too high.
 WARM_UP_SHARE = 0.25
 # The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
-# fills them: a row that is certain after a tenth of a second would not know its clock.
+# fills them: a row of a tenth of a second would not know its clock.
 LEAST_WATCHED_S = 1.5
-# Other load on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
-# differ by more than products do.
+# Other load comes in bursts: a row of a tenth of a second lies within one or beside it.
 LEAST_S = 0.8
 
 
 def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
-    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
+    """Observe the precision of one case, time it, check its first result and compare later ones with that.
 
-    Everything is allocated, filled and computed once in each set of its matrices. Raises what torch raises.
+    Raises NoKernel, and what torch raises.
     """
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
@@ -129,9 +127,9 @@ SEARCHED = "bench_matmul_search"
 SEARCH_BUDGET_S = 60.0
 # From what keeps a GPU busy to what fills it; a CPU is full much earlier, and each of its calls costs time.
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
-# Shapes without a kernel: all are counted, and the first are named.
+# Named shapes without a kernel; all are counted.
 MOST_REFUSED_TOLD = 16
-# A clock that was idle settles within about a second; the search's own reference follows what is left of that.
+# A clock that was idle settles within about a second; the search's reference follows the rest of that.
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
 # Windows of a try: their median leaves out one disturbance.
 PARTS = 3
@@ -149,10 +147,10 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
-    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
+    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None without a kernel.
 
-    If it is interrupted, the best shape so far is reported, with the `results` of earlier searches. Raises UsageError
-    where no shape fits, and what torch raises.
+    An interrupted search reports its best shape so far, with the `results` of earlier searches. Raises UsageError where
+    no shape fits, and what torch raises.
     """
     began = shown_s = time.monotonic()
 
@@ -201,7 +199,7 @@ def search(
 
 
 def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
-    """Elements of A, B and the result for the largest shapes of the range, a third of `room` bytes each at most."""
+    """Elements of A, B and the result for the largest shapes of the range, each at most a third of `room` bytes."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
     most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
@@ -219,7 +217,7 @@ def grid_in(case: Case, grid: Grid, room: int) -> Grid:
 
 
 def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
-    """Flat memory for every shape of the range that fits, with random data. Raises what torch raises."""
+    """Flat memory for every shape of the range that fits, with random data."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
     product.fill(case.kind, flat)
     return flat
@@ -236,7 +234,7 @@ class Tries:
         self._ended_s = accel.host_now()
 
     def warm_up(self, shape: Shape) -> None:
-        """Load what is loaded lazily, let the clock rise, see how long a call takes. It counts for the first try."""
+        """Load kernels, let the clock rise, and time a call. It counts for the first try."""
         call = call_of(self._kind, self._flat, shape)
         call()
         self._accel.synchronize()
@@ -244,7 +242,7 @@ class Tries:
         self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
     def take(self, shape: Shape, window_s: float) -> Reading | Refused:
-        """One try, or why there is no rate for the shape: no kernel, no time. Raises what torch raises for all else."""
+        """Try a shape; refused without a kernel or a time. Raises what torch raises for all else."""
         try:
             if not self._usual:
                 self.warm_up(shape)
@@ -286,7 +284,7 @@ class Tries:
         return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
-        """Behind a hold where the device might wait for the host. A window that the host was late for is repeated."""
+        """The lengths of windows, held where the device might wait for the host; late ones are repeated."""
         accel = self._accel
         hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(timing.MOST_DOUBLINGS + 1):

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ from gpucheck.bench.buffers import (
     too_little,
     wake,
 )
-from gpucheck.bench.concurrent import Group
+from gpucheck.bench.concurrent import Group, Stream
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.overlap.judge import NAME
@@ -41,14 +40,13 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# float32 products of these sides: the first that takes long beside its launch and the wait, some 20 µs.
+# float32 products: the first side that takes long beside its launch and the wait, some 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
 # For each side: the clock settles within about a second under load, most of it in the first half.
 WARM_UP_S = 0.25
-# What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
+# Slices that copies rotate over: refilling two takes a tenth of a second.
 SLICES = 2
 
-Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
 # So many calls as one group.
@@ -57,7 +55,7 @@ Groups = Callable[[int], Group]
 
 # -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
 
-# So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
+# A launch and a synchronise, some 10 µs, are half a percent of this.
 SHORTEST_S = 2e-3
 # The launch queue blocks the host near 1 000 entries.
 MOST_COPIES, MOST_PRODUCTS = 200, 700
@@ -67,7 +65,7 @@ TRIES, CORRECTIONS = 3, 3
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
 ) -> Group:
-    """So many calls as one, with one wait at its end, on the stream that `current` makes current.
+    """A group of `count` calls with one wait at their end, on the stream that `current` makes current.
 
     `prepare(number, calls)` runs untimed before each window.
     """
@@ -81,7 +79,7 @@ def group(
 
 
 def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
-    """Return how many copies make a group, and how many products take as long."""
+    """Return the number of copies in a group, and of products that take as long."""
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
     products = 1
     for _ in range(CORRECTIONS):
@@ -92,7 +90,7 @@ def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
 
 
 def in_turn(copies: Group, products: Group) -> dict[str, Group]:
-    """The three that are timed in turn: `copy`, `compute` and `both`."""
+    """The groups that are timed in turn: `copy`, `compute` and `both`."""
 
     def both() -> None:
         copies.call()
@@ -102,7 +100,7 @@ def in_turn(copies: Group, products: Group) -> dict[str, Group]:
 
 
 def _least_s(calls: Group) -> float:
-    """Seconds of a group: the least of a few windows, after one that is not counted."""
+    """Seconds of a group: the least of a few windows after the first."""
     calls.window(0)
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
@@ -134,7 +132,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
 
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
+    """Measure how much of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
     on_cpu = CannotLook(
         "a CPU has no copies to hide",
         "overlap measures a GPU's compute beside its copies",
@@ -158,7 +156,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    # The most telling first: if time is left for a part only, it is for these.
+    # Pinned copies first: they tell the most where time is short.
     todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         matrices = "not enough memory for the matrices"
@@ -191,7 +189,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                 row = timing.measurement(
                     NAME,
                     accel.ref,
-                    # A call is one copy or one product: how many are in a window is calibrated in each process.
+                    # A call is one copy or one product: their number is calibrated in each process.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
                     case={**case, "size_bytes": size, "what": part},
                     work=flop if part == "compute" else ("bytes", float(size), "B/s"),

@@ -107,28 +107,28 @@ class Case:
 
 
 def copies(setting: Setting) -> Iterator[Measurement]:
-    """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
+    """A row for each size, direction and kind of memory. Raises CannotLook and UsageError."""
     options, accel, emit = setting.options, setting.accel, setting.emit
     memories: list[HostMemory] = setting.memories or ["pageable"]
-    room = replace(setting.room, pinned="pinned" in memories)
-    sizes, too_large = fitting(options, room, len(memories))
+    room, count = replace(setting.room, pinned="pinned" in memories), len(memories)
+    sizes, too_large = fitting(options, room, count)
     todo = cases(options, accel, sizes)
     if accel.is_cpu:
         emit(Notice("on a CPU: copies within host memory"))
     if too_large:
         left_out = ", ".join(units.capacity(size) for size in too_large)
-        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(len(memories)))} each"))
+        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(count))} each"))
     if not todo:
         return
     emit(Progress("allocating", 0, len(todo)))
-    shared = allocate_all(accel, memories, room.capacity(max(sizes), len(memories)), "transfer.memory")
+    shared = allocate_all(accel, memories, room.capacity(max(sizes), count), "transfer.memory")
     if shared.no_pinned is not None:
         emit(_no_pinned(shared.no_pinned, accel))
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
         wake(accel, shared)
     for done, case in enumerate(todo):
-        # Of a size that nobody named and that no verdict needs, the first row is not begun late.
+        # The first row of a size that nobody named and no verdict needs is not begun late.
         begun = done and todo[done - 1].size == case.size
         needed = begun or options.sizes or case.size <= judge.LARGE_BYTES
         if not needed and time.monotonic() >= setting.deadline:
@@ -183,7 +183,7 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
+    """The rows to time, by size: where time runs out, every kind lacks the largest.
 
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
@@ -266,31 +266,8 @@ IDIOMS: tuple[Idiom, ...] = (
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     """The lines that can be written for this device, from these kinds of host memory."""
     pins = accel.can_pin and "pinned" in memories
-    return [
-        idiom
-        for idiom in IDIOMS
-        if (idiom.direction == "host_to_host") == accel.is_cpu
-        and idiom.memory in memories
-        and (pins or "pin" not in idiom.code)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Where the lines are written: `count` slices of `size` bytes of the shared buffers."""
-
-    accel: Accel
-    shared: Buffers
-    size: int
-    count: int
-
-    def slices(self, idiom: Idiom) -> list[torch.Tensor]:
-        """Return the slices that a line copies from: each word of their buffer holds its index."""
-        buffer = self.shared.ends(idiom.direction, idiom.memory)[0]
-        words = self.count * self.size // WORD
-        if buffer.number is None:
-            buffer.fill(words, 0)
-        return list(buffer.words[:words].view(self.count, -1).unbind(0))
+    here = (idiom for idiom in IDIOMS if (idiom.direction == "host_to_host") == accel.is_cpu)
+    return [idiom for idiom in here if idiom.memory in memories and (pins or "pin" not in idiom.code)]
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -299,32 +276,35 @@ def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Line:
-    """An idiom's calls, slice after slice; what its line allocates once is made here, outside the timed calls.
+    """An idiom's calls on `count` slices of `size` bytes of the shared buffers, one after the other.
 
-    What a call made is let go as the next one begins, and pinned memory only once the device was waited for: on a lost
-    device its release ends the process (`device_lifetime`).
+    Preallocated targets are made here, outside the timed calls. A call's result is let go as the next one begins, and
+    pinned memory only after a wait for the device: on a lost device its release ends the process (`device_lifetime`).
     """
 
-    def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.accel, self.sources = stage.accel, stage.slices(idiom)
+    def __init__(self, idiom: Idiom, accel: Accel, shared: Buffers, size: int, count: int) -> None:
+        self.idiom, self.accel, self.size, self.rotation = idiom, accel, size, count * size
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        self._waits = ".pin_memory()" in idiom.code
-        names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
+        # Each word of the source holds its index.
+        buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // WORD
+        if buffer.number is None:
+            buffer.fill(words, 0)
+        self.sources = list(buffer.words[:words].view(count, -1).unbind(0))
+        names: dict[str, Any] = {"device": accel.device, "keep": self._keep}
         back = idiom.direction == "device_to_host"
         source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
         if idiom.id == "raw":
-            # Between preallocated buffers: the measure of the rest.
             target, like = idiom.code.partition(".")[0], self.sources[0]
-            where = "cpu" if back else self.accel.device
+            where = "cpu" if back else accel.device
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
-        # What is pinned on the way is kept for longer than the line.
+        # Memory that is pinned on the way is kept for longer than the line.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
     def call(self) -> None:
         """Run the line once."""
-        if self._waits and self.made:
+        if self.made and ".pin_memory()" in self.idiom.code:
             self.accel.synchronize()
         self.made.clear()
         self.calls += 1
@@ -335,16 +315,15 @@ class Line:
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes are wrong of what one more call makes, of what no earlier call has copied."""
+        """Return the wrong bytes in the result of one more call, with data that no earlier call has copied."""
         place = (self.calls + 1) % len(self.sources)
         source = self.sources[place]
         source.bitwise_xor_(FLIP)
         self.call()
         self.accel.synchronize()
         result, words = self.made[-1], len(source)
-        wrong = words * WORD
-        if result.numel() == words:
-            wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
+        is_whole = result.numel() == words
+        wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0] if is_whole else words * WORD
         source.bitwise_xor_(FLIP)
         return wrong
 
@@ -362,20 +341,20 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
         todo = [idiom for idiom in todo if "pin" not in idiom.code]
-    stage = Stage(accel, shared, size, count)
     for done, idiom in enumerate(todo):
         watchdog.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
+        budget_s = setting.row_s(len(todo) - done, LONGEST_IDIOM_S)
         with no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
-            row = measure_line(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_IDIOM_S), setting.watch)
+            accel.reset_peak()
+            row = measure_line(Line(idiom, accel, shared, size, count), room, budget_s, setting.watch)
         yield row
 
 
 def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tuple[int, int]:
-    """Bytes of a slice, and how many the calls rotate over: what makes them cold, as far as there is room.
+    """Return the bytes of a slice, and how many slices make the calls cold, as far as there is room.
 
-    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook where there is next to no
-    room.
+    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook without room.
     """
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
@@ -386,11 +365,10 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tu
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
-def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watch) -> Measurement:
+def measure_line(line: Line, room: Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one line, on the host's clock with the wait for its end."""
-    accel = stage.accel
-    accel.reset_peak()
-    line, rotation = Line(idiom, stage), stage.count * stage.size
+    accel, idiom = line.accel, line.idiom
+    notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
     return timing.measured(
         IDIOM,
         accel,
@@ -399,15 +377,10 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         "host",
         timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10)),
         threads=torch.get_num_threads() if accel.is_cpu else 1,
-        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
-        work=("bytes", float(stage.size), "B/s"),
-        cache="cold" if rotation >= room.cold else "warm",
-        verify=lambda: {
-            "call": idiom.code,
-            "rotation_bytes": rotation,
-            "verified_slices": 1,
-            "wrong_bytes": line.wrong_bytes(),
-        },
+        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": line.size},
+        work=("bytes", float(line.size), "B/s"),
+        cache="cold" if line.rotation >= room.cold else "warm",
+        verify=lambda: {**notes, "wrong_bytes": line.wrong_bytes()},
     )
 
 
@@ -611,7 +584,7 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: its rows of a `Setting`, where it applies to the device; or of `Several`, and to the names of theirs.
+    """A part: its rows of a `Setting` or of `Several`, and whether it applies to the device, or to the devices' names.
 
     `weight` is its share of the time among the parts of its kind.
     """
@@ -684,8 +657,7 @@ def _rows_on(
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    # On which node the memory of a process that is not bound came to lie differs from run to run, and is no part of the
-    # method: what is told is where it may run.
+    # The nodes where an unbound process may run: the node of its memory differs from run to run, and is no method.
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
 
@@ -705,10 +677,7 @@ def _rows(
     device: str | None,
     deadline: float,
 ) -> Iterator[Measurement]:
-    """The rows of these parts on a device, or on several: the first is always measured.
-
-    One that has no room costs only itself, unless it is a device's first.
-    """
+    """The rows of these parts on a device, or on several. A device's first part is always measured and needs room."""
     for place, part in enumerate(todo):
         watchdog.go_on()
         if place and device is not None and time.monotonic() >= deadline:
