@@ -32,7 +32,7 @@ from gpucheck.units import MIB
 from gpucheck.work import precision
 from gpucheck.work.models import MODELS
 from gpucheck.work.reference import check_product
-from gpucheck.work.target import OPTIMIZERS
+from gpucheck.work.target import SGD
 
 ITEM = 4  # float32
 MODEL, CLASSES, IMAGE = "convnet", 100, (3, 64, 64)
@@ -122,7 +122,7 @@ def training(size: int, accel: Accel) -> Sides:
 
 
 def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    optimizer = OPTIMIZERS["sgd"].build(model.parameters())
+    optimizer = SGD.build(model.parameters())
     model.train()
 
     def step() -> Tensor:
