@@ -33,18 +33,7 @@ from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
 from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import (
-    AHEAD_IN_WINDOW,
-    LONG_CALL_S,
-    MOST_HOST_CALLS,
-    SURELY_LONG_S,
-    UNTIMED_CALLS,
-    WANTED_SAMPLES,
-    Limits,
-    Timed,
-    Timer,
-    calls_for,
-)
+from gpucheck.measure.timing import Limits, Timed, Timer
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.fault import first_line
@@ -98,14 +87,14 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
     """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
     Group(timer, call).window(0)
     about_s = Group(timer, call).window(0)[1]
-    if about_s < SURELY_LONG_S:
+    if about_s < timing.SURELY_LONG_S:
         about_s = min(about_s, Group(timer, call).window(0)[1])
-    if about_s < LONG_CALL_S:
+    if about_s < timing.LONG_CALL_S:
         # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
-        some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
-        about_s = min(some.window(0)[1] for _ in range(TRIES)) / UNTIMED_CALLS
-    calls = calls_for(max(about_s, 1e-9), MOST_HOST_CALLS)
-    return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
+        some = Group(timer, call, calls=timing.UNTIMED_CALLS, untimed=timing.UNTIMED_CALLS)
+        about_s = min(some.window(0)[1] for _ in range(TRIES)) / timing.UNTIMED_CALLS
+    calls = timing.calls_for(max(about_s, 1e-9), timing.MOST_HOST_CALLS)
+    return Group(timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0)
 
 
 def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
@@ -123,7 +112,7 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
         done += 1
         for name in (*names[first:], *names[:first]):
             windows[name].append(groups[name].window(done))
-    flags = ("few-samples",) if done < WANTED_SAMPLES else ()
+    flags = ("few-samples",) if done < timing.WANTED_SAMPLES else ()
     return {
         name: Timed(
             timing.run_of(started, groups[name].calls, windows[name]),
@@ -201,7 +190,9 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
         count / stats.median([length_s for _, length_s in lane]) if lane else None
         for lane, count in zip(windows, calls, strict=True)
     ]
-    few = ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < WANTED_SAMPLES else ()
+    few = (
+        ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < timing.WANTED_SAMPLES else ()
+    )
     return [
         Timed(
             timing.run_of(started, calls[place], windows[place]),
@@ -242,7 +233,7 @@ def _filling(
     timer.synchronize()
     ends_s = [[timer.elapsed_s(start, mark) for mark in of_lane] for of_lane in marks]
     lasted_s = max(of_lane[-1] for of_lane in ends_s)
-    if lasted_s < AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
+    if lasted_s < timing.AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
         return [[], []]
     begun_s, ended_s = max(of_lane[0] for of_lane in ends_s), min(of_lane[-1] for of_lane in ends_s)
     inside = [[end_s for end_s in of_lane if begun_s <= end_s <= ended_s] for of_lane in ends_s]
@@ -388,7 +379,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         say({"prepared": True})
         run = without_pause(accel, copies.call, calls, **next(asked))
         seen, no_telemetry = watch.during(run)
-        few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
+        few = ("few-samples",) if len(run.samples_s) < timing.WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
         notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
         measurement = timing.measurement(

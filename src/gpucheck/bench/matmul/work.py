@@ -22,21 +22,7 @@ from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
 from gpucheck.bench.matmul.judge import NAME, TOO_FAST
-from gpucheck.bench.matmul.product import (
-    Case,
-    Grid,
-    Kind,
-    Matrices,
-    NoKernel,
-    Reading,
-    Refused,
-    Repeats,
-    Search,
-    call_of,
-    cases,
-    fitting,
-    operations,
-)
+from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
@@ -83,7 +69,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             call()
         accel.synchronize()
         seen_as = observed if case.dtype == "tf32" else kind.seen_as
-        repeats = Repeats(sets, accel, seen_as)
+        repeats = product.Repeats(sets, accel, seen_as)
         nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
@@ -112,7 +98,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             ),
             threads=torch.get_num_threads(),
             case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-            work=(kind.work, operations(case.shape), kind.unit),
+            work=(kind.work, product.operations(case.shape), kind.unit),
             cache="cold" if case.cold else "warm",
             precision_requested=case.precision,
             precision_observed=observed,
@@ -235,11 +221,11 @@ class Tries:
 
     def warm_up(self, shape: Shape) -> None:
         """Load kernels, let the clock rise, and time a call. It counts for the first try."""
-        call = call_of(self._kind, self._flat, shape)
+        call = product.call_of(self._kind, self._flat, shape)
         call()
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
-        self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
+        self._usual = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
     def take(self, shape: Shape, window_s: float) -> Reading | Refused:
         """Try a shape; refused without a kernel or a time. Raises what torch raises for all else."""
@@ -255,7 +241,7 @@ class Tries:
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
         if stats.median(windows) < least_s:
             return Refused(TOO_FAST, self._spent_s())
-        work = operations(shape) * calls
+        work = product.operations(shape) * calls
         rate, low, high = (work / length for length in (stats.median(windows), max(windows), min(windows)))
         self._rate[shape] = self._usual = rate
         return Reading(rate, low, high, self._spent_s())
@@ -266,8 +252,8 @@ class Tries:
 
     def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
         """The calls of each window, and the lengths of the windows."""
-        accel, call = self._accel, call_of(self._kind, self._flat, shape)
-        expected_s = operations(shape) / self._rate.get(shape, self._usual)
+        accel, call = self._accel, product.call_of(self._kind, self._flat, shape)
+        expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
         untimed = int(expected_s < timing.LONG_CALL_S)
         wanted = max(1, math.ceil(window_s / expected_s))
@@ -339,11 +325,11 @@ def _rows(
     options: MatmulOptions, emit: Emit, searches: list[SearchResult], accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
     """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
-    wanted = cases(options, accel)
+    wanted = product.cases(options, accel)
     available = [case for case in wanted if case.support.kind != "none"]
     info = accel.memory_info()
     room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
-    todo = list(fitting(available, options, room))
+    todo = list(product.fitting(available, options, room))
     skipped = [f"{case.dtype} skipped: {case.support.reason}" for case in wanted if case.support.kind == "none"]
     skipped += [
         f"{case.label} skipped: it needs {units.capacity(case.bytes)}, {units.capacity(room)} available"
@@ -390,7 +376,7 @@ def _guarded(case: Case, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T
     try:
         with no_room(accel, scarce, "matmul.memory"):
             return take()
-    except NoKernel as refused:
+    except product.NoKernel as refused:
         title, evidence = f"{accel.id} has no kernel for {case.label}", {"case": case.label}
         emit(Skipped(Finding("matmul.shape", "skip", title, str(refused), evidence, device=accel.id)))
         return None

@@ -12,18 +12,7 @@ from dataclasses import replace
 import torch
 
 from gpucheck import units
-from gpucheck.bench import concurrent, devices
-from gpucheck.bench.buffers import (
-    VERIFYING_SHARE,
-    Copies,
-    Room,
-    allocate_all,
-    no_room,
-    room_for,
-    size_that_fits,
-    too_little,
-    wake,
-)
+from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench.concurrent import Group, Stream
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
@@ -117,11 +106,11 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_CASE_S = 2.0
 
 
-def size_for(options: OverlapOptions, room: Room) -> int:
+def size_for(options: OverlapOptions, room: buffers.Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
-    scarce = too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
-    size = size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
+    scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
+    size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
     if options.size is not None and options.size > most:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
@@ -144,7 +133,7 @@ def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None
 
 
 def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
-    room = room_for(accel, options.host_share)
+    room = buffers.room_for(accel, options.host_share)
     size = size_for(options, room)
     side_stream = accel.side_stream()
     if side_stream is None:
@@ -152,7 +141,9 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
         emit(Skipped(Finding("overlap.streams", "skip", title, "only one is measured", device=accel.id)))
     emit(Progress("allocating", 0, None))
     capacity = max(size, min(SLICES * size, room.most(HOST_BUFFERS)))
-    shared = allocate_all(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory")
+    shared = buffers.allocate_all(
+        accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory"
+    )
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
@@ -160,9 +151,9 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         matrices = "not enough memory for the matrices"
-        with no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
+        with buffers.no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
             side, multiply = product(accel)
-        wake(accel, shared)
+        buffers.wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
         for done, (memory, direction) in enumerate(todo):
             watchdog.go_on()
@@ -170,8 +161,8 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             emit(Progress(f"{what} on {accel.id}", done, len(todo)))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
             accel.reset_peak()
-            ends, allowance_s = shared.ends(direction, memory), budget_s * VERIFYING_SHARE
-            copies = Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
+            ends, allowance_s = shared.ends(direction, memory), budget_s * buffers.VERIFYING_SHARE
+            copies = buffers.Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
             current = side_stream or contextlib.nullcontext
             copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
             counts = balanced(copies_of, products_of)

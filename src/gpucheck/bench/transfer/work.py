@@ -13,19 +13,6 @@ import torch
 
 from gpucheck import messages, units
 from gpucheck.bench import buffers, concurrent, devices
-from gpucheck.bench.buffers import (
-    VERIFYING_SHARE,
-    WORD,
-    Buffers,
-    Copies,
-    Room,
-    allocate_all,
-    no_room,
-    room_for,
-    size_that_fits,
-    too_little,
-    wake,
-)
 from gpucheck.bench.concurrent import Copier, Lane, Lost, Stream, start_child
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.bench.transfer import TransferOptions, judge
@@ -58,7 +45,7 @@ class Setting:
 
     options: TransferOptions
     accel: Accel
-    room: Room
+    room: buffers.Room
     watch: Watch
     emit: Emit
     deadline: float
@@ -121,12 +108,12 @@ def copies(setting: Setting) -> Iterator[Measurement]:
     if not todo:
         return
     emit(Progress("allocating", 0, len(todo)))
-    shared = allocate_all(accel, memories, room.capacity(max(sizes), count), "transfer.memory")
+    shared = buffers.allocate_all(accel, memories, room.capacity(max(sizes), count), "transfer.memory")
     if shared.no_pinned is not None:
         emit(_no_pinned(shared.no_pinned, accel))
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
-        wake(accel, shared)
+        buffers.wake(accel, shared)
     for done, case in enumerate(todo):
         # The first row of a size that nobody named and no verdict needs is not begun late.
         begun = done and todo[done - 1].size == case.size
@@ -145,17 +132,19 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
 
 
-def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
+def measure(
+    case: Case, accel: Accel, shared: buffers.Buffers, room: buffers.Room, budget_s: float, watch: Watch
+) -> Measurement:
     """Time and verify one row."""
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
-    repeated = Copies(
+    repeated = buffers.Copies(
         *shared.ends(case.direction, case.memory),
         case.size,
         span=room.span(case.size),
         non_blocking=case.memory == "pinned",
         synchronize=accel.synchronize,
-        allowance_s=sampling_s * VERIFYING_SHARE,
+        allowance_s=sampling_s * buffers.VERIFYING_SHARE,
     )
     row = buffers.measure(
         NAME,
@@ -202,7 +191,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
     ]
 
 
-def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> tuple[list[int], list[int]]:
     """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)
@@ -282,12 +271,12 @@ class Line:
     pinned memory only after a wait for the device: on a lost device its release ends the process (`device_lifetime`).
     """
 
-    def __init__(self, idiom: Idiom, accel: Accel, shared: Buffers, size: int, count: int) -> None:
+    def __init__(self, idiom: Idiom, accel: Accel, shared: buffers.Buffers, size: int, count: int) -> None:
         self.idiom, self.accel, self.size, self.rotation = idiom, accel, size, count * size
         self.calls = 0
         self.made: list[torch.Tensor] = []
         # Each word of the source holds its index.
-        buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // WORD
+        buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // buffers.WORD
         if buffer.number is None:
             buffer.fill(words, 0)
         self.sources = list(buffer.words[:words].view(count, -1).unbind(0))
@@ -323,7 +312,7 @@ class Line:
         self.accel.synchronize()
         result, words = self.made[-1], len(source)
         is_whole = result.numel() == words
-        wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0] if is_whole else words * WORD
+        wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0] if is_whole else words * buffers.WORD
         source.bitwise_xor_(FLIP)
         return wrong
 
@@ -337,7 +326,7 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
     if not todo:
         raise _only_pinned(accel, f"no common idiom copies pinned memory on {accel.id}", "transfer.idioms")
     setting.emit(Progress("allocating", 0, len(todo)))
-    shared = allocate_all(accel, memories, count * size, "transfer.memory")
+    shared = buffers.allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
         todo = [idiom for idiom in todo if "pin" not in idiom.code]
@@ -345,27 +334,27 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
         watchdog.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
         budget_s = setting.row_s(len(todo) - done, LONGEST_IDIOM_S)
-        with no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
+        with buffers.no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
             accel.reset_peak()
             row = measure_line(Line(idiom, accel, shared, size, count), room, budget_s, setting.watch)
         yield row
 
 
-def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tuple[int, int]:
+def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: int) -> tuple[int, int]:
     """Return the bytes of a slice, and how many slices make the calls cold, as far as there is room.
 
     The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook without room.
     """
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
-        raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
-    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // WORD * WORD, WORD)
+        raise buffers.too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
+    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // buffers.WORD * buffers.WORD, buffers.WORD)
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
-def measure_line(line: Line, room: Room, budget_s: float, watch: Watch) -> Measurement:
+def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one line, on the host's clock with the wait for its end."""
     accel, idiom = line.accel, line.idiom
     notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
@@ -408,28 +397,28 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
     most = room.most(1)
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
-    scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
-    size = size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
+    scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
+    size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
     # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
-    ways: dict[Direction, tuple[Buffers, Stream]] = {}
+    ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
         stream = accel.side_stream()
         assert stream is not None
-        shared = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
+        shared = buffers.allocate_all(accel, ("pinned",), capacity, "transfer.memory")
         if shared.no_pinned is not None:
             setting.emit(_no_pinned(shared.no_pinned, accel))
             return
         ways[direction] = shared, stream
-    wake(accel, ways["host_to_device"][0])
+    buffers.wake(accel, ways["host_to_device"][0])
     watchdog.go_on()
     setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
     sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
     accel.reset_peak()
-    allowance_s = sampling_s * VERIFYING_SHARE / 2
+    allowance_s = sampling_s * buffers.VERIFYING_SHARE / 2
     copies = {
-        way: Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        way: buffers.Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
         for way, (shared, _) in ways.items()
     }
     lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
@@ -664,7 +653,7 @@ def _rows_on(
         def setting(until: float) -> Setting:
             device_lifetime.settle(accel)
             accel.empty_cache()
-            return Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
+            return Setting(options, accel, buffers.room_for(accel, options.host_share), watch, emit, until)
 
         for row in _rows(todo, setting, emit, accel.id, deadline):
             yield replace(row, method=replace(row.method, numa=nodes))
