@@ -35,7 +35,7 @@ def sets(dtype: Dtype = "float32", count: int = 1) -> list[Matrices]:
     kind, made = KINDS[dtype], []
     for _ in range(count):
         flat = product.allocate(kind, (96 * 64, 64 * 80, 96 * 80), CPU.device)
-        product.fill(kind, flat)
+        product.fill(flat)
         made.append(product.view(kind, flat, (96, 80, 64)))
         kind.bind(made[-1].a, made[-1].b, made[-1].out)()
     return made

@@ -80,7 +80,7 @@ def test_what_cublas_refuses_is_left_out_before_it_is_asked(device: accel.Accel)
 def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     one = product.view(case.kind, flat, case.shape)
     KINDS[dtype].bind(one.a, one.b, one.out)()
     device.synchronize()
@@ -97,7 +97,7 @@ def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype
 def test_a_wrong_element_in_any_row_is_found_by_sums(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     one = product.view(case.kind, flat, case.shape)
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         KINDS[dtype].bind(one.a, one.b, one.out)()

@@ -108,7 +108,6 @@ def each(
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
-    run.in_use = {device.id for device in facts.devices if judging.is_shared(device)}
     for place, device_id in enumerate(chosen.ids):
 
         def times(accel: Accel, place: int = place) -> tuple[float, float]:
@@ -140,14 +139,13 @@ class _Run:
     facts: Facts
     rows: Rows
     lost: dict[str, Fault]
-    in_use: set[str | None] = field(default_factory=set)
     unseen: list[GpucheckError] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
-    # The command, as a user types it.
-    where: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.where = f"bench {self.name}"
+    @property
+    def where(self) -> str:
+        """The command, as a user types it."""
+        return f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
         """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
@@ -161,7 +159,7 @@ class _Run:
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
-                in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
+                in_time = self._measure(accel, *times(accel))
             self.measured.append(device_id)
             why = "" if in_time else "time"
         except watchdog.OutOfTime:
@@ -179,15 +177,15 @@ class _Run:
                     self._broken_off(later, device_id, accel)
         self.emit(Finished(self.name, device_id, why))
 
-    def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
+    def _measure(self, accel: Accel, deadline: float, until_s: float) -> bool:
         """Measure every row; False where there was no time for all. None but the first begins that may end late."""
-        left_out, together, begun_s = "not measured", 0, time.monotonic()
-        in_time = True
+        in_use = any(device.id == accel.id and judging.is_shared(device) for device in self.facts.devices)
+        left_out, together, begun_s, in_time = "not measured", 0, time.monotonic(), True
         with accel.as_current():
             device_lifetime.begin(accel)
             try:
                 for row in self.rows(accel, deadline):
-                    self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if shared else row))
+                    self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn come together.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))

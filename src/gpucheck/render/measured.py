@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import config, units
@@ -357,7 +356,7 @@ def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -
     Where the table has `of_rows` rows, more than a few of them are counted.
     """
     lines = []
-    for flag, names in runs.by(itemgetter(0), flagged).items():
+    for flag, names in runs.by(lambda pair: pair[0], flagged).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
         many = of_rows is not None and len(names) > MOST_NAMED

@@ -126,8 +126,13 @@ _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at
 
 
 def label(row: Measurement) -> str:
-    """A row in words: `all-reduce, 1 GiB`."""
-    return f"{row.case['collective']}, {units.capacity(row.case['size_bytes'])}"
+    """A row in words."""
+    return named(row.case["collective"], size(row))
+
+
+def named(collective: str, size_bytes: int) -> str:
+    """`all-reduce, 1 GiB`."""
+    return f"{collective}, {units.capacity(size_bytes)}"
 
 
 def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:

@@ -399,7 +399,7 @@ class _Run:
             # Small arrays all take a call's latency.
             if done and left_s <= CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0):
                 continue
-            self.emit(Progress(_named(collective, size), done, len(self.todo)))
+            self.emit(Progress(judge.named(collective, size), done, len(self.todo)))
             for_s = min(max(left_s / (len(self.todo) - done) - ROW_S, LEAST_S), MOST_S)
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
@@ -410,7 +410,7 @@ class _Run:
                 self.emit(Measured(row))
                 before[collective] = size, row.time_s.median if row.time_s else 0.0
                 continue
-            failure = judge.failed(_named(collective, size), answers, self.ready, self.kind)
+            failure = judge.failed(judge.named(collective, size), answers, self.ready, self.kind)
             self.emit(Skipped(failure))
             # A missing call or missing memory ends this collective at once, other failures the second time: they may
             # be of one size, and a hang takes the whole limit each time.
@@ -420,7 +420,7 @@ class _Run:
             self.left = [row for row in self.left if row not in not_run]
             title = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
             why = "a collective failed before" + ("" if goes_on else ", and its ranks are gone")
-            evidence = {"rows": [_named(*row) for row in not_run]}
+            evidence = {"rows": [judge.named(*row) for row in not_run]}
             self.emit(Skipped(Finding("collective.not_run", "skip", title, why, evidence)))
         if self.left:
             self.emit(Skipped(self.unmeasured()))
@@ -428,7 +428,7 @@ class _Run:
 
     def unmeasured(self) -> Finding:
         """The finding for rows without time."""
-        rows = [_named(*row) for row in self.left] if self.todo else self.options.selected
+        rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
         finding = devices.out_of_time("collective", title, self.ids[0])
         return replace(finding, message=f"out of time: {naming.few(rows)}", evidence={"rows": rows})
@@ -497,8 +497,3 @@ class _Run:
                 "ranks": ranks,
             },
         )
-
-
-def _named(collective: str, size: int) -> str:
-    """A row in words: `all-reduce, 1 GiB`."""
-    return f"{collective}, {units.capacity(size)}"

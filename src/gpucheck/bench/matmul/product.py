@@ -15,7 +15,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -39,9 +39,8 @@ _DRAWN_AT_ONCE = 2**24
 _LARGEST_INT8 = 127
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
-    """The operands of one product, on one device: a is M×K, b K×N, out M×N."""
+class Matrices(NamedTuple):
+    """The operands and the result of one product, on one device: a is M×K, b K×N, out M×N."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -117,39 +116,33 @@ KINDS: dict[Dtype, Kind] = {
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
     """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
     m, n, k = shape
-    b = flat.b[: k * n]
-    return Matrices(
-        flat.a[: m * k].view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), flat.out[: m * n].view(m, n)
-    )
+    a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
+    return Matrices(a.view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), out.view(m, n))
 
 
 def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
     """Flat memory for so many elements of A, B and the result, not written yet. Raises what torch raises."""
-    a, b, out = elements
-    return Matrices(
-        torch.empty(a, dtype=kind.operand, device=device),
-        torch.empty(b, dtype=kind.operand, device=device),
-        torch.empty(out, dtype=kind.result, device=device),
-    )
+    dtypes = kind.operand, kind.operand, kind.result
+    memory = (torch.empty(n, dtype=dtype, device=device) for n, dtype in zip(elements, dtypes, strict=True))
+    return Matrices(*memory)
 
 
-def fill(kind: Kind, flat: Matrices) -> None:
+def fill(flat: Matrices) -> None:
     """Random data into A and B, the same each time: zeros and ones draw less power and run faster."""
     generator = torch.Generator(flat.a.device).manual_seed(0)
-    for operand in (flat.a, flat.b):
-        if kind.operand == torch.int8:
-            operand.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
-        elif kind.operand.itemsize == 1:
-            for part in operand.split(_DRAWN_AT_ONCE):
-                part.copy_(torch.empty(part.shape, device=part.device).normal_(generator=generator))
-        else:
-            operand.normal_(generator=generator)
+    draw(flat.a, generator)
+    draw(flat.b, generator)
 
 
-def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
-    """The product of this shape at the beginning of flat memory, as a call."""
-    matrices = view(kind, flat, shape)
-    return kind.bind(matrices.a, matrices.b, matrices.out)
+def draw(operand: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill an operand with random numbers of mean zero."""
+    if operand.dtype == torch.int8:
+        operand.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
+    elif operand.itemsize == 1:
+        for part in operand.split(_DRAWN_AT_ONCE):
+            part.copy_(torch.empty(part.shape, device=part.device).normal_(generator=generator))
+    else:
+        operand.normal_(generator=generator)
 
 
 class NoKernel(Exception):

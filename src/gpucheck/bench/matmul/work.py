@@ -59,9 +59,9 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
         sets = [product.view(kind, memory, case.shape) for memory in flat]
         first = sets[0]
-        calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
-        observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
-        product.fill(kind, flat[0])
+        calls = [kind.bind(*matrices) for matrices in sets]
+        observed = product.try_once(lambda: precision.observed(*first, calls[0]), kind, accel)
+        product.fill(flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
             other.b.copy_(flat[0].b)
@@ -70,7 +70,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         accel.synchronize()
         seen_as = observed if case.dtype == "tf32" else kind.seen_as
         repeats = product.Repeats(sets, accel, seen_as)
-        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
+        nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
 
@@ -205,7 +205,7 @@ def grid_in(case: Case, grid: Grid, room: int) -> Grid:
 def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
     """Flat memory for every shape of the range that fits, with random data."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     return flat
 
 
@@ -221,7 +221,7 @@ class Tries:
 
     def warm_up(self, shape: Shape) -> None:
         """Load kernels, let the clock rise, and time a call. It counts for the first try."""
-        call = product.call_of(self._kind, self._flat, shape)
+        call = self._call(shape)
         call()
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
@@ -246,13 +246,16 @@ class Tries:
         self._rate[shape] = self._usual = rate
         return Reading(rate, low, high, self._spent_s())
 
+    def _call(self, shape: Shape) -> Callable[[], object]:
+        return self._kind.bind(*product.view(self._kind, self._flat, shape))
+
     def _spent_s(self) -> float:
         began, self._ended_s = self._ended_s, self._accel.host_now()
         return self._ended_s - began
 
     def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
         """The calls of each window, and the lengths of the windows."""
-        accel, call = self._accel, product.call_of(self._kind, self._flat, shape)
+        accel, call = self._accel, self._call(shape)
         expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
         untimed = int(expected_s < timing.LONG_CALL_S)

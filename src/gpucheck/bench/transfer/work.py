@@ -24,7 +24,6 @@ from gpucheck.machine.accel import Accel
 from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Timed
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -393,14 +392,14 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             "rerun without --host-memory",
             finding=BOTH_WAYS,
         )
-    # What the buffers of one of the two ways may take.
-    room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
+    # Each way has buffers of its own.
+    room = replace(whole, host=whole.host // 2, device=whole.device and whole.device // 2, pinned=True)
     most = room.most(1)
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
     scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
+    # Four buffers are filled and pinned in about a second; with a cache larger than the half the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
@@ -422,18 +421,19 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
         for way, (shared, _) in ways.items()
     }
     lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
-
-    def taken() -> dict[str, Timed]:
-        return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
-
-    rows = concurrent.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    limits = timing.Limits(sampling_s)
+    rows = concurrent.watched(
+        setting.watch,
+        dict.fromkeys(ways, 1),
+        lambda: dict(zip(map(str, ways), concurrent.take(accel, lanes, limits), strict=True)),
+    )
     verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction in options.directions:
-        timed = rows[direction]
-        other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
-        has_row = other in options.directions
-        others = {} if has_row else {f"other_{name}": value for name, value in verified[other].details.items()}
+        timed, other = rows[direction], OTHER[direction]
+        per_s = timed.details["beside_calls_per_s"]
+        # A direction without a row is verified in the other's.
+        unnamed = {} if other in options.directions else verified[other].details
         yield timing.measurement(
             BOTH_WAYS,
             accel.ref,
@@ -447,7 +447,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
                 "other_bytes_per_s": None if per_s is None else per_s * size,
                 "rotation_bytes": rotation,
                 **verified[direction].details,
-                **others,
+                **{f"other_{name}": value for name, value in unnamed.items()},
             },
         )
 
@@ -562,7 +562,6 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
                     missing.remove((row.case["source"], row.case["destination"]))
                     yield replace(row, device=replace(row.device, uuid=known.get(row.device.id) or row.device.uuid))
         except Lost as lost:
-            # One that did not finish: often its copies never arrive.
             reason, hangs = lost.reason, lost.is_late
         for ends in missing:
             several.emit(Skipped(judge.not_measured(ends, reason, hangs=hangs)))
