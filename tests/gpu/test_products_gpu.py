@@ -10,7 +10,7 @@ from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.figures import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits
@@ -45,7 +45,7 @@ def measured(device: accel.Accel, case: Case, budget_s: float = 0.3) -> Measurem
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
-    return {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", rows))}
+    return {finding.id: finding for finding in JUDGE.findings(DeviceRows("cuda:0", rows))}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,7 +126,7 @@ def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Acc
     (case,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
     facts = folded([Started(inventory.read()), Opened(devices.told(device))]).facts
-    findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], facts))}
+    findings = {finding.id: finding for finding in JUDGE.findings(DeviceRows("cuda:0", [one], facts))}
     told = findings["matmul.share_of_peak"]
     if told.evidence["share"] is None:
         pytest.skip(told.message)

@@ -324,10 +324,10 @@ def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> torch.Tensor:
         return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)
 
-    seen = reference.unequal(words, wanted(0, len(words), words.device), wanted)
-    if seen is None:
+    copies = reference.unequal(words, wanted(0, len(words), words.device), wanted)
+    if copies is None:
         return 0, 0
-    differ = seen[0].view(torch.uint8) != seen[1].view(torch.uint8)
+    differ = copies[0].view(torch.uint8) != copies[1].view(torch.uint8)
     wrong = reference.counted(differ)
     return (wrong, reference.count_of(int(differ.to(torch.uint8).argmax()), len(differ) - 1) or 0) if wrong else (1, 0)
 

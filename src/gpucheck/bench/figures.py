@@ -224,14 +224,14 @@ def window_s(runs: Sequence[Run]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeviceRows:
     """One benchmark on one device: its rows, and the rest of the document.
 
     `parts` is how each part that was begun ended: empty for one that did all, None for one that did not finish.
     `recorded` are the document's results, those of the work itself among them.
     """
 
-    device: str
+    id: str
     rows: Sequence[Measurement]
     facts: Facts = field(default_factory=Facts)
     parts: Mapping[str, str | None] = field(default_factory=dict)
@@ -240,8 +240,8 @@ class Seen:
     @property
     def part(self) -> Part | Unknown | None:
         """Return what the device can do at most; None for a CPU, which has no data sheet here."""
-        known = next((device for device in self.facts.devices if device.id == self.device), None)
-        return part_in(known or Device(self.device.partition(":")[0]))
+        known = next((device for device in self.facts.devices if device.id == self.id), None)
+        return part_in(known or Device(self.id.partition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +253,10 @@ class Judge:
     `together` judges all devices at once, with the parts that concern several. `thresholds` are by their id.
     """
 
-    findings: Callable[[Seen], list[Finding]]
-    headlines: Callable[[Seen, Ceilings], list[Headline]]
-    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
+    findings: Callable[[DeviceRows], list[Finding]]
+    headlines: Callable[[DeviceRows, Ceilings], list[Headline]]
+    ceilings: Callable[[DeviceRows], Ceilings] = lambda device: {}
     result: str | None = None
-    answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
-    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
+    answers: Callable[[DeviceRows], Sequence[Any]] = lambda device: ()
+    together: Callable[[Sequence[DeviceRows], Facts, Sequence[str]], list[Finding]] = lambda devices, facts, parts: []
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from typing import Any
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen
+from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.measure import runs
@@ -63,22 +63,22 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         mine = [limit for limit in asked if limit.id in rule.thresholds]
         judged, doubts = [], []
         for device in _devices(document.parts, benchmark):
-            seen = _seen(document, benchmark, device)
-            ceilings = rule.ceilings(seen)
+            measured = _rows_of(document, benchmark, device)
+            ceilings = rule.ceilings(measured)
             found += skips.get((benchmark, device), ())
-            whole = seen.parts.get(benchmark) == ""
+            whole = measured.parts.get(benchmark) == ""
             findings: list[Finding] = []
-            if seen.rows or whole:
-                judged.append(seen)
-                findings = rule.findings(seen)
-                findings += judging.of_the_machine(benchmark, seen.rows, document.facts)
-                lines = rule.headlines(seen, ceilings)
+            if measured.rows or whole:
+                judged.append(measured)
+                findings = rule.findings(measured)
+                findings += judging.of_the_machine(benchmark, measured.rows, document.facts)
+                lines = rule.headlines(measured, ceilings)
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
             findings += _not_begun(document, benchmark, device)
             if mine:
                 name = next((known.name for known in document.facts.devices if known.id == device), None)
-                findings += gated(seen.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
+                findings += gated(measured.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += faulty(benchmark, device)
         of_several = (part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark)
@@ -86,7 +86,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         found += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, several)]
         found += [*faulty(benchmark, None), *doubts]
         if rule.result is not None and judged:
-            results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
+            results[rule.result] = tuple(answer for measured in judged for answer in rule.answers(measured))
     found += [*skips.get((None, None), ()), *faulty(None, None)]
     if ran and document.command.endswith(f" {ALL}"):
         results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark, found) for benchmark in ran))
@@ -110,11 +110,11 @@ def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     return list(dict.fromkeys(device for device in mine if device is not None))
 
 
-def _seen(document: Report, benchmark: str, device: str) -> Seen:
+def _rows_of(document: Report, benchmark: str, device: str) -> DeviceRows:
     here = device, benchmark
     rows = [row for row in document.measurements if (row.device.id, _benchmark(row.name)) == here]
     parts = [part for part in document.parts if part.begun and (part.device, _benchmark(part.id)) == here]
-    return Seen(device, rows, document.facts, {part.id: part.ended for part in parts}, document.results)
+    return DeviceRows(device, rows, document.facts, {part.id: part.ended for part in parts}, document.results)
 
 
 def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:

@@ -168,10 +168,10 @@ class Repeated:
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
-            seen = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
-            if seen is not None:
+            copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
+            if copies is not None:
                 # The comparison itself is unsteady where the second look finds no difference.
-                return -(-stop // rows), reference.counted(seen[0] != seen[1]) or 1
+                return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         return 0 if self._poison_missing else written, 0
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:

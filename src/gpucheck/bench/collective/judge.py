@@ -9,7 +9,7 @@ from typing import Any
 from gpucheck import messages, naming, units
 from gpucheck.bench import figures, judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge, Threshold, headline
 from gpucheck.bench.judging import size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
@@ -135,19 +135,19 @@ def named(collective: str, size_bytes: int) -> str:
     return f"{collective}, {units.capacity(size_bytes)}"
 
 
-def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
+def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Judge the rows of all ranks."""
-    rows = [row for device in seen for row in device.rows]
+    rows = [row for device in devices for row in device.rows]
     if not rows:
         return []
     largest = largest_collectives(rows)
-    is_whole = all(device.parts.get("collective") == "" for device in seen)
+    is_whole = all(device.parts.get("collective") == "" for device in devices)
     return [_result(rows, is_whole=is_whole), *_speed(largest), *_expected(largest)]
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Nothing of one device, but that nothing was measured."""
-    return [] if seen.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
+    return [] if device.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
 
 
 def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -155,9 +155,9 @@ def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
     return judging.best(rows, "collective", "collective", size)
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The largest array of each collective."""
-    return [headline("collective", label(row), row) for row in largest_collectives(seen.rows).values()]
+    return [headline("collective", label(row), row) for row in largest_collectives(device.rows).values()]
 
 
 def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpucheck import naming, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench.figures import Ceilings, DeviceRows, Judge
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
@@ -59,28 +59,29 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     return raced
 
 
-def answer(seen: Seen) -> list[CrossoverResult]:
+def answer(device: DeviceRows) -> list[CrossoverResult]:
     """For each operation, with and without the copies: the crossing, and the speed-up at the largest size."""
     answers = []
-    for (operation, transfers), raced in races(seen.rows).items():
+    for (operation, transfers), raced in races(device.rows).items():
         slower = [size for size, (winner, _) in raced.items() if winner == "cpu"]
         start = None
         for size in sorted(raced, reverse=True):
             if raced[size][0] != "device":
                 break
             start = size
-        largest, ended_by = max(raced), seen.parts.get(f"{NAME}.{operation}") or None
+        largest, ended_by = max(raced), device.parts.get(f"{NAME}.{operation}") or None
         crossing = max(slower, default=None), start, largest, ended_by, raced[largest][1]
-        answers.append(CrossoverResult(seen.device, operation, transfers, *crossing))
+        answers.append(CrossoverResult(device.id, operation, transfers, *crossing))
     return answers
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Every finding of one device's rows: one for each operation, then precision and results."""
-    by_operation = runs.by(lambda entry: entry.operation, answer(seen))
+    by_operation = runs.by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    return [*map(_crossing, by_operation.values()), _precision(seen.rows, seen.facts.environment), _result(seen.rows)]
+    rows, environment = device.rows, device.facts.environment
+    return [*map(_crossing, by_operation.values()), _precision(rows, environment), _result(rows)]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
@@ -129,10 +130,10 @@ def _result(rows: Sequence[Measurement]) -> Finding:
     return Finding("crossover.result", "fail", title, naming.few(wrong), {"wrong": wrong}, fix)
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """For each operation, its copies counted, the device's speed-up at the largest size."""
     lines = []
-    for entry in answer(seen):
+    for entry in answer(device):
         operation, start, shown = entry.operation, entry.device_faster_from, entry.speedup
         if not entry.transfers or shown is None:
             continue

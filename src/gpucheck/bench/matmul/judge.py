@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import naming, peaks, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline
 from gpucheck.bench.judging import rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
@@ -44,19 +44,19 @@ def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
     return [run["details"] for row in rows for run in runs.each(row)]
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Judge one device's rows, of one run or of several, and its searches."""
-    usual = [row for row in seen.rows if row.name == NAME]
-    searches = [entry for entry in seen.recorded.get("bench_matmul_search", ()) if entry.device == seen.device]
+    usual = [row for row in device.rows if row.name == NAME]
+    searches = [entry for entry in device.recorded.get("bench_matmul_search", ()) if entry.device == device.id]
     reason = "the device supports none of the requested products, or has no memory for them"
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
-    if seen.rows:
+    if device.rows:
         findings = [
-            _precision(seen.rows, seen.facts.environment),
-            first_results(seen.rows),
-            *later_results(seen.rows),
+            _precision(device.rows, device.facts.environment),
+            first_results(device.rows),
+            *later_results(device.rows),
             *_fastest(usual),
-            *share_of_products(usual, seen.part),
+            *share_of_products(usual, device.part),
         ]
     return [*findings, *search(searches, usual)]
 
@@ -232,9 +232,9 @@ def _unit(row: Measurement) -> str:
     return row.rate.unit if row.rate else "FLOP/s"
 
 
-def ceilings(seen: Seen) -> Ceilings:
+def ceilings(device: DeviceRows) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return product_ceilings(fastest_products(seen.rows), seen.part)
+    return product_ceilings(fastest_products(device.rows), device.part)
 
 
 def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
@@ -310,10 +310,10 @@ def _clock_seen(row: Measurement) -> float | None:
     return statistics.median(medians) if medians else None
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
     lines = []
-    for dtype, row in fastest_products(seen.rows).items():
+    for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
         lines.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucheck import config, stats, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench.figures import Ceilings, DeviceRows, Judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -64,15 +64,15 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
     return entries
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Every finding of one device's rows, the most important first."""
-    entries = answer(seen.rows)
+    entries = answer(device.rows)
     if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [
-        *_pinned(_of(entries, "pinned"), seen.facts.environment),
+        *_pinned(_of(entries, "pinned"), device.facts.environment),
         *_pageable(_of(entries, "pageable"), _of(entries, "pinned")),
-        _copies(seen.rows),
+        _copies(device.rows),
     ]
 
 
@@ -143,14 +143,14 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
     return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The overlap of pinned copies on a second stream; without either, of whatever was copied."""
     lines = []
-    for row in answering(answer(seen.rows)):
+    for row in answering(answer(device.rows)):
         streams = "" if row.streams == 2 else ", one stream"
         case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden{streams}"
         lines.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
     return lines
 
 
-JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda seen: answer(seen.rows))
+JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda device: answer(device.rows))

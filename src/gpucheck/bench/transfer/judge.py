@@ -10,7 +10,17 @@ from typing import Any
 
 from gpucheck import links, naming, stats, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import BEYOND, WRONG_CLOCK, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import (
+    BEYOND,
+    WRONG_CLOCK,
+    Ceiling,
+    Ceilings,
+    DeviceRows,
+    Figure,
+    Judge,
+    Threshold,
+    headline,
+)
 from gpucheck.bench.judging import size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
@@ -189,8 +199,9 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
         fix = (
             f"{'' if is_lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
         )
-        title, seen = f"link at PCIe generation {now} of {most} under load", {"generation": now, "max_generation": most}
-        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, seen, fix))
+        title = f"link at PCIe generation {now} of {most} under load"
+        speeds = {"generation": now, "max_generation": most}
+        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, speeds, fix))
     return findings
 
 
@@ -531,31 +542,31 @@ OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_way
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were begun on one device."""
-    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
+    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
     # Saved documents may have copies within the device, which are no longer measured: their bytes count.
-    verified = corrupt(row for row in seen.rows if row.name not in (TOGETHER, PEER))
+    verified = corrupt(row for row in device.rows if row.name not in (TOGETHER, PEER))
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
-    found = [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    found = [finding for judge in begun for finding in judge(device.rows, device.facts)]
     return found if is_silent else [verified, *found]
 
 
-def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
+def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Judge the parts that concern several devices."""
-    rows = [row for seen in devices for row in seen.rows]
+    rows = [row for device in devices for row in device.rows]
     return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
 
 
-def answer(seen: Seen) -> TransferResult:
+def answer(device: DeviceRows) -> TransferResult:
     """Return the link and the gains of a device's plain copies."""
-    rows = [row for row in seen.rows if row.name == NAME]
-    return TransferResult(seen.device, link_under_load(rows), speedups(rows))
+    rows = [row for row in device.rows if row.name == NAME]
+    return TransferResult(device.id, link_under_load(rows), speedups(rows))
 
 
-def ceilings(seen: Seen) -> Ceilings:
+def ceilings(device: DeviceRows) -> Ceilings:
     """Return the link's limit, where large pinned copies were timed by the device's clock."""
-    rows = [row for row in seen.rows if row.name == NAME]
+    rows = [row for row in device.rows if row.name == NAME]
     rates = [judging.rate(row) for row in fastest_links(rows).values()]
     if not rates:
         return {}
@@ -563,15 +574,15 @@ def ceilings(seen: Seen) -> Ceilings:
     return {"link": Ceiling(limit, "" if limit else f"link unknown: {unknown_because}")}
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The fastest pinned copy of each direction, else the largest; where nothing can be pinned, what was copied."""
-    lines, fastest = [], fastest_links(seen.rows)
-    for way, pinned in largest_copies(seen.rows).items():
-        row = fastest.get(way) or pinned or max(by_way(seen.rows)[way], key=size)
+    lines, fastest = [], fastest_links(device.rows)
+    for way, pinned in largest_copies(device.rows).items():
+        row = fastest.get(way) or pinned or max(by_way(device.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
         lines.append(headline(NAME, case, row, known.get("link"), "the link"))
     return lines
 
 
 THRESHOLDS = {"transfer.min_gbps": Threshold("copies", "", _largest_copies)}
-JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda seen: (answer(seen),), of_several, THRESHOLDS)
+JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda device: (answer(device),), of_several, THRESHOLDS)
