@@ -49,7 +49,7 @@ def test_no_operation_takes_memory() -> None:
 
 
 def test_the_part_in_the_table_has_the_bus_that_the_device_tells() -> None:
-    opened = Opened(devices.told(accel.open_device("cuda:0")))
+    opened = Opened(devices.described(accel.open_device("cuda:0")))
     part = DeviceRows("cuda:0", (), folded([Started(inventory.read()), opened]).facts).part
     if not isinstance(part, Part) or part.kind == "estimate":
         pytest.skip(f"not in the table: {part}")

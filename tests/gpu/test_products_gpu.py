@@ -125,7 +125,7 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
     (case,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
-    facts = folded([Started(inventory.read()), Opened(devices.told(device))]).facts
+    facts = folded([Started(inventory.read()), Opened(devices.described(device))]).facts
     findings = {finding.id: finding for finding in JUDGE.findings(DeviceRows("cuda:0", [one], facts))}
     told = findings["matmul.share_of_peak"]
     if told.evidence["share"] is None:

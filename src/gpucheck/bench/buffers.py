@@ -212,14 +212,14 @@ MOST_SLICES = 32768
 CHUNK_WORDS = 2**19
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verified:
     """The result of the comparisons: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
 
-    refills: int
-    slices: int
-    wrong_bytes: int
-    first_wrong: int | None
+    refills: int = 0
+    slices: int = 0
+    wrong_bytes: int = 0
+    first_wrong: int | None = None
 
     @property
     def details(self) -> dict[str, int | None]:
@@ -244,15 +244,12 @@ class Copies:
     synchronize: Callable[[], None]
     allowance_s: float
     spent_s: float = 0.0
-    refills: int = 0
+    verified: Verified = field(default_factory=Verified)
     # The number of slices, and the bytes that the copies rotate over on either side.
     count: int = field(init=False)
     span_bytes: int = field(init=False)
     _cursor: int = 0
     _cost_s: float = 0.0
-    _slices: int = 0
-    _wrong: int = 0
-    _first_wrong: int | None = None
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -279,40 +276,40 @@ class Copies:
 
     def prepare(self, sample: int, calls: int) -> None:
         """Refill the buffers before a window, where its copies need fresh slices and the allowance lasts."""
-        fresh = self.refills > 0 and self._cursor + calls <= self.count
-        if fresh or (self.refills > 0 and self.spent_s + self._cost_s > self.allowance_s):
+        is_fresh = self._cursor + calls <= self.count
+        if self.verified.refills and (is_fresh or self.spent_s + self._cost_s > self.allowance_s):
             return
         began = time.perf_counter()
         self._compare()
         words = self.span_bytes // WORD
         self.source.fill(words, sample)
         self.destination.poison(words)
-        self.refills += 1
+        self.verified.refills += 1
         self._cost_s = time.perf_counter() - began
-        # The first filling belongs to the setting up.
-        self.spent_s += self._cost_s if self.refills > 1 else 0.0
+        # The first filling belongs to the setup.
+        self.spent_s += self._cost_s if self.verified.refills > 1 else 0.0
 
     def finish(self) -> Verified:
         """Compare the last results, and return the result of all comparisons."""
         self._compare()
-        return Verified(self.refills, self._slices, self._wrong, self._first_wrong)
+        return self.verified
 
     def _compare(self) -> None:
         """Compare every slice that was copied since the last refill; needs the copies to be over."""
-        copied, number = min(self._cursor, self.count), self.source.number
+        copied, number, verified = min(self._cursor, self.count), self.source.number, self.verified
         self._cursor = 0
-        if not copied or self._wrong or number is None:
+        if not copied or verified.wrong_bytes or number is None:
             return
         self.synchronize()
         words = copied * self.size // WORD
         for start in range(0, words, CHUNK_WORDS):
             part = self.destination.words[start : min(start + CHUNK_WORDS, words)]
-            self._wrong, at = mismatches(part, start, number)
-            if self._wrong:
-                self._first_wrong = start * WORD + at
+            verified.wrong_bytes, at = mismatches(part, start, number)
+            if verified.wrong_bytes:
+                verified.first_wrong = start * WORD + at
                 copied = -(-(start + len(part)) * WORD // self.size)
                 break
-        self._slices += copied
+        verified.slices += copied
 
 
 def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:

@@ -150,6 +150,7 @@ class _Run:
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
         """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
         self.emit(Began(self.name, device_id))
+        in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
         why = "fault"
         try:
@@ -159,7 +160,7 @@ class _Run:
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
-                in_time = self._measure(accel, *times(accel))
+                in_time = self._measure(accel, *times(accel), in_use=in_use)
             self.measured.append(device_id)
             why = "" if in_time else "time"
         except watchdog.OutOfTime:
@@ -177,9 +178,8 @@ class _Run:
                     self._broken_off(later, device_id, accel)
         self.emit(Finished(self.name, device_id, why))
 
-    def _measure(self, accel: Accel, deadline: float, until_s: float) -> bool:
+    def _measure(self, accel: Accel, deadline: float, until_s: float, *, in_use: bool) -> bool:
         """Measure every row; False where there was no time for all. None but the first begins that may end late."""
-        in_use = any(device.id == accel.id and judging.is_shared(device) for device in self.facts.devices)
         left_out, together, begun_s, in_time = "not measured", 0, time.monotonic(), True
         with accel.as_current():
             device_lifetime.begin(accel)
