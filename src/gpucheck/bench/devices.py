@@ -19,20 +19,8 @@ from gpucheck.machine import child, child_protocol, choose, device_lifetime, fau
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
+from gpucheck.report import events
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import (
-    Began,
-    Emit,
-    Failed,
-    Finished,
-    Measured,
-    Notice,
-    Opened,
-    Planned,
-    Progress,
-    Skipped,
-    Started,
-)
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.finding import Finding
@@ -66,11 +54,11 @@ class Shared:
 ALONE = Shared()
 
 
-def begin(emit: Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
+def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
     """Emit the plan, and a warning for each device without a threshold."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
-        emit(Notice(line, "warning"))
-    emit(Planned(tuple(names), tuple(device_ids)))
+        emit(events.Notice(line, "warning"))
+    emit(events.Planned(tuple(names), tuple(device_ids)))
 
 
 class Options(Protocol):
@@ -85,7 +73,7 @@ class Options(Protocol):
 def each(
     name: str,
     options: Options,
-    emit: Emit,
+    emit: events.Emit,
     shared: Shared,
     rows: Rows,
     default_s: Callable[[Accel], float],
@@ -98,12 +86,12 @@ def each(
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
-    emit(Started(facts))
+    emit(events.Started(facts))
     chosen = choose.choose(options.device, facts)
     if on_cpu is not None and chosen.ids == ("cpu",):
         raise on_cpu
     if chosen.notice:
-        emit(Notice(chosen.notice))
+        emit(events.Notice(chosen.notice))
 
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
@@ -135,7 +123,7 @@ class _Run:
     """One benchmark on the devices that were asked for."""
 
     name: str
-    emit: Emit
+    emit: events.Emit
     facts: Facts
     rows: Rows
     lost: dict[str, Fault]
@@ -149,14 +137,14 @@ class _Run:
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
         """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
-        self.emit(Began(self.name, device_id))
+        self.emit(events.Began(self.name, device_id))
         in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
         why = "fault"
         try:
             with watchdog.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
-            self.emit(Opened(described(accel)))
+            self.emit(events.Opened(described(accel)))
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
@@ -164,7 +152,7 @@ class _Run:
             self.measured.append(device_id)
             why = "" if in_time else "time"
         except watchdog.OutOfTime:
-            self.emit(Skipped(out_of_time(self.name, "not measured", device_id)))
+            self.emit(events.Skipped(out_of_time(self.name, "not measured", device_id)))
             why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
@@ -176,7 +164,7 @@ class _Run:
                         device_lifetime.settle(accel, error=error)
                 except RuntimeError as later:  # the reported error was only the first sign
                     self._broken_off(later, device_id, accel)
-        self.emit(Finished(self.name, device_id, why))
+        self.emit(events.Finished(self.name, device_id, why))
 
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, in_use: bool) -> bool:
         """Measure every row; False where there was no time for all. None but the first begins that may end late."""
@@ -185,7 +173,7 @@ class _Run:
             device_lifetime.begin(accel)
             try:
                 for row in self.rows(accel, deadline):
-                    self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
+                    self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn come together.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
@@ -200,7 +188,7 @@ class _Run:
         device_lifetime.settle(accel)
         accel.empty_cache()
         if not in_time:
-            self.emit(Skipped(out_of_time(self.name, left_out, accel.id)))
+            self.emit(events.Skipped(out_of_time(self.name, left_out, accel.id)))
         return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
@@ -214,9 +202,9 @@ class _Run:
             # CUDA gave this process up before: it is no fault of this device.
             self.lost[device_id] = before
             skipped = not_run(self.name, f"{device_id} in {self.where}", before)
-            self.emit(Skipped(replace(skipped, device=device_id)))
+            self.emit(events.Skipped(replace(skipped, device=device_id)))
             return
-        self.emit(Failed(fault))
+        self.emit(events.Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise error
         if fault.kind != "device":
@@ -264,7 +252,7 @@ class FailedRun(GpucheckError):
 
 
 def repeated(
-    arguments: Sequence[str], count: int, emit: Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
+    arguments: Sequence[str], count: int, emit: events.Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
 ) -> Report:
     """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
 
@@ -275,7 +263,7 @@ def repeated(
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
     try:
         for number in range(1, count + 1):
-            emit(Progress(f"run {number} of {count} in a fresh process", number - 1, count))
+            emit(events.Progress(f"run {number} of {count} in a fresh process", number - 1, count))
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
@@ -283,19 +271,20 @@ def repeated(
             failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
             if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
                 if number < count:
-                    emit(Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
+                    emit(events.Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
     except (KeyboardInterrupt, Terminated, CannotLook, Undecided):
-        if reports:
-            _tell(runs.merge(reports), emit)
+        for event in events_of(runs.merge(reports)) if reports else ():
+            emit(event)
         raise
     whole = runs.merge(reports)
-    _tell(whole, emit)
+    for event in events_of(whole):
+        emit(event)
     if cut := sum(not (report.summary.complete or report.faults) for report in reports):
         title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
-        emit(Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
+        emit(events.Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
-        emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
+        emit(events.Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
@@ -320,8 +309,3 @@ def _document(ended: ChildResult, number: int) -> Report:
             raise Undecided(f"run {number} was killed", why, fix, finding="runs.child") from error
         how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
-
-
-def _tell(whole: Report, emit: Emit) -> None:
-    for event in events_of(whole):
-        emit(event)

@@ -22,11 +22,7 @@ def findings(device: DeviceRows) -> list[Finding]:
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
     fastest = best(measurements)
-    return [
-        _result(measurements),
-        *_speed(fastest),
-        *share_of_memory(fastest, device.part),
-    ]
+    return [_result(measurements), *_speed(fastest), *share_of_memory(fastest, device.part)]
 
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:

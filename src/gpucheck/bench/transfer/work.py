@@ -659,11 +659,7 @@ def _rows_on(
 
 
 def _rows(
-    todo: Sequence[Part],
-    setting: Callable[[float], Setting | Several],
-    emit: Emit,
-    device: str | None,
-    deadline: float,
+    todo: Sequence[Part], setting: Callable[[float], Setting | Several], emit: Emit, device: str | None, deadline: float
 ) -> Iterator[Measurement]:
     """The rows of these parts on a device, or on several. A device's first part is always measured and needs room."""
     for place, part in enumerate(todo):
