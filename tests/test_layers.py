@@ -55,7 +55,7 @@ LAYERS = {
 SIZES = {
     ".": (13, 1142),
     "batch_size": (10, 1915),
-    "bench": (31, 4474),
+    "bench": (31, 4396),
     "cards": (5, 863),
     "cli": (14, 1566),
     "compare": (2, 243),
@@ -64,14 +64,14 @@ SIZES = {
     "explain": (13, 1022),
     "fleet": (8, 1132),
     "machine": (24, 3852),
-    "measure": (4, 567),
+    "measure": (4, 560),
     "memory": (4, 216),
     "program": (33, 7371),
     "render": (21, 2508),
     "report": (16, 1577),
     "smoke": (6, 601),
     "stress": (6, 1002),
-    "work": (7, 1041),
+    "work": (7, 1032),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
