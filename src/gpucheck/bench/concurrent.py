@@ -385,7 +385,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         measurement = timing.measurement(
             TOGETHER,
             accel.ref,
-            Timed(run, "host", "host", few, notes, seen, telemetry.flags(seen)),
+            Timed(run, "host", "host", few, {}, seen, telemetry.flags(seen), notes),
             case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),

@@ -291,8 +291,8 @@ class Limits:
 class Timed:
     """A row's samples, how they were taken, and what was read beside them.
 
-    `flags` is what taking them tells, `beside_flags` what the telemetry and other processes' use of the CPU tell. Where
-    there is no telemetry, `details` has the reason.
+    `flags` and `details` are of the samples; `beside_flags` and `beside_details` of the telemetry, or the reason why
+    there is none, and of other processes' use of the CPU.
     """
 
     run: Run
@@ -302,6 +302,7 @@ class Timed:
     details: dict[str, Any] = field(default_factory=dict)
     telemetry: dict[str, Any] | None = None
     beside_flags: tuple[str, ...] = ()
+    beside_details: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
@@ -494,7 +495,7 @@ def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
-    return replace(timed, telemetry=seen, beside_flags=flags, details=timed.details | details)
+    return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
@@ -559,7 +560,7 @@ def measurement(
             cache,
             precision_requested=precision_requested,
             precision_observed=precision_observed,
-            details={**timed.details, **details},
+            details={**timed.details, **details, **timed.beside_details},
         ),
         telemetry=timed.telemetry,
         flags=(
