@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpucheck.bench import judge
-from gpucheck.bench.figures import Judge, Seen
+from gpucheck.bench.figures import DeviceRows, Judge
 from gpucheck.config import Limit, Settings
 from gpucheck.report.events import Emit, Event
 from gpucheck.report.facts import Device, Facts
@@ -66,11 +66,11 @@ def seen(
     facts: Facts | None = None,
     parts: Sequence[str] = (),
     recorded: Results | None = None,
-) -> Seen:
+) -> DeviceRows:
     """What a judge is asked of one device; `parts` were begun and came to their end."""
     device = rows[0].device.id if rows else "cuda:0"
     told = facts or Facts(devices=(Device(device.partition(":")[0], device),))
-    return Seen(device, rows, told, dict.fromkeys(parts, ""), recorded or Results())
+    return DeviceRows(device, rows, told, dict.fromkeys(parts, ""), recorded or Results())
 
 
 def copied(

@@ -24,7 +24,7 @@ def needs(dtype: Dtype) -> None:
     """Skip the test where there is no product of this dtype here: of float8 not every torch has them."""
     cpu, kind = accel.open_device("cpu"), product.KINDS[dtype]
     flat = product.allocate(kind, (256, 256, 256), cpu.device)
-    product.fill(kind, flat)
+    product.fill(flat)
     one = product.view(kind, flat, (16, 16, 16))
     try:
         product.try_once(kind.bind(one.a, one.b, one.out), kind, cpu)

@@ -14,7 +14,7 @@ from gpucheck.bench import all as work
 from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.figures import Ceiling, Judge, Seen
+from gpucheck.bench.figures import Ceiling, DeviceRows, Judge
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import choose, faults, inventory
@@ -236,7 +236,7 @@ def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypat
 
 def headlines(name: str, rows: Sequence[Measurement], ceiling: dict[str, Ceiling] | None = None) -> list[Headline]:
     rule = judge.rule_of(name)
-    return rule.headlines(Seen(rows[0].device.id, rows), ceiling or {})
+    return rule.headlines(DeviceRows(rows[0].device.id, rows), ceiling or {})
 
 
 def test_a_figure_with_its_interval_and_its_share() -> None:

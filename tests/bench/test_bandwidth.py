@@ -39,7 +39,7 @@ def measured(operation: str = "copy", rate: float = 4e12, cache: str = "cold", *
 
 
 def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
-    on_a_cpu = replace(seen(measurements), device="cpu")
+    on_a_cpu = replace(seen(measurements), id="cpu")
     told = [*judge.findings(on_a_cpu), *judge.share_of_memory(judge.best(measurements), part)]
     return {finding.id: finding for finding in told}
 

@@ -22,6 +22,7 @@ from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
+from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed
 from gpucheck.report.events import Recorder, Skipped
@@ -129,7 +130,7 @@ def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
 
 def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    monkeypatch.setattr(concurrent, "AHEAD_IN_WINDOW", 0.0)  # these copies keep the host
+    monkeypatch.setattr(timing, "AHEAD_IN_WINDOW", 0.0)  # these copies keep the host
     rows = list(work.both_ways(setting()))
     assert [row.case for row in rows] == [
         {"direction": way, "host_memory": "pinned", "size_bytes": MIB, "other": other}
@@ -145,7 +146,7 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
 
 def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    monkeypatch.setattr(concurrent, "AHEAD_IN_WINDOW", 0.0)  # these copies keep the host
+    monkeypatch.setattr(timing, "AHEAD_IN_WINDOW", 0.0)  # these copies keep the host
     real = Copies.call
 
     def wrong(self: Any) -> None:

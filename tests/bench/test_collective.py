@@ -22,7 +22,7 @@ from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions,
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.figures import DeviceRows
 from gpucheck.cli.app import main
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
@@ -320,7 +320,7 @@ def of(
 
 
 def found(*rows: Measurement) -> list[Finding]:
-    return JUDGE.together([Seen("cuda:0", rows)], Facts(), ())
+    return JUDGE.together([DeviceRows("cuda:0", rows)], Facts(), ())
 
 
 def expected(*rows: Measurement) -> list[tuple[str, str]]:

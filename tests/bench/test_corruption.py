@@ -35,7 +35,7 @@ def sets(dtype: Dtype = "float32", count: int = 1) -> list[Matrices]:
     kind, made = KINDS[dtype], []
     for _ in range(count):
         flat = product.allocate(kind, (96 * 64, 64 * 80, 96 * 80), CPU.device)
-        product.fill(kind, flat)
+        product.fill(flat)
         made.append(product.view(kind, flat, (96, 80, 64)))
         kind.bind(made[-1].a, made[-1].b, made[-1].out)()
     return made
@@ -266,7 +266,7 @@ def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
 
 def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and result are what its memory held, and zeros times zeros are zeros."""
-    monkeypatch.setattr(product, "fill", lambda kind, flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
+    monkeypatch.setattr(product, "fill", lambda flat: [flat.a.zero_(), flat.b.zero_(), flat.out.zero_()])
     one = work.measure(Case("float32", (96, 80, 64), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
     wrong = found(one)["matmul.result"]
     assert wrong.verdict == "fail"

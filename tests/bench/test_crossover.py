@@ -16,7 +16,7 @@ from judged import Document, seen
 import document_schema as schema
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.figures import DeviceRows
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.runs import time_stats
@@ -116,7 +116,7 @@ def judged(*measurements: Measurement, ended: dict[str, str] | None = None) -> d
     return {one.id: one for one in judge.findings(cut_off(measurements, ended or {}))}
 
 
-def cut_off(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> Seen:
+def cut_off(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> DeviceRows:
     """What the judge is asked, with why the sizes of these operations stopped growing."""
     return replace(seen(measurements), parts={f"crossover.{name}": why for name, why in ended.items()})
 

@@ -16,7 +16,7 @@ from judged import copied
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffers, Room, allocate
 from gpucheck.bench.transfer import TransferOptions, judge, work
-from gpucheck.bench.transfer.work import IDIOMS, Idiom, Setting, Stage, of_device
+from gpucheck.bench.transfer.work import IDIOMS, Idiom, Line, Setting, of_device
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -108,20 +108,21 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
 
-def stage(count: int = 2, device: Any = CPU) -> Stage:
+def line(code: str, count: int = 2) -> Line:
     size = count * 4 * KIB
-    return Stage(device, Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)}), 4 * KIB, count)
+    memory = Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)})
+    return Line(Idiom("x", code, "host_to_host"), CPU, memory, 4 * KIB, count)
 
 
 @pytest.mark.parametrize(
     ("code", "bytes_wrong"), [("x.clone()", 0), ("x[:1].clone()", 4 * KIB), ("x.bitwise_xor(256)", 512)]
 )
 def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int) -> None:
-    made = stage(1)
-    row = work.measure_line(Idiom("x", code, "host_to_host"), made, ROOM, 0.0, UNWATCHED)
+    made = line(code, 1)
+    row = work.measure_line(made, ROOM, 0.0, UNWATCHED)
     assert (row.method.details["call"], row.method.details["wrong_bytes"]) == (code, bytes_wrong)
     # The sources are as they were.
-    assert int(made.slices(IDIOMS[-1])[0][1]) == 1
+    assert int(made.sources[0][1]) == 1
 
 
 def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
@@ -138,10 +139,10 @@ def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
 def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = stage()
-    stale = itertools.cycle([words.clone() for words in made.slices(IDIOMS[-1])])
+    made = line("x.clone()")
+    stale = itertools.cycle([words.clone() for words in made.sources])
     monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
-    measurement = work.measure_line(Idiom("x", "x.clone()", "host_to_host"), made, ROOM, 0.0, UNWATCHED)
+    measurement = work.measure_line(made, ROOM, 0.0, UNWATCHED)
     assert measurement.method.details["wrong_bytes"] == 4 * KIB
 
 
@@ -160,9 +161,8 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
 
     device = Lost()
     memory = Buffers(allocate(8 * KIB, HOST), {"pageable": allocate(8 * KIB, HOST), "pinned": allocate(8 * KIB, HOST)})
-    made = Stage(device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
     for idiom in (idiom for idiom in IDIOMS if ".pin_memory()" in idiom.code):
-        line = work.Line(idiom, made)
+        line = Line(idiom, device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
         device.broken = False
         line.call()
         made_by_call = [id(tensor) for tensor in line.made]

@@ -98,13 +98,12 @@ class Sampling(Watch):
 def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
     device = Engines(host_s=0.0)
     groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
-    found = concurrent.watched(Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
-    beside = {name: one for name, (_, one) in found.items()}
-    assert beside["a"].telemetry is None and "throttled" not in beside["a"].flags
-    assert beside["a"].details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
-    assert beside["b"].telemetry is not None and "throttled" in beside["b"].flags
+    beside = concurrent.watched(Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
+    assert beside["a"].telemetry is None and "throttled" not in beside["a"].beside_flags
+    assert beside["a"].beside_details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
+    assert beside["b"].telemetry is not None and "throttled" in beside["b"].beside_flags
     unread = concurrent.watched(Watch(None), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
-    assert unread["b"][1].details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
+    assert unread["b"].beside_details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
 
 def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() -> None:
@@ -113,6 +112,6 @@ def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() ->
     found = concurrent.watched(
         Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0), on_host=["b"]
     )
-    beside = found["b"][1]
-    assert beside.telemetry is None and "throttled" not in beside.flags
-    assert beside.details["no_telemetry_because"] == concurrent.ON_THE_HOST
+    beside = found["b"]
+    assert beside.telemetry is None and "throttled" not in beside.beside_flags
+    assert beside.beside_details["no_telemetry_because"] == concurrent.ON_THE_HOST

@@ -154,8 +154,8 @@ def test_random_data_is_the_same_each_time_and_what_it_is_said_to_be() -> None:
     for dtype in ("float32", "float8_e4m3fn", "int8"):
         kind = product.KINDS[dtype]
         one, other = (product.allocate(kind, (4000, 4000, 1), CPU.device) for _ in range(2))
-        product.fill(kind, one)
-        product.fill(kind, other)
+        product.fill(one)
+        product.fill(other)
         assert torch.equal(one.a.float(), other.a.float()) and torch.equal(one.b.float(), other.b.float())
         assert not torch.equal(one.a.float(), one.b.float())
         if dtype == "int8":

@@ -10,6 +10,7 @@ import pytest
 from judged import Document
 
 from gpucheck.bench import devices
+from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.machine.host import held_bytes
@@ -49,7 +50,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> D
         )
 
     told = Document()
-    devices.each("auto", told, rows, name="x", time_budget_s=1.0, default_s=lambda _: 1.0, shared=shared)
+    options = BandwidthOptions(time_budget_s=1.0)
+    devices.each("x", options, told, shared, rows, lambda _: 1.0)
     return told
 
 

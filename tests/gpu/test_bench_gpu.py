@@ -9,7 +9,7 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.figures import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.judge import JUDGE
@@ -74,6 +74,6 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with Watch(None) as watch:
         one = measure(case, device, 0.2, watch)
     assert one.method.precision_observed == "tf32"
-    assert {finding.id: finding.verdict for finding in JUDGE.findings(Seen(device.id, [one]))}[
+    assert {finding.id: finding.verdict for finding in JUDGE.findings(DeviceRows(device.id, [one]))}[
         "matmul.precision"
     ] == "fail"

@@ -10,7 +10,7 @@ import torch
 
 from gpucheck.bench.buffers import Room, allocate_all, room_for
 from gpucheck.bench.transfer import TransferOptions, judge, work
-from gpucheck.bench.transfer.work import Idiom, Setting, Stage, of_device
+from gpucheck.bench.transfer.work import Idiom, Line, Setting, of_device
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -42,12 +42,12 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
 def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB)
-    stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
-    idiom = Idiom("x", "x.cuda()", "host_to_device")
-    kept = itertools.cycle([slice.to(device.device) for slice in stage.slices(idiom)])
+    memory = allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory")
+    line = Line(Idiom("x", "x.cuda()", "host_to_device"), device, memory, MIB, 2)
+    kept = itertools.cycle([slice.to(device.device) for slice in line.sources])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
-        measurement = work.measure_line(idiom, stage, room, 0.05, watch)
+        measurement = work.measure_line(line, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
     assert measurement.method.details["wrong_bytes"] == MIB
 
@@ -55,10 +55,10 @@ def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.M
 def test_no_line_keeps_memory() -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=256 * MIB, device=256 * MIB, cache=MIB)
-    stage = Stage(device, allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory"), 2 * MIB, 2)
+    memory = allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory")
     before = torch.cuda.memory_allocated()
     with Watch(None) as watch:
         for idiom in of_device(device, ("pageable", "pinned")):
-            work.measure_line(idiom, stage, room, 0.02, watch)
+            work.measure_line(Line(idiom, device, memory, 2 * MIB, 2), room, 0.02, watch)
             torch.cuda.synchronize()
             assert torch.cuda.memory_allocated() == before, idiom.code

@@ -10,7 +10,7 @@ from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
-from gpucheck.bench.figures import Seen
+from gpucheck.bench.figures import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits
@@ -45,7 +45,7 @@ def measured(device: accel.Accel, case: Case, budget_s: float = 0.3) -> Measurem
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:
-    return {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", rows))}
+    return {finding.id: finding for finding in JUDGE.findings(DeviceRows("cuda:0", rows))}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,7 +80,7 @@ def test_what_cublas_refuses_is_left_out_before_it_is_asked(device: accel.Accel)
 def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     one = product.view(case.kind, flat, case.shape)
     KINDS[dtype].bind(one.a, one.b, one.out)()
     device.synchronize()
@@ -97,7 +97,7 @@ def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype
 def test_a_wrong_element_in_any_row_is_found_by_sums(device: accel.Accel, dtype: Dtype) -> None:
     case = case_of(device, dtype)
     flat = product.allocate(case.kind, case.elements, device.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     one = product.view(case.kind, flat, case.shape)
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         KINDS[dtype].bind(one.a, one.b, one.out)()
@@ -125,8 +125,8 @@ def test_a_rotation_is_larger_than_the_cache_and_no_faster(device: accel.Accel) 
 def test_the_share_of_the_peak_is_told_where_the_part_is_known(device: accel.Accel) -> None:
     (case,) = product.cases(MatmulOptions(dtypes=("float32",), shapes=((4096, 4096, 4096),)), device)
     one = measured(device, case, 1.0)
-    facts = folded([Started(inventory.read()), Opened(devices.told(device))]).facts
-    findings = {finding.id: finding for finding in JUDGE.findings(Seen("cuda:0", [one], facts))}
+    facts = folded([Started(inventory.read()), Opened(devices.described(device))]).facts
+    findings = {finding.id: finding for finding in JUDGE.findings(DeviceRows("cuda:0", [one], facts))}
     told = findings["matmul.share_of_peak"]
     if told.evidence["share"] is None:
         pytest.skip(told.message)

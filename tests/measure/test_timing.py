@@ -97,7 +97,6 @@ def test_a_window_at_the_resolution_of_its_clock_has_neither_time_nor_rate(secon
         "matmul",
         DeviceRef("cuda:0"),
         result,
-        timing.Beside(),
         case={"dtype": "float32", "m": 8192, "n": 8192, "k": 8192, "support": "native"},
         work=("flop", 1e12, "FLOP/s"),
         memory=MemoryFigures(),

@@ -13,7 +13,7 @@ from torch import nn
 from gpucheck.errors import TargetError
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import parse_input, parse_inputs, parse_target
-from gpucheck.work.target import OPTIMIZERS, Mode, Workload, find, find_loss, load, proposed, random_tensor, step
+from gpucheck.work.target import Mode, Workload, by_name, find, find_loss, load, proposed, random_tensor, step
 
 CPU = torch.device("cpu")
 
@@ -288,7 +288,8 @@ def test_other_random_values() -> None:
 
 
 def test_the_optimizers_are_what_they_say() -> None:
-    for name, optimizer in OPTIMIZERS.items():
+    for name in ("sgd", "adam", "adamw"):
+        optimizer = by_name(name)
         made = optimizer.build([torch.zeros(1, requires_grad=True)])
         assert type(made).__name__.lower() == name
         assert optimizer.text.startswith(f"torch.optim.{type(made).__name__}")

@@ -15,8 +15,8 @@ from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planne
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 
-# For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
-# accelerator: about what the benchmarks take by themselves.
+# For a CPU: with the start of torch and the benchmarks' other work, this ends within a minute. For each accelerator:
+# about the sum of the benchmarks' own budgets.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
 # Share of the host's free memory for buffers; with torch and results the process takes about a quarter.
 HOST_SHARE = 0.2
@@ -31,7 +31,7 @@ class _Relay:
     name: str = ""
     notices: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
-    # When the benchmark at hand began, and what any of them took until its first row at most.
+    # When the benchmark at hand began, and the longest time until a first row.
     began_s: float | None = None
     first_s: float = 0.0
 
@@ -56,8 +56,7 @@ class _Relay:
 def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Run every benchmark that was not left out; one that fails does not cost the others.
 
-    A device that this process cannot use any more is reported once, and nothing more is measured on it. Raises
-    UsageError for a prefix that fits none, CannotLook where the device is not there, and at the end the first bug.
+    Raises UsageError for a prefix that fits none, CannotLook without the device, and at the end the first bug.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -89,38 +88,33 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             emit(Skipped(out_of_time(benchmark.id, "not measured")))
             continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
-        # A budget of nothing would be none at all.
+        # A budget of 0 would be no limit.
         share = benchmark.weight / max(weights, benchmark.weight)
         budget_s = max((deadline - now_s) * share, 1e-3)
         its_end_s = now_s + max((until_s - now_s) * share, 0.0)
         relay.name, relay.began_s = benchmark.id, now_s
         if all(device in lost for device in chosen.ids):
             break
+        given = {"time_budget_s": budget_s, "device": options.device, "host_share": HOST_SHARE}
+        names = {field.name for field in fields(benchmark.options)}
         try:
-            given = asked(benchmark, options.device, budget_s)
-            benchmark.command()(given, relay, Shared((), facts, lost, its_end_s, is_planned=True))
+            its_options = benchmark.options(**{name: value for name, value in given.items() if name in names})
+            benchmark.command()(its_options, relay, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
         except watchdog.OutOfTime:
             some = "" if relay.began_s is not None else "some rows were "
             relay(Skipped(out_of_time(benchmark.id, f"{some}not measured")))
-        except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
+        except Exception as error:  # noqa: BLE001 (it is reported; a bug is raised on at the end)
             bugs += _broken_off(benchmark, error, relay, lost, chosen.ids)
     if bugs:
         raise bugs[0]
 
 
-def asked(benchmark: Benchmark, device: str, budget_s: float) -> object:
-    """A benchmark's options: its time, the device as it was asked for, and its part of the host's memory."""
-    given = {"time_budget_s": budget_s, "device": device, "host_share": HOST_SHARE}
-    known = {field.name for field in fields(benchmark.options)}
-    return benchmark.options(**{name: value for name, value in given.items() if name in known})
-
-
 def _broken_off(
     benchmark: Benchmark, error: Exception, relay: _Relay, lost: dict[str, Fault], ids: Sequence[str]
 ) -> list[Exception]:
-    """Report what a benchmark raised, unless it has done so; keep the devices that end with it. Returns a bug."""
+    """Report a benchmark's error, unless it has done so; keep the devices lost with it. Returns a bug."""
     if isinstance(error, GpucheckError) and not faults.is_device(error):
         relay(Skipped(of_error(error)))
         return []
@@ -131,7 +125,7 @@ def _broken_off(
         relay(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})
-    # An error of a library on a device that works is no bug of ours: that benchmark failed, and the others go on.
+    # An error of a library on a device that works is no bug: the other benchmarks go on.
     return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
 
 

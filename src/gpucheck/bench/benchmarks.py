@@ -1,4 +1,4 @@
-"""The benchmarks there are: a row each, read before torch is. The work is loaded when it is asked for."""
+"""The benchmarks, a row each. Neither torch nor a benchmark's work is loaded before it is asked for."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from gpucheck import naming, options
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark. `id` names its folder, its command and how the ids of its findings begin; `help` and `examples` are
-    the command's, whose options are the dataclass at `options_at`.
+    """A benchmark. Its `id` names its folder, its command and the beginning of its findings' ids.
 
-    One that is `of_several` works on all devices at once, and its findings are of none of them: `bench all` runs it
-    where there are several. Under a launcher its ranks are the launcher's processes.
-
-    `weight` is its share of the time in `bench all`: about the seconds that it takes by itself. One that is not
-    `on_cpu` says so itself there, and takes no time. Its work is `gpucheck.bench.ID.work.command`, its judge
-    `gpucheck.bench.ID.judge.JUDGE`.
+    Its work is `gpucheck.bench.ID.work.command`, its judge `gpucheck.bench.ID.judge.JUDGE`, its options the dataclass
+    at `options_at`. `weight` is its share of the time in `bench all`, about its own seconds; one that is not `on_cpu`
+    takes none there. One that is `of_several` works on all devices at once, or with the processes of a launcher.
     """
 
     id: str
@@ -35,8 +31,8 @@ class Benchmark:
     @property
     def options(self) -> type:
         """The dataclass of its options, loaded as it is asked for."""
-        found: type = resolve_name(self.options_at)
-        return found
+        options: type = resolve_name(self.options_at)
+        return options
 
     def command(self) -> Callable[..., None]:
         """`command(options, emit, shared)` measures; torch comes with it."""
@@ -46,12 +42,12 @@ class Benchmark:
         return found
 
 
-# The one that runs the others.
+# The benchmark that runs the others.
 ALL = "all"
 
 
 class Selecting:
-    """Options whose `only` and `skip` are prefixes of the names of a table, `titles`, which a list shows."""
+    """Options whose `only` and `skip` are prefixes of the names in the table `titles`."""
 
     __slots__ = ()
     noun: ClassVar[str]
@@ -59,7 +55,7 @@ class Selecting:
 
     @property
     def selected(self) -> list[str]:
-        """The names that are left. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        """The selected names. Raises UsageError for a prefix that fits none, and where nothing is left."""
         only, skip = getattr(self, "only", ()), getattr(self, "skip", ())
         return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing="nothing would be measured")
 
@@ -188,7 +184,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 )
 
 
-# The first sentence of each one's help.
+# The first sentence of each help text.
 _TITLES = {known.id: re.split(r"\.\s", known.help)[0] for known in BENCHMARKS if known.id != ALL}
 
 

@@ -34,8 +34,8 @@ POISON = -1  # no index xor a number has all 64 bits set
 
 # A cold copy's slices rotate over so many times the last-level cache.
 COLD_FACTOR = 2
-# A window's copies each have their own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
-# untimed copies, four at most, and the timed one. All is filled and compared, which takes a host as long as copying.
+# Each copy of a window has its own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
+# untimed copies, four at most, and the timed one. Filling and comparing them takes a host as long as copying.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
 # No more than this to rotate over; a row that then stays in the cache is labelled warm.
 MOST_BYTES = 2 * GIB
@@ -52,7 +52,7 @@ LINK_WARM_UP_S = 0.2
 class Room:
     """The memory for buffers, in bytes; `device` is None where host and device share their memory or are one.
 
-    Where some are `pinned`, a buffer is as large as the power of two that torch pins for it.
+    torch pins powers of two: where some are `pinned`, the largest buffer is one.
     """
 
     host: int
@@ -80,16 +80,14 @@ class Room:
     def most(self, host_buffers: int) -> int:
         """The largest buffer that fits so many times on the host and once on the device."""
         # Where the device takes its memory from the host's, its buffer is one of the host's.
-        shares = host_buffers + (1 if self.device is None else 0)
-        on_host = self.host // shares
+        on_host = self.host // (host_buffers + (self.device is None))
         if self.pinned and on_host > 0:
-            # torch's allocator rounds each block up, to twice of what was asked for at worst.
             on_host = 1 << (on_host.bit_length() - 1)
         return on_host if self.device is None else min(on_host, self.device)
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """Return what buffers may take: of the host's free memory `host_share`; and what cold copies must exceed."""
+    """Return the memory for buffers, `host_share` of the host's free memory, and the cache that cold copies exceed."""
     info = accel.memory_info()
     return Room(
         host=int(host.memory().usable * host_share),
@@ -99,7 +97,7 @@ def room_for(accel: Accel, host_share: float) -> Room:
 
 
 def too_little(what: str, why: str, finding: str) -> CannotLook:
-    """There is next to no memory for it."""
+    """Return the error of a measurement without memory."""
     return CannotLook(f"not enough memory {what}", why, "stop other programs that use the memory", finding=finding)
 
 
@@ -116,7 +114,7 @@ def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> in
 
 @contextlib.contextmanager
 def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterator[None]:
-    """Allocate within: where memory runs out, CannotLook is raised under the id `finding`; `what` is its sentence."""
+    """Raise CannotLook, with the sentence `what` and the id `finding`, where memory runs out within."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -127,7 +125,7 @@ def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterat
 
 @dataclass(slots=True)
 class Buffer:
-    """Preallocated memory. `number` tells which pattern stands in its first `filled` words, None that none does."""
+    """Preallocated memory. `number` is the pattern in its first `filled` words; None is no pattern."""
 
     words: torch.Tensor
     number: int | None = None
@@ -173,7 +171,7 @@ class Buffers:
 
 
 def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, finding: str) -> Buffers:
-    """A buffer on the device, and one of each kind on the host. Pinned memory that is refused costs itself alone.
+    """A buffer on the device, and one of each kind on the host; without the pinned one where it is refused.
 
     Raises CannotLook, under the id `finding`, where the device or the host has no room after all.
     """
@@ -210,18 +208,18 @@ def wake(accel: Accel, shared: Buffers) -> None:
 VERIFYING_SHARE = 0.3
 # Views are made beforehand: cutting a slice inside a timed call would be timed.
 MOST_SLICES = 32768
-# What is compared at once, 4 MiB: stays in a CPU's cache, and is worth a launch on a device.
+# Words compared at once: 4 MiB stay in a CPU's cache, and are worth a launch on a device.
 CHUNK_WORDS = 2**19
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verified:
     """The result of the comparisons: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
 
-    refills: int
-    slices: int
-    wrong_bytes: int
-    first_wrong: int | None
+    refills: int = 0
+    slices: int = 0
+    wrong_bytes: int = 0
+    first_wrong: int | None = None
 
     @property
     def details(self) -> dict[str, int | None]:
@@ -233,9 +231,9 @@ class Verified:
 class Copies:
     """Copies of `size` bytes, a multiple of 8, between two buffers, rotating over slices that make up `span` bytes.
 
-    `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
-    `finish` compares what the last of them left. Comparing ends with the first piece that is wrong: the host looks at
-    all of it, which takes long where everything is. `synchronize` waits for copies that were only enqueued.
+    Refilling and comparing take at most `allowance_s`; after that the copies go on over the same slices, and `finish`
+    compares the last results. Comparing ends with the first wrong piece, which the host examines. `synchronize` waits
+    for copies that were only enqueued.
     """
 
     source: Buffer
@@ -246,15 +244,12 @@ class Copies:
     synchronize: Callable[[], None]
     allowance_s: float
     spent_s: float = 0.0
-    refills: int = 0
-    # How many slices there are, and what the copies rotate over on either side.
+    verified: Verified = field(default_factory=Verified)
+    # The number of slices, and the bytes that the copies rotate over on either side.
     count: int = field(init=False)
     span_bytes: int = field(init=False)
     _cursor: int = 0
     _cost_s: float = 0.0
-    _slices: int = 0
-    _wrong: int = 0
-    _first_wrong: int | None = None
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -280,45 +275,45 @@ class Copies:
         return lambda: destination.copy_(source, non_blocking=self.non_blocking)
 
     def prepare(self, sample: int, calls: int) -> None:
-        """Before a window: see that its copies go to fresh slices, as long as that is affordable."""
-        fresh = self.refills > 0 and self._cursor + calls <= self.count
-        if fresh or (self.refills > 0 and self.spent_s + self._cost_s > self.allowance_s):
+        """Refill the buffers before a window, where its copies need fresh slices and the allowance lasts."""
+        is_fresh = self._cursor + calls <= self.count
+        if self.verified.refills and (is_fresh or self.spent_s + self._cost_s > self.allowance_s):
             return
         began = time.perf_counter()
         self._compare()
         words = self.span_bytes // WORD
         self.source.fill(words, sample)
         self.destination.poison(words)
-        self.refills += 1
+        self.verified.refills += 1
         self._cost_s = time.perf_counter() - began
-        # The first filling belongs to the setting up.
-        self.spent_s += self._cost_s if self.refills > 1 else 0.0
+        # The first filling belongs to the setup.
+        self.spent_s += self._cost_s if self.verified.refills > 1 else 0.0
 
     def finish(self) -> Verified:
-        """Compare what the last copies left, and tell what all comparisons came to."""
+        """Compare the last results, and return the result of all comparisons."""
         self._compare()
-        return Verified(self.refills, self._slices, self._wrong, self._first_wrong)
+        return self.verified
 
     def _compare(self) -> None:
         """Compare every slice that was copied since the last refill; needs the copies to be over."""
-        copied, number = min(self._cursor, self.count), self.source.number
+        copied, number, verified = min(self._cursor, self.count), self.source.number, self.verified
         self._cursor = 0
-        if not copied or self._wrong or number is None:
+        if not copied or verified.wrong_bytes or number is None:
             return
         self.synchronize()
         words = copied * self.size // WORD
         for start in range(0, words, CHUNK_WORDS):
             part = self.destination.words[start : min(start + CHUNK_WORDS, words)]
-            self._wrong, at = mismatches(part, start, number)
-            if self._wrong:
-                self._first_wrong = start * WORD + at
+            verified.wrong_bytes, at = mismatches(part, start, number)
+            if verified.wrong_bytes:
+                verified.first_wrong = start * WORD + at
                 copied = -(-(start + len(part)) * WORD // self.size)
                 break
-        self._slices += copied
+        verified.slices += copied
 
 
 def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:
-    """Return how many bytes of these words are not the pattern's from its word `first` on, and where the first one is.
+    """Compare words with the pattern from its word `first` on; return how many bytes differ, and the first one's place.
 
     A difference that is gone at the second look, or cannot be counted, is one byte, the first.
     """
@@ -326,10 +321,10 @@ def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> torch.Tensor:
         return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)
 
-    seen = reference.unequal(words, wanted(0, len(words), words.device), wanted)
-    if seen is None:
+    copies = reference.unequal(words, wanted(0, len(words), words.device), wanted)
+    if copies is None:
         return 0, 0
-    differ = seen[0].view(torch.uint8) != seen[1].view(torch.uint8)
+    differ = copies[0].view(torch.uint8) != copies[1].view(torch.uint8)
     wrong = reference.counted(differ)
     return (wrong, reference.count_of(int(differ.to(torch.uint8).argmax()), len(differ) - 1) or 0) if wrong else (1, 0)
 
@@ -351,17 +346,16 @@ def measure(
 
     `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
     """
-    work = timing.Work(copies.call, empty=copies.empty(), prepare=copies.prepare)
-    timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
-    rotation, verified = copies.span_bytes, copies.finish()
-    return timing.measurement(
+    return timing.measured(
         name,
-        accel.ref,
-        timed,
-        beside,
+        accel,
+        timing.Work(copies.call, empty=copies.empty(), prepare=copies.prepare),
+        watch,
+        clock,
+        limits,
+        threads=threads,
         case=case,
         work=("bytes", float(copies.size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if rotation >= cold else "warm",
-        details={**details, "rotation_bytes": rotation, **verified.details},
+        cache="cold" if copies.span_bytes >= cold else "warm",
+        verify=lambda: {**details, "rotation_bytes": copies.span_bytes, **copies.finish().details},
     )

@@ -1,16 +1,15 @@
-"""Calls that are timed beside others: in turn within a round, and copies at the same time on two streams of a device or
-on several devices.
+"""Calls timed beside others: in turn within a round, or copies at the same time on two streams or several devices.
 
-What drifts meets calls in turn all alike, and their ratios are paired: a copy alone, compute alone and both; the CPU
-and the device. These are timed by the host's clock.
+Calls in turn (a copy alone, compute alone and both; the CPU and the device) are timed by the host's clock. A drift
+meets all of them alike, and their ratios are paired.
 
-A window of one counts only if it lies inside the time in which all others copied. Streams are compared by the time
-stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
-that copy to each other share one, so that a hang costs only their pair.
+A window of copies at the same time counts only if it lies inside the time in which all others copied. Streams are
+compared by the time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC;
+two devices that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
 `prepared`; `at_s` and `for_s` (when to begin, and for how long) → the measurement. A child of two says each measurement
-as it is known, then `end`. `error` instead says why there is nothing.
+as it is known, then `end`. An `error` says why there is none.
 
 Torch is imported late: a child binds itself to its device's NUMA node first.
 """
@@ -21,7 +20,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -34,19 +33,7 @@ from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
 from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import (
-    AHEAD_IN_WINDOW,
-    LONG_CALL_S,
-    MOST_HOST_CALLS,
-    SURELY_LONG_S,
-    UNTIMED_CALLS,
-    WANTED_SAMPLES,
-    Beside,
-    Limits,
-    Timed,
-    Timer,
-    calls_for,
-)
+from gpucheck.measure.timing import Limits, Timed, Timer
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.fault import first_line
@@ -57,6 +44,7 @@ if TYPE_CHECKING:  # torch comes after binding
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
+# The start and the length of a window, in seconds.
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -82,8 +70,8 @@ class Group:
     untimed: int = 0
     prepare: Callable[[int, int], None] | None = None
 
-    def window(self, number: int) -> tuple[float, float]:
-        """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
+    def window(self, number: int) -> Span:
+        """Run the window with this number; return its start and its length on the host's clock."""
         timer = self.timer
         # A large product takes a slow CPU long, beside an idle device.
         with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
@@ -99,41 +87,35 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
     """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
     Group(timer, call).window(0)
     about_s = Group(timer, call).window(0)[1]
-    if about_s < SURELY_LONG_S:
+    if about_s < timing.SURELY_LONG_S:
         about_s = min(about_s, Group(timer, call).window(0)[1])
-    if about_s < LONG_CALL_S:
+    if about_s < timing.LONG_CALL_S:
         # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
-        some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
-        about_s = min(some.window(0)[1] for _ in range(TRIES)) / UNTIMED_CALLS
-    calls = calls_for(max(about_s, 1e-9), MOST_HOST_CALLS)
-    return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
+        some = Group(timer, call, calls=timing.UNTIMED_CALLS, untimed=timing.UNTIMED_CALLS)
+        about_s = min(some.window(0)[1] for _ in range(TRIES)) / timing.UNTIMED_CALLS
+    calls = timing.calls_for(max(about_s, 1e-9), timing.MOST_HOST_CALLS)
+    return Group(timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0)
 
 
 def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
 
-    There are three rounds at least. They end earlier where every interval is narrow, which is asked only at set numbers
-    of rounds.
+    There are at least three rounds. They end earlier where every interval is narrow.
     """
     names = list(groups)
     clock = groups[names[0]].timer
     started = timing.started_now()
-    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    windows: dict[str, list[Span]] = {name: [] for name in names}
     done = 0
-    while True:
+    while done < FEWEST_ROUNDS or not _enough(windows.values(), clock.host_now(), until_s, PRECISION):
         first = done % len(names)
-        for name in (*names[first:], *names[:first]):
-            windows[name].append(groups[name].window(done + 1))
         done += 1
-        if done < FEWEST_ROUNDS:
-            continue
-        now_s, lengths = clock.host_now(), [[length for _, length in taken] for taken in windows.values()]
-        if all(timing.enough(taken, now_s, until_s, PRECISION) for taken in lengths):
-            break
-    flags = ("few-samples",) if done < WANTED_SAMPLES else ()
+        for name in (*names[first:], *names[:first]):
+            windows[name].append(groups[name].window(done))
+    flags = ("few-samples",) if done < timing.WANTED_SAMPLES else ()
     return {
         name: Timed(
-            Run(started, groups[name].calls, tuple(s for _, s in windows[name]), tuple(at for at, _ in windows[name])),
+            timing.run_of(started, groups[name].calls, windows[name]),
             "host",
             "host",
             flags,
@@ -143,21 +125,26 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     }
 
 
+def _enough(groups: Iterable[Sequence[Span]], now_s: float, until_s: float, precision: float) -> bool:
+    """Return whether the windows of all groups are enough."""
+    return all(timing.enough([length_s for _, length_s in spans], now_s, until_s, precision) for spans in groups)
+
+
 def watched(
     watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
-) -> dict[str, tuple[Timed, Beside]]:
+) -> dict[str, Timed]:
     """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
 
-    What a device shows while a group that is only `on_host` runs says nothing of that group.
+    Groups that are only `on_host` have no telemetry: it is the idle device's.
     """
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
-    found = {}
+    rows = {}
     for name, row in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
         seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
-        found[name] = (row, timing.beside(row, threads[name], used, *seen))
-    return found
+        rows[name] = timing.beside(row, threads[name], used, *seen)
+    return rows
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
@@ -191,10 +178,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     deadline = timer.host_now() + limits.budget_s
     windows: tuple[list[Span], list[Span]] = ([], [])
     number = 0
-    while not all(
-        timing.enough([length_s for _, length_s in lane], timer.host_now(), deadline, limits.precision)
-        for lane in windows
-    ):
+    while not _enough(windows, timer.host_now(), deadline, limits.precision):
         if number >= MOST_IN_VAIN and not all(windows):
             break
         number += 1
@@ -206,10 +190,12 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
         count / stats.median([length_s for _, length_s in lane]) if lane else None
         for lane, count in zip(windows, calls, strict=True)
     ]
-    few = ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < WANTED_SAMPLES else ()
+    few = (
+        ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < timing.WANTED_SAMPLES else ()
+    )
     return [
         Timed(
-            _run(started, calls[place], windows[place]),
+            timing.run_of(started, calls[place], windows[place]),
             "device events",
             "unheld",
             few,
@@ -224,7 +210,7 @@ def _filling(
 ) -> list[list[Span]]:
     """Fill the buffers, let each lane copy `counts` windows, and return the windows during which the other copied.
 
-    Both are enqueued in turn: a device with one engine for all copies then shows each lane at half its rate.
+    Both are enqueued in turn: with one engine for all copies, each lane then shows half its rate.
     """
     for place, lane in enumerate(lanes):
         # The numbers differ, and so do the patterns of the two.
@@ -247,17 +233,12 @@ def _filling(
     timer.synchronize()
     ends_s = [[timer.elapsed_s(start, mark) for mark in of_lane] for of_lane in marks]
     lasted_s = max(of_lane[-1] for of_lane in ends_s)
-    if lasted_s < AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
+    if lasted_s < timing.AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
         return [[], []]
     begun_s, ended_s = max(of_lane[0] for of_lane in ends_s), min(of_lane[-1] for of_lane in ends_s)
     inside = [[end_s for end_s in of_lane if begun_s <= end_s <= ended_s] for of_lane in ends_s]
     origin_s = timer.host_now() - lasted_s
     return [[(origin_s + start, end - start) for start, end in itertools.pairwise(of_lane)] for of_lane in inside]
-
-
-def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
-    """The run of windows that are given by their start and their length."""
-    return Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
 
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
@@ -295,7 +276,7 @@ def start_child() -> LineChild:
 
 
 class Copier(Talk):
-    """The child that copies for `who`. Everything raises Lost where it is gone, late, or says that it failed."""
+    """The child that copies for `who`. Its methods raise Lost where it is gone, late, or has failed."""
 
     def __init__(self, who: str, start: Start) -> None:
         self.who = who
@@ -328,7 +309,7 @@ class Copier(Talk):
 
 
 def main() -> int:
-    """Do what the setup on the first line says, until stdin ends; 0 also where it could not be done, which is said."""
+    """Copy as the setup on the first line says, until stdin ends; return 0 also after an error, which is reported."""
     say, asked = claim_stdout(), requests()
     try:
         setup = next(asked)
@@ -398,14 +379,13 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         say({"prepared": True})
         run = without_pause(accel, copies.call, calls, **next(asked))
         seen, no_telemetry = watch.during(run)
-        few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
+        few = ("few-samples",) if len(run.samples_s) < timing.WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
         notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
         measurement = timing.measurement(
             TOGETHER,
             accel.ref,
-            Timed(run, "host", "host", few),
-            timing.Beside(seen, telemetry.flags(seen), notes),
+            Timed(run, "host", "host", few, {}, seen, telemetry.flags(seen), notes),
             case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
@@ -416,9 +396,9 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
 
 
 def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy from `at_s` on, in windows one right after the other, and return those of the time in which all copy.
+    """Copy from `at_s` on, in windows one right after the other, and return those of the `for_s` in which all copy.
 
-    That begins when the last has begun, and lasts so long. Raises CannotLook where this one is too late for it.
+    Raises CannotLook where this child begins too late.
     """
     started, windows = timing.started_now(), []
     time.sleep(max(at_s - accel.host_now(), 0.0))
@@ -433,7 +413,7 @@ def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: fl
         windows += [(began_s, now_s - began_s)] if from_s <= began_s and now_s <= from_s + for_s else []
     if not windows:
         raise CannotLook("none of its windows ended in time", "one takes longer than all were given")
-    return _run(started, calls, windows)
+    return timing.run_of(started, calls, windows)
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------

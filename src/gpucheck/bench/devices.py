@@ -1,7 +1,6 @@
-"""The common part of all benchmarks: the devices one after another, each with its share of the time.
+"""The common part of all benchmarks: the devices one after another, each with its share of the time; and `--runs`.
 
-A device that fails is a fact among the rows: it does not cost the others theirs. With `--runs N` the same command runs
-again and again, each time in a fresh process, and one document has all.
+A device that fails does not cost the others their rows.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from gpucheck import errors
 from gpucheck.bench import judge, judging
@@ -19,27 +19,15 @@ from gpucheck.machine import child, child_protocol, choose, device_lifetime, fau
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
+from gpucheck.report import events
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import (
-    Began,
-    Emit,
-    Failed,
-    Finished,
-    Measured,
-    Notice,
-    Opened,
-    Planned,
-    Progress,
-    Skipped,
-    Started,
-)
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
 
-# What the next row may take, by the one before: a larger size or another operation takes longer.
+# The time of the next row over the one before: a larger size or another operation takes longer.
 AS_LONG = 2.0
 
 # The rows of a device as they are measured, until this time of `time.monotonic`.
@@ -48,11 +36,11 @@ Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The input that all benchmarks share: the thresholds that are set, and the machine where it was read before.
+    """The input that all benchmarks share: the thresholds that are set, and the facts where they were read before.
 
-    `lost` gets the devices that this process cannot use any more, by torch's names, each with why; None where nobody
-    else wants to know. `until_s` is when the benchmark has to be over, by `time.monotonic`; None: its own budget says.
-    `is_planned` tells that what will be measured was said before.
+    `lost` collects the devices that this process can no longer use, by torch's names, with the faults. `until_s` is the
+    time of `time.monotonic` at which the benchmark has to be over; None leaves it to its own budget. `is_planned` says
+    that the plan was emitted before.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -66,47 +54,52 @@ class Shared:
 ALONE = Shared()
 
 
-def begin(emit: Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
-    """Say what will be measured where, and for whom no threshold counts."""
+def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
+    """Emit the plan, and a warning for each device without a threshold."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
-        emit(Notice(line, "warning"))
-    emit(Planned(tuple(names), tuple(device_ids)))
+        emit(events.Notice(line, "warning"))
+    emit(events.Planned(tuple(names), tuple(device_ids)))
+
+
+class Options(Protocol):
+    """The options that every benchmark has."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def time_budget_s(self) -> float | None: ...
 
 
 def each(
-    device: str,
-    emit: Emit,
-    rows: Rows,
-    *,
     name: str,
-    time_budget_s: float | None,
+    options: Options,
+    emit: events.Emit,
+    shared: Shared,
+    rows: Rows,
     default_s: Callable[[Accel], float],
-    shared: Shared = ALONE,
     on_cpu: CannotLook | None = None,
 ) -> list[str]:
-    """Measure the benchmark `name` on every device that `device` names, with one time budget for all.
+    """Measure the benchmark `name` on every device asked for, with one time budget for all.
 
-    Returns the devices that were measured to the end. One that fails is told, and does not cost the others their rows;
-    a bug of ours and Ctrl-C are raised on. Raises UsageError, `on_cpu` (where it is given) for the CPU, and after all
-    else the first CannotLook.
+    Returns the devices that were measured to the end. One that fails is reported and does not cost the others their
+    rows. Raises UsageError, bugs, Ctrl-C, `on_cpu` where the CPU is the device, and at the end the first CannotLook.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
-    emit(Started(facts))
-    chosen = choose.choose(device, facts)
+    emit(events.Started(facts))
+    chosen = choose.choose(options.device, facts)
     if on_cpu is not None and chosen.ids == ("cpu",):
         raise on_cpu
     if chosen.notice:
-        emit(Notice(chosen.notice))
+        emit(events.Notice(chosen.notice))
 
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
-    run.in_use = {device.id for device in facts.devices if judging.is_shared(device)}
     for place, device_id in enumerate(chosen.ids):
 
         def times(accel: Accel, place: int = place) -> tuple[float, float]:
-            budget_s = time_budget_s or default_s(accel) * len(chosen.ids)
+            budget_s = options.time_budget_s or default_s(accel) * len(chosen.ids)
             left_s = budget_s - (time.monotonic() - began)
             deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
             until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
@@ -120,7 +113,7 @@ def each(
 
 
 def share_until(deadline: float, weights: Sequence[float]) -> float:
-    """When the first of what is left, with these weights, has had its share of the time until `deadline`."""
+    """When the first of these weights has had its share of the time until `deadline`."""
     now_s = time.monotonic()
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
@@ -130,66 +123,59 @@ class _Run:
     """One benchmark on the devices that were asked for."""
 
     name: str
-    emit: Emit
+    emit: events.Emit
     facts: Facts
     rows: Rows
     lost: dict[str, Fault]
-    in_use: set[str | None] = field(default_factory=set)
     unseen: list[GpucheckError] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
-    # The command, as a user types it.
-    where: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.where = f"bench {self.name}"
+    @property
+    def where(self) -> str:
+        """The command, as a user types it."""
+        return f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
-        """Measure on one device, whatever becomes of it. Raises what is no device's.
-
-        `times` gives when its rows should be measured, and when they have to be over.
-        """
-        self.emit(Began(self.name, device_id))
+        """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
+        self.emit(events.Began(self.name, device_id))
+        in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
         why = "fault"
         try:
             with watchdog.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
-            self.emit(Opened(told(accel)))
+            self.emit(events.Opened(described(accel)))
             for notice in choose.opened_again(accel):
                 self.emit(notice)
             with watchdog.watching(accel, self.where):
-                in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
+                in_time = self._measure(accel, *times(accel), in_use=in_use)
             self.measured.append(device_id)
             why = "" if in_time else "time"
         except watchdog.OutOfTime:
-            self.emit(Skipped(out_of_time(self.name, "not measured", device_id)))
+            self.emit(events.Skipped(out_of_time(self.name, "not measured", device_id)))
             why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
             raise
-        except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
+        except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is reported, or raised on)
             self._broken_off(error, device_id, accel)
             if accel is not None and device_id not in self.lost:
                 try:
                     with watchdog.watching(accel, self.where):
                         device_lifetime.settle(accel, error=error)
-                except RuntimeError as later:  # what was told was only the first sign of it
+                except RuntimeError as later:  # the reported error was only the first sign
                     self._broken_off(later, device_id, accel)
-        self.emit(Finished(self.name, device_id, why))
+        self.emit(events.Finished(self.name, device_id, why))
 
-    def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
-        """Measure every row; False where there was no time for all of them.
-
-        On a busy machine each takes longer than its share: none begins that may end late, the first apart.
-        """
-        left_out, together, begun_s = "not measured", 0, time.monotonic()
-        in_time = True
+    def _measure(self, accel: Accel, deadline: float, until_s: float, *, in_use: bool) -> bool:
+        """Measure every row; False where there was no time for all. None but the first begins that may end late."""
+        left_out, together, begun_s, in_time = "not measured", 0, time.monotonic(), True
         with accel.as_current():
             device_lifetime.begin(accel)
             try:
                 for row in self.rows(accel, deadline):
-                    self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if shared else row))
+                    self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
                     left_out = "some rows were not measured"
-                    # Rows that were timed in turn are told together.
+                    # Rows that were timed in turn come together.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
@@ -202,23 +188,23 @@ class _Run:
         device_lifetime.settle(accel)
         accel.empty_cache()
         if not in_time:
-            self.emit(Skipped(out_of_time(self.name, left_out, accel.id)))
+            self.emit(events.Skipped(out_of_time(self.name, left_out, accel.id)))
         return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Tell what was raised. A bug of ours is raised on: no device's or library's failure, and no want of memory."""
+        """Report an error of the device or a library; keep what it could not measure for the end; raise a bug on."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
         fault = faults.of(error, self.where, device_id, step=watchdog.step())
         before = next((fault for fault in self.lost.values() if fault.poisons), None)
         if fault.kind == "device" and before is not None:
-            # What follows from a process that CUDA gave up is no fault of this device's.
+            # CUDA gave this process up before: it is no fault of this device.
             self.lost[device_id] = before
             skipped = not_run(self.name, f"{device_id} in {self.where}", before)
-            self.emit(Skipped(replace(skipped, device=device_id)))
+            self.emit(events.Skipped(replace(skipped, device=device_id)))
             return
-        self.emit(Failed(fault))
+        self.emit(events.Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise error
         if fault.kind != "device":
@@ -231,19 +217,19 @@ class _Run:
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """Return what a benchmark had no time for."""
+    """Return the finding for what a benchmark had no time for."""
     return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
-def told(accel: Accel) -> Device:
-    """Return what torch tells of a device that it opened, as the facts have it."""
-    major_minor = accel.compute_capability
+def described(accel: Accel) -> Device:
+    """Return a device that was opened, as torch describes it."""
+    capability = accel.compute_capability
     return Device(
         kind=accel.kind,
         id=accel.id,
         name=accel.name,
         uuid=accel.uuid,
-        compute_capability=None if major_minor is None else ".".join(map(str, major_minor)),
+        compute_capability=None if capability is None else ".".join(map(str, capability)),
         multiprocessors=accel.multiprocessors,
         memory_bus_width_bits=accel.memory_bus_width_bits,
         max_sm_clock_hz=accel.max_clock_hz,
@@ -253,79 +239,58 @@ def told(accel: Accel) -> Device:
 
 # -- --runs ------------------------------------------------------------------------------------------------------------
 
-# A benchmark ends by its own time budget, which is minutes at most by default: what is still at work after an hour
-# hangs. A longer budget of the user's is added.
+# A benchmark's default budget is minutes at most: after an hour it hangs. A longer budget of the user's is added.
 LONGEST_RUN_S = 3600.0
 
 RunChild = Callable[[Sequence[str], float], ChildResult]
 
 
 class FailedRun(GpucheckError):
-    """A run that ended with a bug: what it measured is kept, and the whole ends so too (exit 70)."""
+    """A run that ended with a bug: its rows are kept, and the whole ends so too (exit 70)."""
 
     exit_code = errors.BUG
 
 
 def repeated(
-    arguments: Sequence[str], count: int, emit: Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
+    arguments: Sequence[str], count: int, emit: events.Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
 ) -> Report:
-    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents side by side.
+    """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
 
-    A run that fails ends it, with its finding, after what was measured so far. One that was cut off proves nothing,
-    even if nothing of it is left to judge. Raises UsageError as the child does,
-    Undecided for a child that was killed, CannotLook for another one without a document, and FailedRun after a bug.
-    Ctrl-C emits what there is and is raised on.
+    A run that fails is the last. Raises UsageError as the child does, Undecided for a child that was killed, CannotLook
+    for another one without a document, and FailedRun after a bug. Whatever is raised, earlier documents are emitted.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
     try:
         for number in range(1, count + 1):
-            emit(Progress(f"run {number} of {count} in a fresh process", number - 1, count))
+            emit(events.Progress(f"run {number} of {count} in a fresh process", number - 1, count))
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
-            if _ends(report):
+            # A threshold is for all runs together: a run that misses it is not the last.
+            failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
+            if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
                 if number < count:
-                    emit(Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
+                    emit(events.Notice(f"run {number} of {count} failed; the rest is skipped", "warning"))
                 break
     except (KeyboardInterrupt, Terminated, CannotLook, Undecided):
-        if reports:
-            _tell(runs.merge(reports), emit)
+        for event in events_of(runs.merge(reports)) if reports else ():
+            emit(event)
         raise
     whole = runs.merge(reports)
-    _tell(whole, emit)
+    for event in events_of(whole):
+        emit(event)
     if cut := sum(not (report.summary.complete or report.faults) for report in reports):
-        emit(
-            Skipped(
-                Finding(
-                    "runs.child",
-                    "inconclusive",
-                    f"runs cut off: {cut} of {len(reports)}",
-                    "out of time, or ended by a signal",
-                    fix="rerun with a longer --time-budget",
-                )
-            )
-        )
+        title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
+        emit(events.Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
-        emit(Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
+        emit(events.Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
 
-def _ends(report: Report) -> bool:
-    """Return whether a run was broken off, has failed, or could not look.
-
-    A threshold is for all runs together: one that misses it goes on.
-    """
-    failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
-    return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
-
-
 def _document(ended: ChildResult, number: int) -> Report:
-    """The child's document.
-
-    Raises UsageError with the child's own sentence, Undecided where it was killed, and CannotLook where there is none.
-    """
+    """The child's document. Raises UsageError with the child's own sentence, Undecided and CannotLook."""
     lines = ended.stderr.strip().splitlines() or [""]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = (told or lines)[-1].removeprefix("gpucheck: ")
@@ -337,17 +302,10 @@ def _document(ended: ChildResult, number: int) -> Report:
     except (ValueError, KeyError, TypeError) as error:
         ending = child_protocol.ending_of(ended, LONGEST_RUN_S)
         if ending.how == "killed":
-            # By somebody else, mostly for want of memory.
-            raise Undecided(
-                f"run {number} was killed",
+            why, fix = (
                 f"{ending.signal}{f': {last}' if last else ''}",
                 "check the system log for the OOM killer, then rerun",
-                finding="runs.child",
-            ) from error
+            )
+            raise Undecided(f"run {number} was killed", why, fix, finding="runs.child") from error
         how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error
-
-
-def _tell(whole: Report, emit: Emit) -> None:
-    for event in events_of(whole):
-        emit(event)

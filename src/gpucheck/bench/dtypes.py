@@ -37,26 +37,36 @@ def support(dtype: Dtype, accel: Accel) -> Support:
     """Return whether this device multiplies this dtype in hardware."""
     import torch
 
-    if dtype == "float32":
+    if dtype == "float32" or (accel.is_cpu and dtype == "float64"):
         return Support("native")
+    is_cuda = accel.kind == "cuda" and not torch.version.hip
+    if dtype == "tf32" and (accel.is_cpu or accel.kind != "cuda"):
+        return Support("none", "a CPU has no TF32" if accel.is_cpu else f"{accel.kind} has no TF32")
+    if dtype == "float8_e4m3fn_fast" and not is_cuda:
+        return Support("none", NO_FAST_ACCUMULATION)
     if accel.is_cpu:
-        return _support_on_cpu(dtype)
-    if accel.kind != "cuda" or torch.version.hip:
-        # Nobody asks for what is unknown by default; the library refuses what it does not have.
-        if dtype == "tf32" and accel.kind != "cuda":
-            return Support("none", f"{accel.kind} has no TF32")
-        return Support("none", NO_FAST_ACCUMULATION) if dtype == "float8_e4m3fn_fast" else Support("unknown")
-    capability = accel.compute_capability or (0, 0)
+        if dtype.startswith("float8"):
+            return Support("emulated", "on a CPU float8 is converted first")
+        from gpucheck.machine import host
+
+        flags = host.cpu_flags()
+        if not flags:
+            return Support("unknown", "this system does not list the CPU's features")
+        missing = f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}"
+        return Support("native") if _CPU[dtype] & flags else Support("emulated", missing)
+    if not is_cuda:
+        # An unknown dtype is not measured by default; the library refuses it where it has none.
+        return Support("unknown")
     if dtype == "float8_e4m3fnuz":
         return Support("none", "this device has float8_e4m3fn")
-    # CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8
-    # from 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
     least, otherwise = _CUDA[dtype]
-    if capability >= least:
+    if (accel.compute_capability or (0, 0)) >= least:
         return Support("native")
     return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
 
 
+# CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8 from
+# 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
 _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float64": ((0, 0), "none"),
     "tf32": ((8, 0), "none"),
@@ -66,27 +76,6 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float8_e4m3fn_fast": ((8, 9), "none"),
     "int8": ((7, 5), "none"),
 }
-
-
-def _support_on_cpu(dtype: Dtype) -> Support:
-    if dtype == "tf32":
-        return Support("none", "a CPU has no TF32")
-    if dtype == "float64":
-        return Support("native")
-    if dtype == "float8_e4m3fn_fast":
-        return Support("none", NO_FAST_ACCUMULATION)
-    if dtype.startswith("float8"):
-        return Support("emulated", "on a CPU float8 is converted first")
-    from gpucheck.machine import host
-
-    flags = host.cpu_flags()
-    if not flags:
-        return Support("unknown", "this system does not list the CPU's features")
-    if _CPU[dtype] & flags:
-        return Support("native")
-    return Support("emulated", f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}")
-
-
 # Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
 _CPU: dict[str, frozenset[str]] = {
     "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),

@@ -20,9 +20,9 @@ from gpucheck.report.measurement import Measurement, Run, TimeStats
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 
-# What makes a figure low and is not the device's doing: a miss beside it fails nothing.
+# Causes of a low figure that are not the device's: a miss with one of them does not fail.
 DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
-# What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
+# Lasting causes of a low figure: a miss with one of them fails, and names it.
 LASTING = {
     "clock-held": "a setting kept the clock below its maximum",
     "power-limited": "the power limit lowered the clock",
@@ -31,12 +31,11 @@ LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is compared with a threshold, in its unit, with the interval; None is unknown, `why` says why.
+    """A figure that is compared with a threshold, with its interval; None is unknown, and `why` is the reason.
 
-    `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
-    threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
-    low as it is. `best` is what the fastest window alone gives, None where no window is known, and `call_s` the time of
-    a call in it by the host's clock, which counts what the host waits for.
+    A value that has a `why` is only an upper bound: it can miss the threshold, never meet it. `doubt` is why a known
+    figure decides nothing, `causes` may have lowered it. `best` is the figure of the fastest window alone, `call_s` the
+    time of a call in it by the host's clock.
     """
 
     label: str
@@ -72,8 +71,7 @@ class Threshold:
 
 
 def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
-    """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
-    none."""
+    """Return a row's rate, as a share of the ceiling where there is one; without one it cannot exceed `peak`."""
     if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
     if row.rate is None:
@@ -127,8 +125,7 @@ def doubt_of(part: Part) -> str:
 
 
 def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
-    """The finding of shares, which decides nothing where one is beyond its part, for reasons that end with `or_else`.
-    Beside an estimate that shows nothing."""
+    """Return the finding of shares; inconclusive where one exceeds the data sheet, with `or_else` as one more cause."""
     most = max(evidence["share"].values(), default=0.0)
     if most <= BEYOND or part.kind == "estimate":
         return Finding(name, "info", title, message, evidence)
@@ -171,11 +168,7 @@ def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = N
 
 
 def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
-    """The time of a call over that of another, round by round, with its interval; None where there is no pair.
-
-    It has no unit. The interval covers one process, from three runs on the machine. A run without its counterpart is
-    left out.
-    """
+    """The time of a call over that of another, round by round, with its interval; None where there is no pair."""
     return runs.time_stats(_paired(over, under))
 
 
@@ -210,7 +203,7 @@ def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
 
 
 def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs with a window as one call; those of several groups as the sums of their windows, round by round."""
+    """The runs with each window as one call; those of several groups added up, round by round."""
     return tuple(
         Run(
             same[0].started,
@@ -231,14 +224,14 @@ def window_s(runs: Sequence[Run]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One benchmark on one device: its rows, and what stands beside them in the document.
+class DeviceRows:
+    """One benchmark on one device: its rows, and the rest of the document.
 
-    `parts` is how each of its parts that was begun here ended: empty for one that did all, None for one that did not
-    come to an end. `recorded` are the document's results: among them what the work itself wrote down.
+    `parts` is how each part that was begun ended: empty for one that did all, None for one that did not finish.
+    `recorded` are the document's results, those of the work itself among them.
     """
 
-    device: str
+    id: str
     rows: Sequence[Measurement]
     facts: Facts = field(default_factory=Facts)
     parts: Mapping[str, str | None] = field(default_factory=dict)
@@ -247,24 +240,23 @@ class Seen:
     @property
     def part(self) -> Part | Unknown | None:
         """Return what the device can do at most; None for a CPU, which has no data sheet here."""
-        known = next((device for device in self.facts.devices if device.id == self.device), None)
-        return part_in(known or Device(self.device.partition(":")[0]))
+        known = next((device for device in self.facts.devices if device.id == self.id), None)
+        return part_in(known or Device(self.id.partition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The judge of a benchmark. Pure and without torch: a document of another machine is judged as well.
+    """The judge of a benchmark, without torch.
 
-    `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
-    the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for
-    the benchmark in `bench all`. `together` is asked of all devices at once, with the parts that concern several.
-    `thresholds` are those of the settings that are about it, by their id.
+    `findings` judges each device with rows, and one that was measured to the end and has none. `answers` are entries of
+    `results[result]`, `headlines` the benchmark's figures in `bench all`, `ceilings` the references of shares.
+    `together` judges all devices at once, with the parts that concern several. `thresholds` are by their id.
     """
 
-    findings: Callable[[Seen], list[Finding]]
-    headlines: Callable[[Seen, Ceilings], list[Headline]]
-    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
+    findings: Callable[[DeviceRows], list[Finding]]
+    headlines: Callable[[DeviceRows, Ceilings], list[Headline]]
+    ceilings: Callable[[DeviceRows], Ceilings] = lambda device: {}
     result: str | None = None
-    answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
-    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
+    answers: Callable[[DeviceRows], Sequence[Any]] = lambda device: ()
+    together: Callable[[Sequence[DeviceRows], Facts, Sequence[str]], list[Finding]] = lambda devices, facts, parts: []
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)

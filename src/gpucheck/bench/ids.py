@@ -60,13 +60,7 @@ def _of_any(command: str) -> tuple[Id, ...]:
 _TRANSFER = of(
     "bench transfer",
     Id("transfer.copies", "copies were made", "No copy was possible.", "gpucheck smoke"),
-    Id(
-        "transfer.corrupt",
-        "copies arrive unchanged",
-        _CHANGED,
-        FIX["wrong data"],
-        role="verifies",
-    ),
+    Id("transfer.corrupt", "copies arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
     Id(
         "transfer.link",
         "the fastest copies' share of the link",

@@ -1,7 +1,6 @@
-"""The one judge of benchmarks: a document so far, and the thresholds, to what it comes to.
+"""The one judge of benchmarks: a whole document and the thresholds → findings and results.
 
-Asked after each device, at the end, on Ctrl-C, after a fault, of several runs laid side by side, and of a saved file:
-always the whole document, always the same way.
+It judges after each device, at the end, on Ctrl-C, after a fault, several runs together, and a saved file.
 
 A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
 All else is inconclusive (docs/settings.md), unless nothing recorded could bridge the gap (`config.BRIDGES`).
@@ -16,10 +15,11 @@ from typing import Any
 
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
-from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen
+from gpucheck.bench.benchmarks import ALL, BENCHMARKS
+from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
+from gpucheck.measure import runs
 from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import judge as of_fault
@@ -36,7 +36,7 @@ def check(document: Report, name: str) -> None:
     """Raises UsageError for a saved document with what no judge would see, and what would so meet any threshold."""
     planned = {(part.id, part.device) for part in document.parts}
     for row in document.measurements:
-        if (row.name.partition(".")[0], row.device.id) not in planned:
+        if (_benchmark(row.name), row.device.id) not in planned:
             why = visible(f"it has rows of {row.name} on {row.device.id}")
             raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
     if unknown := [limit.id for limit in document.settings.thresholds if limit.id not in BY_ID]:
@@ -50,48 +50,46 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
-    ran = [benchmark for benchmark in BENCHMARKS if any(part.id == benchmark.id for part in document.parts)]
-    skips = judging.by(lambda skip: _place(document, skip.id.partition(".")[0], skip.device), document.skips)
-    faults = judging.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+    ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
+    skips = runs.by(lambda skip: _place(document, _benchmark(skip.id), skip.device), document.skips)
+    faults = runs.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
         """Return what broke a benchmark off there."""
         return [replace(of_fault(fault), device=fault.device) for fault in faults.get((benchmark, device), ())]
 
     for benchmark in ran:
-        rule = rule_of(benchmark.id)
+        rule = rule_of(benchmark)
         mine = [limit for limit in asked if limit.id in rule.thresholds]
         judged, doubts = [], []
-        for device in _devices(document.parts, benchmark.id):
-            seen = _seen(document, benchmark, device)
-            ceilings = rule.ceilings(seen)
-            found += skips.get((benchmark.id, device), ())
-            whole = seen.parts.get(benchmark.id) == ""
+        for device in _devices(document.parts, benchmark):
+            measured = _rows_of(document, benchmark, device)
+            ceilings = rule.ceilings(measured)
+            found += skips.get((benchmark, device), ())
+            whole = measured.parts.get(benchmark) == ""
             findings: list[Finding] = []
-            if seen.rows or whole:
-                judged.append(seen)
-                findings = rule.findings(seen)
-                findings += judging.of_the_machine(benchmark.id, seen.rows, document.facts)
-                lines = rule.headlines(seen, ceilings)
+            if measured.rows or whole:
+                judged.append(measured)
+                findings = rule.findings(measured)
+                findings += judging.of_the_machine(benchmark, measured.rows, document.facts)
+                lines = rule.headlines(measured, ceilings)
                 headlines += lines
-                doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark.id, lines)]
+                doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
             findings += _not_begun(document, benchmark, device)
-            name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
-                ref = DeviceRef(device, name=name)
-                findings += gated(seen.rows, mine, ref, ceilings, complete=whole)
+                name = next((known.name for known in document.facts.devices if known.id == device), None)
+                findings += gated(measured.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
-            found += faulty(benchmark.id, device)
-        several = [
-            part.id.partition(".")[2] for part in document.parts if part.device is None and _is_of(part, benchmark)
-        ]
-        found += [*skips.get((benchmark.id, None), ()), *rule.together(judged, document.facts, several)]
-        found += [*faulty(benchmark.id, None), *doubts]
+            found += faulty(benchmark, device)
+        of_several = (part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark)
+        several = [part.partition(".")[2] for part in of_several]
+        found += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, several)]
+        found += [*faulty(benchmark, None), *doubts]
         if rule.result is not None and judged:
-            results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
+            results[rule.result] = tuple(answer for measured in judged for answer in rule.answers(measured))
     found += [*skips.get((None, None), ()), *faulty(None, None)]
     if ran and document.command.endswith(f" {ALL}"):
-        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark.id, found) for benchmark in ran))
+        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark, found) for benchmark in ran))
     return Judgement(tuple(found), results)
 
 
@@ -101,8 +99,9 @@ def rule_of(benchmark: str) -> Judge:
     return rule
 
 
-def _is_of(part: Part, benchmark: Benchmark) -> bool:
-    return part.id.partition(".")[0] == benchmark.id
+def _benchmark(name: str) -> str:
+    """The benchmark in the name of a row, a part or a finding: `transfer` in `transfer.peer`."""
+    return name.partition(".")[0]
 
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
@@ -111,33 +110,27 @@ def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
     return list(dict.fromkeys(device for device in mine if device is not None))
 
 
-def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
-    rows = [
-        row for row in document.measurements if row.device.id == device and row.name.partition(".")[0] == benchmark.id
-    ]
-    parts = {
-        part.id: part.ended
-        for part in document.parts
-        if part.begun and part.device == device and _is_of(part, benchmark)
-    }
-    return Seen(device, rows, document.facts, parts, document.results)
+def _rows_of(document: Report, benchmark: str, device: str) -> DeviceRows:
+    here = device, benchmark
+    rows = [row for row in document.measurements if (row.device.id, _benchmark(row.name)) == here]
+    parts = [part for part in document.parts if part.begun and (part.device, _benchmark(part.id)) == here]
+    return DeviceRows(device, rows, document.facts, {part.id: part.ended for part in parts}, document.results)
 
 
-def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:
+def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
     """Return what was planned and, because of a fault before, never begun."""
-    part = next(part for part in document.parts if (part.id, part.device) == (benchmark.id, device))
-    where = f"bench {benchmark.id}"
-    # What failed here before it was begun is told as what it is.
-    earlier = [fault for fault in document.faults if (fault.where, fault.device) != (where, device)]
-    cause = next((fault for fault in earlier if fault.kind == "device" and fault.device == device), None)
-    cause = cause or next((fault for fault in earlier if fault.poisons), None)
-    if part.begun or cause is None or len(earlier) < len(document.faults):
+    part = next(part for part in document.parts if (part.id, part.device) == (benchmark, device))
+    where = f"bench {benchmark}"
+    # A failure of this very part is reported itself.
+    if part.begun or any((fault.where, fault.device) == (where, device) for fault in document.faults):
         return []
-    return [not_run(benchmark.id, f"{device} in {where}", cause)]
+    own = [fault for fault in document.faults if fault.kind == "device" and fault.device == device]
+    causes = [*own, *(fault for fault in document.faults if fault.poisons)]
+    return [not_run(benchmark, f"{device} in {where}", cause) for cause in causes[:1]]
 
 
 def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
-    """Return beside which benchmark and device a skip or a fault is told; None where it is about none of the plan."""
+    """Return the benchmark and the device that a skip or a fault belongs to; None for what is not in the plan."""
     if any((part.id, part.device) == (benchmark, device) for part in document.parts):
         return benchmark, device
     return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
@@ -146,11 +139,8 @@ def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
     # A device that failed in it has a finding with another id.
-    mine = [
-        finding
-        for finding in findings
-        if finding.id.startswith(f"{name}.") or finding.evidence.get("where") == f"bench {name}"
-    ]
+    where = f"bench {name}"
+    mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
     loud = [finding for finding in mine if finding.verdict not in _SILENT]
     if loud:
         worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
@@ -173,16 +163,13 @@ def gated(
     *,
     complete: bool = True,
 ) -> list[Finding]:
-    """The findings of the thresholds that are set for one device.
-
-    `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
-    """
+    """Return the findings of one device's thresholds; nothing passes unless its rows are `complete`."""
     asked = {limit.id: limit for limit in config.applying(limits, device.name)}
     return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
-    """In a line each, the devices for which nothing is asked by name though there is of others: a name may be wrong."""
+    """Return a line for each device without a threshold where thresholds name devices: a name may be wrong."""
     known = sorted({limit.device for limit in limits if limit.device is not None})
     if not known:
         return []
@@ -194,7 +181,7 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 def _finding(
     limit: Limit, measurements: Sequence[Measurement], known: Ceilings, device: str, *, complete: bool
 ) -> Finding:
-    benchmark = limit.id.partition(".")[0]
+    benchmark = _benchmark(limit.id)
     threshold = rule_of(benchmark).thresholds[limit.id]
     subject, bound = threshold.subject, threshold.of
     there = any(row.name == benchmark for row in measurements)
@@ -227,21 +214,21 @@ def _finding(
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
     """The rows with one of each case, as often as runs measured a case in different ways: each way has to do."""
-    rows = judging.by(lambda row: (row.name, str(row.case)), measurements).values()
+    rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
 
 def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     """The verdict of one figure, and the figure in words with what speaks against it."""
-    kind = BY_ID[limit.id].kind
+    kind, unknown = BY_ID[limit.id].kind, f"{figure.label}: {figure.why}"
     if figure.value is None:
-        return "inconclusive", f"{figure.label}: {figure.why}"
+        return "inconclusive", unknown
     text = f"{figure.label} {config.amount(kind, figure.value)}"
     if too_far := _too_far(figure, limit):
         return "fail", "; ".join((f"{text}, {too_far}", *figure.causes))
     if figure.why:
-        return "inconclusive", f"{figure.label}: {figure.why}"
+        return "inconclusive", unknown
     if figure.low is None or figure.high is None:
         return "inconclusive", f"{text}, no interval: too few samples"
     if figure.doubt:

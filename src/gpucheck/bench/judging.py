@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from gpucheck import config, naming, units
 from gpucheck.machine.host import held_bytes
@@ -14,9 +14,6 @@ from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
-
-_T = TypeVar("_T")
-_K = TypeVar("_K")
 
 
 def size(row: Measurement) -> int:
@@ -29,19 +26,11 @@ def rate(row: Measurement) -> float:
     return row.rate.median if row.rate else 0.0
 
 
-def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
-    """The items by their key, in their order."""
-    found: dict[_K, list[_T]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
-
-
 def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
-    rows = by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
+    rows = runs.by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
@@ -67,8 +56,7 @@ OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
 
 
 def doubts_of(flags: Collection[str]) -> list[str]:
-    """The flags that make a figure doubtful, the weightiest first. A rate that drifts at the power limit does what it
-    does on any GPU there, and its spread is reported."""
+    """The flags that make a figure doubtful, the weightiest first. At the power limit every GPU's rate drifts."""
     return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
 
 
@@ -78,10 +66,8 @@ def own_doubts(flags: Collection[str]) -> list[str]:
 
 
 def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
-    """Return one warning for the figures of a benchmark that something makes doubtful; none where there is none.
-
-    What slowed the machine has a finding of its own, and makes figures noisy too.
-    """
+    """Return one warning for all doubtful figures of a benchmark; none where there is none."""
+    # A slowed machine has its own finding, and makes figures noisy too.
     alone = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
     doubts = {line.case: flags for line in alone if (flags := own_doubts(line.flags))}
     if not doubts:
@@ -96,8 +82,7 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The comparisons of one run: `slices` comparisons, of which `wrong` elements or bytes were wrong, the first at
-    `first`.
+    """The comparisons of one run: how many, the wrong elements or bytes in them, and the offset of the first.
 
     `key` names the row in the evidence, `where` in words.
     """
@@ -131,12 +116,9 @@ def verification(
     what: str = "bytes",
     sound_title: str = "all copies verified",
 ) -> Finding:
-    """Return whether what was copied or computed is right, in every run.
-
-    Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
-    """
+    """Return whether every run's data is right; inconclusive where a run compared nothing."""
     of_all = list(comparisons)
-    of_rows = by(lambda run: run.key, (run for run in of_all if run.wrong))
+    of_rows = runs.by(lambda run: run.key, (run for run in of_all if run.wrong))
     wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
     texts: list[str] = []
     for key, (run, *_) in of_rows.items():
@@ -163,10 +145,7 @@ def of_the_machine(benchmark: str, measurements: Sequence[Measurement], facts: F
 
 
 def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """One warning for all rows that other processes made longer; none where there is no such row.
-
-    `facts` tell of how many cores.
-    """
+    """Return one warning for all rows that other processes slowed; none where there is no such row."""
     busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
         return []
@@ -225,7 +204,7 @@ def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]
 
 
 def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], total: int) -> tuple[dict[str, Any], str]:
-    """Return the readings of rows with this flag as evidence and in words; `names` are what may have raised it."""
+    """Return the readings of rows with this flag as evidence and in words; `names` may have raised it."""
     of_runs = [run for row in held for run in runs.each(row) if flag in run["flags"]]
     readings = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
     raised = {name for reading in readings for name in reading["clock_reasons"]}
@@ -267,21 +246,16 @@ def precision_fix(environment: Mapping[str, str]) -> str:
 
 
 def is_shared(device: Device) -> bool:
-    """Return whether others may have slowed what ran on a device: they hold memory of it, and it was not seen idle.
-
-    Memory alone slows nothing. Its holder may begin to work during the run, as any process may that starts then: that
-    is not known here, and comes and goes as noise.
-    """
+    """Return whether others may have slowed a device: they hold memory of it, and it was not idle before the run."""
     return held_bytes(device) is not None and device.utilization_percent != 0
 
 
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
-    """Tell what others hold of these devices (torch's names); `facts` are from before our own context."""
+    """Return what others hold of these devices (torch's names); `facts` are from before our own context."""
     findings = []
     show = "`gpucheck devices --processes` shows them"
     for device in facts.devices:
-        held = held_bytes(device) if device.id in ids else None
-        if held is None:
+        if device.id not in ids or (held := held_bytes(device)) is None:
             continue
         hold = f"other processes hold {units.capacity(held)}"
         evidence: dict[str, Any] = {

@@ -1,7 +1,6 @@
-"""Runs → statistics and flags, which whoever has a document can derive again; and several documents of a command as
-one.
+"""Runs → statistics and flags, which a document's reader can derive again; several documents of a command as one. Pure.
 
-Pure: of several documents each comes from a separate process.
+Each of several documents comes from a separate process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 
 from gpucheck import stats
 from gpucheck.report.codec import to_json
-from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, MemoryFigures, Rate, Run, TimeStats
 from gpucheck.report.report import Part, Report
 from gpucheck.report.results import Results
@@ -43,18 +41,20 @@ def time_stats(runs: Sequence[Run]) -> TimeStats | None:
     per_call = [sample / run.calls_per_sample for run in runs for sample in run.samples_s]
     if not per_call:
         return None
+    median, is_one = stats.median(per_call), len(runs) == 1
     enough = len(per_call) >= PERCENTILES_FROM
-    interval = stats.interval(per_call) if len(runs) == 1 else None
-    between = None if interval else _between_runs(runs, stats.median(per_call))
+    within = stats.interval(per_call) if is_one else None
+    low_high = (within.low, within.high) if within else None if is_one else _between_runs(runs, median)
+    low, high = low_high or (None, None)
     return TimeStats(
-        median=stats.median(per_call),
+        median=median,
         n=len(per_call),
         p05=stats.quantile(per_call, 0.05) if enough else None,
         p95=stats.quantile(per_call, 0.95) if enough else None,
-        ci_low=interval.low if interval else between[0] if between else None,
-        ci_high=interval.high if interval else between[1] if between else None,
-        ci_level=stats.LEVEL if interval or between else None,
-        ci_covers="process" if interval else "machine" if between else None,
+        ci_low=low,
+        ci_high=high,
+        ci_level=stats.LEVEL if low_high else None,
+        ci_covers=("process" if is_one else "machine") if low_high else None,
     )
 
 
@@ -110,19 +110,20 @@ def drifts(samples: Sequence[float]) -> bool:
 
 
 def lead_in(run: Run, details: Mapping[str, Any]) -> float:
-    """Return how long the untimed calls before each window are, in lengths of the window."""
+    """Return the length of the untimed calls before each window, in windows."""
     return float(details.get("untimed_calls", 0)) / run.calls_per_sample
 
 
 _T = TypeVar("_T")
+_K = TypeVar("_K")
 
 
-def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
-    """The items in groups of the same key, in the order of the first of each."""
-    groups: dict[object, list[_T]] = {}
+def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
+    """Return the items by their key, in their order."""
+    groups: dict[_K, list[_T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
-    return list(groups.values())
+    return groups
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -132,21 +133,32 @@ def merge(reports: Sequence[Report]) -> Report:
     """
     if not reports:
         raise ValueError("nothing to merge")
+    results = Results(**reports[0].results)
+    # The searches for products of all runs: no judge derives these from rows.
+    searches = [
+        replace(entry, run=number)
+        for number, report in enumerate(reports, 1)
+        for entry in report.results.get("bench_matmul_search", ())
+    ]
+    if searches and len(reports) > 1:
+        results["bench_matmul_search"] = tuple(searches)
+    of_parts = by(lambda part: (part.id, part.device), (part for report in reports for part in report.parts))
+    skips = {(skip.id, skip.device, skip.title): skip for report in reports for skip in report.skips}
     return replace(
         reports[0],
         measurements=merged_measurements(reports),
         findings=(),
-        results=merged_results(reports),
+        results=results,
         notices=tuple(dict.fromkeys(notice for report in reports for notice in report.notices)),
         faults=tuple(fault for report in reports for fault in report.faults),
-        parts=merged_parts(reports),
-        skips=merged_skips(reports),
+        parts=tuple(map(_merged_part, of_parts.values())),
+        skips=tuple(skips.values()),
     )
 
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
     """Every case once, in the order it was first seen. A case that was measured in two ways stays two rows."""
-    return tuple(map(_merged, _grouped((row for report in reports for row in report.measurements), _key)))
+    return tuple(map(_merged, by(_key, (row for report in reports for row in report.measurements)).values()))
 
 
 def _key(row: Measurement) -> str:
@@ -161,11 +173,11 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
     kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
-    # Of one run too: what a file says of its samples need not follow from them.
+    # Of one run too: a file's statistics need not follow from its samples.
     first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
     if len(rows) == 1:
         return first
-    # What differs from process to process is kept for each: where buffers lay, clocks, who else worked.
+    # Each run keeps what differs from process to process: where buffers lay, clocks, other load.
     of_runs = [run for row in rows for run in each(row)]
     return replace(
         first,
@@ -184,7 +196,7 @@ def each(row: Measurement) -> list[dict[str, Any]]:
 
 
 def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
-    """For which of these most of a row's runs were flagged."""
+    """Return those of these flags that most of a row's runs have."""
     of_runs = [run["flags"] for run in each(row)]
     return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 
@@ -200,26 +212,13 @@ def medians(row: Measurement) -> list[float]:
 
 
 def lower_quartiles(row: Measurement) -> list[float]:
-    """The lower quartile of each run's time per call, seconds: what other work on the machine adds to it least."""
+    """The lower quartile of each run's time per call, seconds: other work on the machine adds to it least."""
     return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(row)]
 
 
 def fastest(row: Measurement) -> float | None:
-    """The shortest time per call of all windows, seconds; None without a window."""
+    """The shortest time per call of all windows, seconds."""
     return min((sample / run.calls_per_sample for run in row.runs for sample in run.samples_s), default=None)
-
-
-def merged_results(reports: Sequence[Report]) -> Results:
-    """The results of the first run, with the searches for products of all runs: no judge derives these from rows."""
-    merged = Results(**reports[0].results)
-    searches = [
-        replace(entry, run=number)
-        for number, report in enumerate(reports, 1)
-        for entry in report.results.get("bench_matmul_search", ())
-    ]
-    if searches and len(reports) > 1:
-        merged["bench_matmul_search"] = tuple(searches)
-    return merged
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
@@ -231,17 +230,8 @@ def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     return MemoryFigures(**largest)
 
 
-def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
-    """Every part once: what cut it off in any run, cut off the whole."""
-    merged = []
-    for group in _grouped((part for report in reports for part in report.parts), lambda part: (part.id, part.device)):
-        ended = [part.ended for part in group]
-        whole = None if None in ended else next(filter(None, ended), "")
-        merged.append(replace(group[0], begun=any(part.begun for part in group), ended=whole))
-    return tuple(merged)
-
-
-def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
-    """Return what any run left out, once."""
-    skips = {(skip.id, skip.device, skip.title): skip for report in reports for skip in report.skips}
-    return tuple(skips.values())
+def _merged_part(group: Sequence[Part]) -> Part:
+    """A part of all runs: what cut it off in any run, cut off the whole."""
+    ended = [part.ended for part in group]
+    whole = None if None in ended else next(filter(None, ended), "")
+    return replace(group[0], begun=any(part.begun for part in group), ended=whole)

@@ -1,7 +1,6 @@
-"""Clocks, heat, power and link beside a measurement. Only what was read during the measured calls counts.
+"""Clocks, heat, power and link beside a measurement. Only readings during the measured calls count.
 
-The driver also counts for how long what held the clock: these counters are read before and after the windows, and tell
-of what happened between two readings.
+The driver also counts how long each cause held the clock: these counters are read before and after the windows.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 FLASHES = "hw_slowdown"
 # Normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
-# Somebody's setting, and only where the clock is really lower: a setting at the maximum holds nothing.
+# A setting counts only where the clock is really lower.
 HELD = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 HELD_BELOW = 0.98
 # nvml.h's counters of the same.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A clock that was held for less than this share of the time cannot move a figure by more than that. The driver counts
-# in steps of a tenth of a second and some time later: a single step may be of what ran before.
+# A clock that was held for a smaller share of the time moves a figure by less than that. The driver counts in steps of
+# a tenth of a second, with a delay: a single step may belong to earlier work.
 LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
@@ -64,7 +63,7 @@ class Watch:
         return self._talk.pid if self._talk is not None else None
 
     def take(self) -> list[Sample]:
-        """Return what was read since the last time; the last one is of this moment."""
+        """Return the readings since the last time, up to now."""
         samples: list[Sample] = []
         if self._talk is None:
             return samples
@@ -80,7 +79,7 @@ class Watch:
         return samples
 
     def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-        """Return what was read during the run's calls, in few figures; else None and why. See `summarise`."""
+        """Return a summary of the readings during the run's calls; else None and why. See `summarise`."""
         before = self._last
         samples = self.take()
         if self.reason:
@@ -88,7 +87,7 @@ class Watch:
         return summarise([before, *samples] if before is not None else samples, run, lead_in)
 
     def close(self) -> None:
-        """End the child; it holds nothing that needs an orderly end."""
+        """End the child."""
         if self._talk is not None:
             self._talk.stop()
             self._talk = None
@@ -108,10 +107,10 @@ PCIE = ("generation", "width", "max_generation", "max_width")
 
 
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-    """The samples that lie inside a window of the run or its lead-in; None and why where there is none.
+    """Summarise the samples inside a window of the run or its lead-in; None and why where there is none.
 
-    The lead-in is the time of the same calls, untimed, right before each window; `lead_in` gives it in lengths of the
-    window. Samples before and after tell what the driver's counters came to meanwhile.
+    The lead-in is the time of the same calls, untimed, right before each window; `lead_in` is its length in windows.
+    Samples before and after the run bound the driver's counters.
     """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
@@ -149,7 +148,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
 
 
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:
-    """Why the clock was lower than asked for, in any reading; what flashes, in two that follow each other."""
+    """The reasons of a lower clock in any reading; the one that flashes counts in two consecutive readings."""
     readings = [set((sample.get("clock_reasons") or {}).get("names", ())) for sample in inside]
     lasting = any(FLASHES in reading and FLASHES in later for reading, later in itertools.pairwise(readings))
     return sorted(set().union(*readings) - (set() if lasting else {FLASHES}))
@@ -166,7 +165,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     share = clock["median"] / most if clock and most else None
     is_below = share is not None and share < HELD_BELOW
-    # At its highest clock a row was not held: the counters tell of what else ran in their time.
+    # At its highest clock a row was not held: the counters belong to other work in their time.
     powered = bool(long & set(POWER_VIOLATIONS)) and (share is None or is_below)
     raised = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
@@ -179,7 +178,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Seconds by what held the clock, from the last reading before the windows to the first one after, and that span.
+    """Seconds by cause that the clock was held, from the last reading before the windows to the first after; that span.
 
     None where the counters were not read on both sides.
     """
@@ -192,7 +191,7 @@ def _violations(
     start, end = before[-1], after[0]
     span_s = end["at_s"] - start["at_s"]
     pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
-    # A counter that ran backwards was started anew: the driver was loaded again.
+    # A counter that ran backwards was reset by a reload of the driver.
     return {
         name: None if began is None or ended is None or ended < began else min(ended - began, span_s)
         for name, (began, ended) in pairs.items()

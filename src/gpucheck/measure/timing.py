@@ -1,17 +1,17 @@
-"""The one measuring loop: how long a call takes, on the device's clock or on the host's, and the row that it makes.
+"""The one measuring loop: the time of a call on the device's clock or on the host's, and the row that it makes.
 
-On the device's clock the stream is held while a window of calls is enqueued, so that what the host takes to launch them
-is not in it. A window counts only if its first time stamp was still ahead of the device when the last call had been
-enqueued. Nothing is subtracted and no valid window is dropped.
+On the device's clock the stream is held while a window of calls is enqueued, so that launching them is not in it. A
+window counts only if its first time stamp was still ahead of the device when the last call had been enqueued. Nothing
+is subtracted and no valid window is dropped.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import psutil
 
@@ -22,6 +22,9 @@ from gpucheck.measure import runs, telemetry
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+
+if TYPE_CHECKING:  # torch is loaded by whoever opens a device
+    from gpucheck.machine.accel import Accel
 
 # -- windows on the device's clock: calls between two time stamps ------------------------------------------------------
 
@@ -37,7 +40,7 @@ class Timer(Protocol):
         """The host's monotonic clock, in seconds."""
 
     def synchronize(self) -> None:
-        """Wait for the device to finish all that was asked of it."""
+        """Wait for the device to finish all work."""
 
     def record(self) -> Any:
         """Enqueue a time stamp."""
@@ -49,12 +52,12 @@ class Timer(Protocol):
         """Seconds on the device's clock between two time stamps that it has passed."""
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait about so long before what is enqueued next; False where the device cannot."""
+        """Make the stream wait about so long before the next call; False where the device cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The measured work. Everything that it needs is allocated before.
+    """The measured work, whose memory is allocated before.
 
     `call` does the work once; on a device it may only enqueue it. `empty` is the same call on nothing, for the host's
     clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come.
@@ -67,36 +70,35 @@ class Work:
 
 Mode = Literal["unheld", "held", "launch-bound"]
 
-# What an event resolves (CUDA's documentation of cudaEventElapsedTime): 0.05 % of a window that is long enough.
+# An event's resolution (CUDA's documentation of cudaEventElapsedTime): 0.05 % of the shortest full window.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
 # Of a shorter window the resolution is a tenth or more: its length is no time, and there is no rate.
 LEAST_WINDOW_S = 10 * RESOLUTION_S
-# So that a faster clock later does not make windows too short.
+# A faster clock later must not make windows too short.
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries; a call may take more than one.
 MOST_CALLS = 500
 # Untimed calls put work between the hold and the first time stamp: four, or fewer where those take a millisecond.
 UNTIMED_CALLS = 4
-# Where one call is this long, its length needs no mean of several.
+# The length of such a call needs no mean of several.
 LONG_CALL_S = 10e-3
-# No hiccup of the host makes a short call look like this one: its length needs no second look.
+# No hiccup of the host makes a short call look this long.
 SURELY_LONG_S = 0.1
-# A call that takes the device so many times longer than it takes the host to enqueue leaves the host ahead by itself.
+# The host stays ahead of a device whose calls take so many times longer than enqueueing them.
 AHEAD_RATIO = 5.0
-# Of an unheld window whose first time stamp the device had passed already: the host needed at most the half of the
-# device's time, so the device never waited for it.
+# In an unheld window whose first time stamp the device had passed already, the device did not wait for a host that took
+# at most half of its time.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# If the host is too slow for this many windows in a row, the stream is held. A shorter series is a pause of the host of
-# some milliseconds. A hold distorts the result: the device rests meanwhile, and at its power limit a rest makes it
-# faster.
+# After this many windows in a row with too slow a host, the stream is held. A shorter series is a pause of the host of
+# some milliseconds. A hold distorts the result: a rest makes a device at its power limit faster.
 MOST_HESITATIONS = 20
 # The hold covers the enqueueing half as long again, and the hold's own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
-# A window has no more calls than a hold of so long covers: behind a longer one a time budget ends too late, and a
-# driver that also draws a desktop ends a kernel after seconds.
+# The longest hold: behind a longer one a time budget ends too late, and a driver that also draws a desktop ends a
+# kernel after seconds.
 MOST_HOLD_S = 1.0
-# Fewer calls than this in a window are not worth a smaller window.
+# A smaller window than this is not worth it.
 FEWEST_QUEUED_CALLS = 16
 MOST_LENGTHENINGS = 4
 
@@ -111,7 +113,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window: when it began on the host's clock, its length on the device's, and how long enqueueing took."""
+    """One window: its start on the host's clock, its length on the device's, and the time of enqueueing."""
 
     started_s: float
     elapsed_s: float
@@ -120,10 +122,7 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """The cost of a call that takes about `about_s` seconds; both figures are the least of a few tries.
-
-    Of a long call there is one try: three copies of 1 GiB over PCIe took half of their row's time.
-    """
+    """The cost of a call that takes about `about_s` seconds: the least of three tries, of a long call of one."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -135,7 +134,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
         end = timer.record()
         timer.synchronize()
         costs.append((enqueued / calls, timer.elapsed_s(start, end) / calls))
-        # A long call needs one try. If the host paused, enqueueing was long too, and the try tells nothing.
+        # A long call needs one try, unless the host paused: then enqueueing was long too.
         if costs[-1][1] >= LONG_CALL_S and costs[-1][1] > AHEAD_RATIO * costs[-1][0]:
             break
     return Cost(min(c for c, _ in costs), max(min(t for _, t in costs), 1e-9))
@@ -143,7 +142,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
 
 @dataclass(slots=True)
 class Launcher:
-    """The launcher of windows. It begins with the least that should do and takes stronger means as windows fail."""
+    """The launcher of windows. It begins with the weakest means and takes stronger ones as windows fail."""
 
     timer: Timer
     work: Work
@@ -187,21 +186,16 @@ class Launcher:
         waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        valid = {
-            "held": waiting,
-            # Else a host that hesitates within what the untimed calls take would have the stream held from then on.
-            "unheld": waiting or elapsed >= AHEAD_IN_WINDOW * (last - first),
-            "launch-bound": True,
-        }[self.mode]
+        # The length too: else a host that hesitates within the untimed calls would have the stream held from then on.
+        ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
+        valid = waiting or ahead or self.mode == "launch-bound"
+        if valid:
+            self._failures = 0
         # The window lay at the end of what was waited for.
         return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
 
-    def accept(self) -> None:
-        """A window was valid: earlier failures were passing ones."""
-        self._failures = 0
-
     def fail(self, window: Window) -> bool:
-        """A window was not valid: take a stronger means. True where windows from before no longer compare."""
+        """Take a stronger means after a window that was not valid; True where windows before no longer compare."""
         self._failures += 1
         blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
         self._last_enqueue_s = window.enqueue_s
@@ -226,13 +220,12 @@ class Launcher:
         wanted = calls_for(window.elapsed_s / self.calls)
         most = self.calls if self.queue_full else MOST_CALLS
         if self.mode == "held":
-            # A host that paused while the cost was read is quicker than that said.
+            # The host may have paused while its cost was read.
             each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
             self.cost = Cost(each_s, self.cost.call_s)
             most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
-        if window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls or self.mode == "launch-bound":
-            return False
-        if self._lengthenings >= MOST_LENGTHENINGS:
+        is_final = self.mode == "launch-bound" or self._lengthenings >= MOST_LENGTHENINGS
+        if is_final or window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls:
             return False
         self._lengthenings += 1
         self.calls = min(wanted, most)
@@ -265,15 +258,15 @@ def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
 Clock = Literal["device events", "host"]
 Launch = Literal["held", "unheld", "host"]
 
-# Looked at only here: an interval that is watched all the time is one day narrow by chance. Not at 10 yet: percentiles
-# need 20 samples, and whoever has no time for them is ended by the budget.
+# The interval is checked only here: checked continuously, it would eventually be narrow by chance. Not at 10 yet, for
+# percentiles need 20 samples; without time for them the budget ends the row.
 LOOKS = (20, 40, 80, 160, 320)
-# What a row has, unless its time ends first.
+# A row's samples, unless its time ends first.
 WANTED_SAMPLES = 10
 # The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
 MOST_HOST_CALLS = 5000
-# Where the same call on nothing takes more than this share, the row tells the call's cost and not the work's. At 1 % no
-# pinned copy below 128 MiB had a rate on an H100: of 16 MiB in 0.32 ms the call takes 2 to 3 %.
+# A row whose call on nothing takes more than this share measures the call and not the work. At 1 % no pinned copy below
+# 128 MiB had a rate on an H100: of 16 MiB in 0.32 ms the call takes 2 to 3 %.
 CALL_BOUND = 0.05
 # Time stamps are rounded: a window of just a millisecond is one.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
@@ -286,10 +279,7 @@ WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a row is done: after `budget_s` seconds (warm-up apart), or once its interval is within `precision`.
-
-    For its precision alone it does not end before `least_s` seconds.
-    """
+    """A row ends after `budget_s` (warm-up apart), or once its interval is within `precision`, after `least_s`."""
 
     budget_s: float = 1.0
     warmup_s: float = 0.0
@@ -299,13 +289,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, how they were taken, and what they are worth as far as taking them tells."""
+    """A row's samples, how they were taken, and what was read beside them.
+
+    `flags` and `details` are of the samples; `beside_flags` and `beside_details` of the telemetry, or the reason why
+    there is none, and of other processes' use of the CPU.
+    """
 
     run: Run
     clock: Clock
     launch: Launch
     flags: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    telemetry: dict[str, Any] | None = None
+    beside_flags: tuple[str, ...] = ()
+    beside_details: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
@@ -325,14 +322,18 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
         flags = _on_device_clock(timer, launcher, samples, details)
         calls = launcher.calls
         launch = "unheld" if launcher.mode == "launch-bound" else launcher.mode
-    if len(samples.lengths_s) < WANTED_SAMPLES:
+    if len(samples.windows) < WANTED_SAMPLES:
         flags.append("few-samples")
-    run = Run(started, calls, tuple(samples.lengths_s), tuple(samples.started_s))
-    return Timed(run, clock, launch, tuple(flags), details)
+    return Timed(run_of(started, calls, samples.windows), clock, launch, tuple(flags), details)
+
+
+def run_of(started: str, calls: int, windows: Sequence[tuple[float, float]]) -> Run:
+    """Return the run of windows of `calls` calls, each given by its start and its length in seconds."""
+    return Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
 
 
 def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
-    """Return whether windows are over: their time is, the most were taken, or their interval is narrow at a look."""
+    """Return whether the windows are enough: their time is over, the most were taken, or their interval is narrow."""
     if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
         return True
     interval = stats.interval(lengths) if len(lengths) in LOOKS else None
@@ -347,7 +348,7 @@ def started_now() -> str:
 
 
 def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
-    """Call and wait for so long, once at least; seconds of one call."""
+    """Call and wait for so long, at least once; return the seconds of one call."""
     began, calls = timer.host_now(), 0
     while not calls or timer.host_now() - began < for_s:
         call()
@@ -357,7 +358,7 @@ def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
 
 
 def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:
-    """Calls that are each waited for: when they began on the host's clock, and how long they took."""
+    """Run calls that are each waited for; return their start and length on the host's clock."""
     synchronize = timer.synchronize
     start = timer.host_now()
     for _ in range(calls):
@@ -368,35 +369,25 @@ def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[f
 
 @dataclass(slots=True)
 class _Samples:
-    """The windows so far, and whether they are enough."""
+    """The windows so far, each as its start and its length, and whether they are enough."""
 
     deadline_s: float
     earliest_s: float
     precision: float
-    lengths_s: list[float] = field(default_factory=list)
-    started_s: list[float] = field(default_factory=list)
+    windows: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, started_s: float, length_s: float) -> None:
-        self.started_s.append(started_s)
-        self.lengths_s.append(length_s)
-
-    def clear(self) -> None:
-        self.started_s.clear()
-        self.lengths_s.clear()
+    @property
+    def lengths_s(self) -> list[float]:
+        return [length_s for _, length_s in self.windows]
 
     def enough(self, now_s: float) -> bool:
-        """Return whether to end here; its interval is looked at only at set numbers, and not before its time."""
-        n = len(self.lengths_s)
-        return enough(self.lengths_s, now_s, self.deadline_s, self.precision) and (
-            n >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
-        )
+        """Return whether to end here: precision alone does not end a row before its earliest time."""
+        is_due = len(self.windows) >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
+        return is_due and enough(self.lengths_s, now_s, self.deadline_s, self.precision)
 
 
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
-    """Run the call for so long, at least twice: the first loads what is loaded lazily.
-
-    Returns about how long one call takes from enqueueing to its end, and how long all of it took.
-    """
+    """Run the call for so long, at least twice; return about the seconds of one call, and of all."""
     began = timer.host_now()
     if work.prepare is not None:
         work.prepare(0, 1)
@@ -423,12 +414,9 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
         if not window.valid:
             discarded += 1
             if launcher.fail(window):
-                samples.clear()
-        elif not samples.lengths_s and launcher.lengthen(window):
-            continue
-        else:
-            launcher.accept()
-            samples.add(window.started_s, window.elapsed_s)
+                samples.windows.clear()
+        elif samples.windows or not launcher.lengthen(window):
+            samples.windows.append((window.started_s, window.elapsed_s))
     details |= {"enqueue_s": launcher.cost.enqueue_s, "untimed_calls": launcher.untimed, "discarded_windows": discarded}
     details |= {"hold_s": launcher.hold_s} if launcher.mode == "held" else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
@@ -449,30 +437,29 @@ def too_short(calls: int, least_s: float) -> str:
 def _on_host_clock(
     timer: Timer, work: Work, about_s: float, samples: _Samples, details: dict[str, Any]
 ) -> tuple[int, list[str]]:
-    """Each call with a synchronise: what whoever waits for the result waits."""
+    """Time each call with a synchronise, as a caller who waits for the result."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
     calls = _calls_on_host(timer, work.call, about_s)
-    attempt = 0
+    untimed = UNTIMED_CALLS if calls > 1 else 0
     while not samples.enough(timer.host_now()):
-        attempt += 1
         if work.prepare is not None:
-            work.prepare(attempt, UNTIMED_CALLS * (calls > 1) + calls)
+            work.prepare(len(samples.windows) + 1, untimed + calls)
             timer.synchronize()
         # After the refill of a buffer the first calls find caches and TLB in another state than the rest.
-        for _ in range(UNTIMED_CALLS * (calls > 1)):
+        for _ in range(untimed):
             work.call()
         timer.synchronize()
-        samples.add(*host_window(timer, work.call, calls))
-    details |= {"empty_call_s": empty_s, "untimed_calls": UNTIMED_CALLS * (calls > 1)}
-    if stats.median(samples.lengths_s) < LEAST_HOST_WINDOW_S:
+        samples.windows.append(host_window(timer, work.call, calls))
+    details |= {"empty_call_s": empty_s, "untimed_calls": untimed}
+    window_s = stats.median(samples.lengths_s)
+    if window_s < LEAST_HOST_WINDOW_S:
         details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
         return calls, [WITHOUT_TIME]
-    median_s = stats.median(samples.lengths_s) / calls
-    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * median_s else []
+    return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * window_s / calls else []
 
 
 def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window; of two the shorter decides, since a hiccup only makes one longer."""
+    """Return how many calls fill a window; of two windows the shorter decides, since a hiccup only lengthens."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))
@@ -486,54 +473,64 @@ def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
     """Seconds of the same call on nothing: the least of a few windows."""
     host_window(timer, empty, 1)
     calls = calls_for(max(host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
-    # A hiccup only makes one longer.
     return min(host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS))
 
 
-# -- the row: what was timed, what was seen beside it, and the flags of both -------------------------------------------
+# -- the row: the samples, the readings beside them, and the flags of both ---------------------------------------------
 
-# A row whose time is the cost of its call, or of launching it, tells a latency and no rate.
+# A row whose time is the cost of its call, or of launching it, has a latency and no rate.
 WITHOUT_RATE = frozenset({"call-bound", "launch-bound"})
 Done = TypeVar("Done")
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Readings beside a row: telemetry (None with its reason in `details`), other processes' use of the CPU."""
-
-    telemetry: dict[str, Any] | None = None
-    flags: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> tuple[Timed, Beside]:
+def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
     """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
     timed, used = with_cores_of_others(watch, take)
-    seen = watch.during(timed.run, runs.lead_in(timed.run, timed.details))
-    return timed, beside(timed, threads, used, *seen)
+    return beside(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
-def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Beside:
-    """Return what was seen beside these samples: telemetry, or why there is none, and the cores that others `used`."""
+def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
+    """Return the samples with what was read beside them: telemetry or why there is none, the cores others `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Where the device's own clock counts, others on the CPU cost samples and not time.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
-    return Beside(seen, (*telemetry.flags(seen), *(("cpu-busy",) if busy else ())), details)
+    flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
+    return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
-    """Do the work, telemetry from before it put aside; what it gives, and the cores that others kept busy meanwhile."""
+    """Do the work after dropping older telemetry; return its result, and the cores that others kept busy."""
     watch.take()
     before = host.processor_time(watch.pid)
     done = work()
     return done, host.others(before, host.processor_time(watch.pid))
 
 
+def measured(
+    name: str,
+    accel: Accel,
+    work: Work,
+    watch: Watch,
+    clock: Clock,
+    limits: Limits,
+    /,
+    threads: int,
+    verify: Callable[[], dict[str, Any]],
+    **columns: Any,
+) -> Measurement:
+    """Time work while the device is watched, then verify its result; the row, with `columns` as `measurement` has them.
+
+    `threads` is how many cores the work would use on the host; `verify` returns details of the row.
+    """
+    timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
+    memory = accel.memory()
+    return measurement(name, accel.ref, timed, memory=memory, details=verify(), **columns)
+
+
 def measurement(
     name: str,
     device: DeviceRef,
     timed: Timed,
-    beside: Beside,
     *,
     case: dict[str, Any],
     work: tuple[str, float, str],
@@ -544,7 +541,7 @@ def measurement(
     precision_observed: str | None = None,
     flags: tuple[str, ...] = (),
 ) -> Measurement:
-    """The row. `work` is what one call does: its name (`bytes`, `flop`), how much, and the unit of its rate."""
+    """The row. `work` of one call is its name (`bytes`, `flop`), its amount, and the unit of its rate."""
     kind, amount, unit = work
     time_s = None if runs.WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
     without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)
@@ -563,13 +560,13 @@ def measurement(
             cache,
             precision_requested=precision_requested,
             precision_observed=precision_observed,
-            details={**timed.details, **details, **beside.details},
+            details={**timed.details, **details, **timed.beside_details},
         ),
-        telemetry=beside.telemetry,
+        telemetry=timed.telemetry,
         flags=(
             *timed.flags,
             *(() if time_s is None else runs.sample_flags(timed.run.samples_s)),
-            *beside.flags,
+            *timed.beside_flags,
             *flags,
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
+from gpucheck.measure import runs
 from gpucheck.render import text
 from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, Row, filled, numbers
 from gpucheck.render.text import Block, Line, Page, counted, finding_text, short_name, worst_of
@@ -283,7 +284,7 @@ def pages_of(
 def flag_lines(rows: Sequence[Any], name: Callable[[Any], str]) -> list[Line]:
     """Return a line for each flag of these rows: what it means, and the rows that have it; many are counted."""
     lines = []
-    for flag, flagged in judging.by(itemgetter(0), ((flag, row) for row in rows for flag in row.flags)).items():
+    for flag, flagged in runs.by(itemgetter(0), ((flag, row) for row in rows for flag in row.flags)).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
         few = len(flagged) <= MOST_NAMED

@@ -155,7 +155,7 @@ class Work:
         generator = torch.Generator().manual_seed(self.seed)
         for operand in (flat.a, flat.b):
             drawn = torch.empty(elements, dtype=operand.dtype)
-            self._kind.fill(drawn, generator)
+            product.draw(drawn, generator)
             operand.copy_(drawn)
         _words(made.out).fill_(POISON)
         call()

@@ -1,6 +1,6 @@
-"""The precision of float32 products: set, restored, recorded, and above all observed.
+"""The precision of float32 products: set, restored, recorded, and observed.
 
-torch 2.9 named the settings anew (`fp32_precision`); reading or setting both the new and the old names raises, so each
+torch 2.9 renamed the settings (`fp32_precision`); reading or setting both the new and the old names raises, so each
 setting goes through one of the two. Environment variables and drivers can override either, hence the observation.
 """
 
@@ -24,7 +24,7 @@ _LOST_BY_BF16 = 1 + 2.0**-9
 _KEPT_BY_BF16 = 1 + 2.0**-7
 _KEPT_BY_FLOAT8 = 1 + 2.0**-3
 
-# For each dtype what can be seen, best first: its name, and a number that keeps its value in it and in nothing lower.
+# The precisions that each dtype may have, best first, each with a number that keeps its value in it and in none lower.
 _FLOAT32_STEPS = (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_BF16))
 _STEPS: dict[torch.dtype, tuple[tuple[str, float], ...]] = {
     torch.float64: (("float64", _LOST_BY_FLOAT32), *_FLOAT32_STEPS),
@@ -43,49 +43,33 @@ _REDUCTIONS = (
 )
 
 
-# One global setting of torch: one of its backends, the backend's name, and the attribute.
-Setting = tuple[Any, str, str]
-
-
-def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
-    """The settings that decide the precision of float32 products, each with its values for the two precisions."""
-    backends = torch.backends
-    if accel.feature("torch.backends.cuda.matmul.fp32_precision") is not None:
-        values: dict[Precision, Any] = {"ieee": "ieee", "tf32": "tf32"}
-        owners = (
-            (backends.cuda.matmul, "cuda.matmul"),
-            (backends.cudnn.conv, "cudnn.conv"),
-            (backends.mkldnn.matmul, "mkldnn.matmul"),
-            (backends.mkldnn.conv, "mkldnn.conv"),
-        )
-        return [((owner, name, "fp32_precision"), values) for owner, name in owners]
-    switches: dict[Precision, Any] = {"ieee": False, "tf32": True}
-    return [
-        ((backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
-        ((backends.cudnn, "cudnn", "allow_tf32"), switches),
+def _settings(wanted: Precision) -> list[tuple[Any, str, str, Any]]:
+    """Every setting of float32 products and of reductions: the backend, its name, the attribute, the value."""
+    cuda, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
+    products: list[tuple[Any, str, str, Any]] = [
+        (cuda, "cuda.matmul", "allow_tf32", wanted == "tf32"),
+        (cudnn, "cudnn", "allow_tf32", wanted == "tf32"),
     ]
-
-
-def _reduction_settings() -> list[Setting]:
-    owner = torch.backends.cuda.matmul
+    if accel.feature("torch.backends.cuda.matmul.fp32_precision") is not None:
+        owners = {"cuda.matmul": cuda, "cudnn.conv": cudnn.conv, "mkldnn.matmul": mkldnn.matmul}
+        owners["mkldnn.conv"] = mkldnn.conv
+        products = [(owner, name, "fp32_precision", wanted) for name, owner in owners.items()]
     # allow_fp16_accumulation came with torch 2.7.
-    return [(owner, "cuda.matmul", name) for name in _REDUCTIONS if hasattr(owner, name)]
+    return products + [(cuda, "cuda.matmul", name, False) for name in _REDUCTIONS if hasattr(cuda, name)]
 
 
 def state() -> dict[str, Any]:
     """Every setting as it is now, by name, for the record."""
-    settings = [setting for setting, _ in _product_settings()] + _reduction_settings()
-    return {f"{name}.{attribute}": getattr(owner, attribute) for owner, name, attribute in settings}
+    return {f"{name}.{attribute}": getattr(owner, attribute) for owner, name, attribute, _ in _settings("ieee")}
 
 
 @contextlib.contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
     """Products of float32 in this precision for a while; reduced-precision reductions and accumulation are off."""
-    settings: list[tuple[Setting, Any]] = [(setting, values[wanted]) for setting, values in _product_settings()]
-    settings += [(setting, False) for setting in _reduction_settings()]
-    before = [(owner, attribute, getattr(owner, attribute)) for (owner, _, attribute), _ in settings]
+    settings = _settings(wanted)
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, _, attribute, _ in settings]
     try:
-        for (owner, _, attribute), value in settings:
+        for owner, _, attribute, value in settings:
             setattr(owner, attribute, value)
         yield
     finally:
@@ -94,11 +78,11 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 
 def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:
-    """The precision that a product really has, on these very buffers (which it overwrites).
+    """The precision of a product on these very buffers, which it overwrites: a dtype, `tf32`, or `lower`.
 
     `multiply` puts the product of `a` and `b` into `out`; by default it is `torch.mm(a, b, out=out)`. `a` (M×K) becomes
-    a constant that a lower precision rounds away, `b` (K×N) the identity: the product is then the constant as the
-    multiplier saw it. The answer is the dtype's name, that of a lower one (`tf32`, `bfloat16`, …), or `lower`.
+    a constant that a lower precision rounds away, `b` (K×N) the identity: the product is the constant as the multiplier
+    sees it.
     """
     diagonal = min(b.shape)
     b.zero_()

@@ -1,4 +1,4 @@
-"""Is a product right? Sampled rows in float64 on the CPU, with a bound for each element.
+"""The correctness of a product: sampled rows in float64 on the CPU, with a bound for each element.
 
 The bound is probabilistic (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019): rounding
 errors of K terms grow like √K, not K. For random inputs of mean zero it is
@@ -49,9 +49,9 @@ _ELEMENTS_AT_ONCE = 2**22
 class Check:
     """The result of a comparison. `worst` is the largest error as a share of its bound; at most 1 passes.
 
-    `row` and `column` name the worst element, `got` and `expected` its values; `not_finite` counts elements of the
-    whole result that are no number, as the host sees them; `miscounted` says that their device counts them otherwise.
-    An error of `smallest_detectable` is found where the bound is lowest.
+    `row` and `column` name the worst element, `got` and `expected` its values. `not_finite` counts elements of the
+    whole result on the host; `miscounted` says that their device counts otherwise. `smallest_detectable` is the lowest
+    bound.
     """
 
     rows: int
@@ -66,7 +66,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Return whether every sampled element is within its bound, all are finite, and the device can count."""
+        """Return whether sampled elements are within their bounds, all are finite, and the device can count."""
         return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
@@ -83,7 +83,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The error sources of a product of K terms: u_out, σ and d of the bound; `exact` where nothing does."""
+    """The error sources of a product of K terms: u_out, σ and d of the bound; none where it is `exact`."""
 
     result: float
     sigma: float
@@ -101,9 +101,9 @@ class Errors:
 
 
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
-    """Return what makes a product of these dtypes inexact.
+    """Return the error sources of a product of these dtypes.
 
-    `precision` names how the multiplier sees float32 (`tf32`), or adds float8 up (FAST_ACCUMULATION).
+    `precision` is the multiplier's of float32 (`tf32`), or how float8 is added up (FAST_ACCUMULATION).
     """
     if not result.is_floating_point:
         return Errors(0.0, 0.0, 0.0, exact=True)
@@ -131,7 +131,7 @@ def sampled_rows(count: int) -> list[int]:
 def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precision: str | None = None) -> Check:
     """Compare `result` with a·b on sampled rows (a is M×K, b K×N, random with mean zero, on any one device).
 
-    `precision` names how the multiplier sees float32 (`tf32`); by default the inputs count as exact in their dtype.
+    `precision` is as in `errors`; by default the inputs count as exact in their dtype.
     """
     chosen = sampled_rows(a.shape[0])
     left, got = _rows(a, chosen), _rows(result, chosen)
@@ -142,7 +142,7 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
         expected = left @ right
         bound = made.bound(expected, (left.square() @ right.square()).sqrt_())
         mine = got[:, first : first + _COLUMNS_AT_ONCE]
-        share = _share(mine, expected, bound)
+        share = _share((mine - expected).abs_(), bound)
         at = int(share.argmax())
         smallest = min(smallest, float(bound.min()))
         if float(share.reshape(-1)[at]) > worst:
@@ -164,9 +164,9 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
 
 
 def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
-    """Return how many elements are no number, and whether the result's device counts them otherwise than the host does.
+    """Return how many elements the host finds not finite, and whether the result's device counts them otherwise.
 
-    What the device calls finite is not looked at again.
+    Parts that the device calls finite are not examined.
     """
     count, miscounted = 0, False
     for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
@@ -187,10 +187,7 @@ def check_elements(
     *,
     got: Sequence[float] | None = None,
 ) -> list[Element]:
-    """These elements of `result` against float64, the worst first. It costs K products for each of them.
-
-    `got` are their values where they were read before: what is read again may be something else.
-    """
+    """These elements of `result` against float64, the worst first. `got` are their values if they were read before."""
     if not places:
         return []
     rows, columns = [row for row, _ in places], [column for _, column in places]
@@ -202,7 +199,7 @@ def check_elements(
         values = torch.tensor(got, dtype=torch.float64)
     expected = terms.sum(1)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
-    share = _share(values, expected, made.bound(expected, terms.square_().sum(1).sqrt_()))
+    share = _share((values - expected).abs_(), made.bound(expected, terms.square_().sum(1).sqrt_()))
     elements = [
         Element(row, column, float(mine), float(right), float(worst))
         for row, column, mine, right, worst in zip(rows, columns, values, expected, share, strict=True)
@@ -211,14 +208,14 @@ def check_elements(
 
 
 def spread(matrix: torch.Tensor) -> float | None:
-    """The standard deviation of sampled rows, as the host reads them: 0 where all are the same. None for a few."""
+    """The standard deviation of sampled rows, as the host reads them; None for fewer than 16 elements."""
     sampled = _rows(matrix, sampled_rows(matrix.shape[0]))
     return float(sampled.std(correction=0)) if sampled.numel() >= _FEWEST_TO_SPREAD else None
 
 
-def _share(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    share = (got - expected).abs_() / bound
-    # A NaN compares as false with everything: it must not pass as small.
+def _share(error: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """Errors as shares of their bounds; a NaN is infinite, for it compares as false with everything."""
+    share = error / bound
     return torch.where(share.isnan(), torch.full_like(share, math.inf), share)
 
 
@@ -232,38 +229,34 @@ def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
 
 # Elements at either end: reading them takes as long as reading one.
 SAMPLE = 512
-
-# What is said of a count that no count can be.
 GARBAGE = "the device's own count is invalid"
-
-# What the elements from one place to another must hold, on the CPU.
+# The right elements from one place to another, on the CPU.
 Wanted = Callable[[int, int], torch.Tensor]
 
 
 def counted(true: torch.Tensor) -> int | None:
-    """Return how many of these are true, as their device counts; None where that is garbage, a fault of its own."""
+    """Return how many of these are true, as their device counts; None where the count is impossible."""
     return count_of(int(true.sum()), true.numel())
 
 
 def count_of(count: int, total: int) -> int | None:
-    """A device's count of some of `total` things; None where it is garbage, for no count lies outside 0 to `total`."""
+    """A device's count of some of `total` things; None where it is impossible."""
     return count if 0 <= count <= total else None
 
 
 def unequal(got: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """None where `got` holds what it must; else a copy of it and what it must hold, both on the CPU.
+    """Return None where `got` is right; else a copy of it and the right elements, both on the CPU.
 
-    `got` has one dimension; `expected` is the same on its device, `wanted` tells it on the CPU. Where the two that
-    are returned are equal, the difference was gone at the second look: memory, or the comparison, is unsteady.
+    `got` has one dimension; the right elements are `expected` on its device, `wanted` on the CPU. If the two are equal,
+    the difference was gone at the second look: memory, or the comparison, is unsteady.
     """
-    count = len(got)
     if torch.equal(got, expected) and sample_is(got, wanted):
         return None
-    return got.cpu(), wanted(0, count)
+    return got.cpu(), wanted(0, len(got))
 
 
 def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
-    """Return whether both ends of `got` (one dimension) hold what they must, as the host sees them."""
+    """Return whether both ends of `got` (one dimension) are right, as the host sees them."""
     count = len(got)
     ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}
     return all(torch.equal(got[start:stop].cpu(), wanted(start, stop)) for start, stop in ends)
@@ -281,7 +274,7 @@ WIDTH = 64
 # with its last block filled up, and times the signs; a small part for the sums of these.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
-# Which devices have float64 is theirs to know: these have, and the CPU does for the others.
+# Devices with float64; the CPU computes for the others.
 _WITH_FLOAT64 = frozenset({"cpu", "cuda"})
 
 
@@ -289,8 +282,8 @@ _WITH_FLOAT64 = frozenset({"cpu", "cuda"})
 class Sums:
     """The result of the sums. `worst` is the largest difference as a share of its threshold; at most 1 passes.
 
-    It is in row `row`, in `columns` columns from `column` on. An error larger than `detectable` in any one element is
-    found: what it adds to a sum exceeds twice the largest threshold. `blocks` is how many sums were compared.
+    It is in row `row`, in `columns` columns from `column` on. An error in one element that is larger than `detectable`,
+    twice the largest threshold, is found. `blocks` is the number of sums.
     """
 
     worst: float
@@ -336,11 +329,9 @@ def check_sums(
             spread = left.square() @ squares_of_b
             variance = (made.result**2 / 3 + 2 * made.drift**2) * squares + (made.sigma**2 + 2 * made.drift**2) * spread
             threshold = SIGMAS * variance.sqrt_().clamp_min_(torch.finfo(torch.float32).tiny)
-        # On the host from here on: a place or a count that a broken device tells may lie anywhere.
+        # On the host from here on: a place or a count from a broken device may be anything.
         threshold = threshold.cpu()
-        share = difference.cpu() / threshold
-        # A NaN compares as false with everything: it must not pass as small.
-        share = torch.where(share.isnan(), torch.full_like(share, math.inf), share)
+        share = _share(difference.cpu(), threshold)
         at = int(share.argmax())
         finite = threshold[threshold.isfinite()]
         largest = max(largest, float(finite.max()) if finite.numel() else 0.0)
@@ -352,7 +343,7 @@ def check_sums(
 
 
 def extra_bytes(m: int, n: int, k: int) -> int:
-    """Return what a check takes beside the matrices at most: both sums of B, and a part with what follows from it."""
+    """Return the most bytes that a check takes beside the matrices: both sums of B, and a part with its results."""
     filled = max(-(-n // WIDTH) * WIDTH, k)
     part = min(max(m, k) * filled, max(_AT_ONCE, filled))
     return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))

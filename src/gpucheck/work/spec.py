@@ -106,7 +106,7 @@ def parse_target(text: str) -> Target:
 def _in_file(file: str) -> Target:
     """The one module or factory of a file that needs no arguments, found without importing the file.
 
-    Raises TargetError where there is none or more than one, and where the file trains as it is imported.
+    Raises TargetError for none or several, and where the file trains as it is imported.
     """
     try:
         with open(file, "rb") as opened:
@@ -137,8 +137,7 @@ SEVERAL = "target.several"
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The modules and factories of a file that need no arguments and that no other of them uses; and the others, with
-    the arguments that they need."""
+    """The modules and factories of a file that need no arguments and that no other uses; the others with arguments."""
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     modules: set[str] = set()
     while True:  # a class may derive from one below it in the list
@@ -171,7 +170,7 @@ def _is_module(base: ast.expr, modules: set[str]) -> bool:
 
 
 def _makes_module(value: ast.expr | None, modules: set[str]) -> bool:
-    """Return whether an expression makes a module: a call of a class of the file or of one that all know."""
+    """Return whether an expression makes a module: a call of a class of the file or of a container of torch's."""
     if not isinstance(value, ast.Call):
         return False
     if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda", "train", "eval", "half", "bfloat16"):
@@ -208,7 +207,7 @@ def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
 
 
 def _works_on_import(tree: ast.Module) -> int | None:
-    """The line of a loop at the top of the file that trains; None where importing it only defines."""
+    """The line of a loop at the top of the file that trains; None without one."""
     for node in tree.body:
         if isinstance(node, (ast.For, ast.While, ast.With)):
             called = {_name_of(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}

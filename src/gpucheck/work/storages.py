@@ -1,8 +1,7 @@
 """The table of storages, and the memory that tensors without data would take on their device.
 
-Memory is exact sums of storages, by place and phase: each counts from when it claims a device until it is freed, in
-blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not
-counted.
+Memory is exact sums of storages, by place and phase: each counts from when it claims a device until it is freed, in the
+allocator's blocks. Memory of libraries and the allocator's cache do not count.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ torch_private.need("torch.UntypedStorage._cdata")
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
 
-# Up to torch 2.9 a collection of Python's may find a storage's object in a cycle, such as `torch.save` leaves: its weak
-# references end, and then torch revives it, as the storage lives on.
+# Up to torch 2.9, where Python collects a storage's object in a cycle, such as `torch.save` leaves, its weak references
+# end, and then torch revives it, as the storage lives on.
 _REVIVES = torch.__version__ < (2, 10)
 
-# What made a storage, like a line of a program.
+# The place that made a storage, like a line of a program.
 P = TypeVar("P")
-# Who made it, None for nobody, and the phase in which it did.
+# The place (None where it is unknown) and the phase.
 Key = tuple[P | None, str]
 
 
 @dataclass(slots=True)
 class Row:
-    """One storage: what it claims, whether it is pinned, and what of the memory it holds: bytes, who made it, step."""
+    """One storage: the device that it claims, whether it is pinned, and the memory that it holds: bytes, key, step."""
 
     end: weakref.finalize[Any, Any]
     claim: Any = None
@@ -48,15 +47,15 @@ class Row:
 
 
 class Storages:
-    """Rows by the storage's address in C++, each until it ends. `freed` gets those that have, once somebody asks."""
+    """Rows by the storage's address in C++, each until it ends. `freed` gets ended rows at the next question."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.freed: Callable[[Row], None] = lambda row: None
         self.lock = threading.RLock()
         self._ended: list[int] = []
-        # While Python collects: what holds a storage's address, but not its object's end. A first collection looks only
-        # at what was made since the last one.
+        # While Python collects: references to storages, which may outlive their objects. A collection of the youngest
+        # looks only at storages since the last one.
         self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
         if _REVIVES:
@@ -65,7 +64,7 @@ class Storages:
             weakref.finalize(self, gc.callbacks.remove, watch).atexit = False
 
     def of(self, storage: Any) -> Row | None:
-        """Return the row of a storage, None where nothing is known of it."""
+        """Return the row of a storage; None where it has none."""
         self.sweep()
         return self.rows.get(storage._cdata)
 
@@ -79,7 +78,7 @@ class Storages:
             return row
 
     def sweep(self) -> None:
-        """Let go of the storages that are gone."""
+        """Remove the rows of storages that ended."""
         if self._ended:
             with self.lock:
                 for key in [key for key in self._ended if key not in self._collected]:
@@ -92,7 +91,7 @@ class Storages:
         return end
 
     def collecting(self, phase: str, generation: int) -> None:
-        """Python's collector begins ("start") or is done: what it revived did not end."""
+        """Handle the start and the end of a collection of Python's: a storage that was revived did not end."""
         with self.lock:
             if phase == "start":
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
@@ -116,7 +115,7 @@ def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int
 
 @dataclass(frozen=True, slots=True)
 class Moment(Generic[P]):
-    """A time at which memory was held: what was asked for there, and who held what, largest first."""
+    """A moment's memory: the bytes asked for, and the bytes held by each key, largest first."""
 
     place: P | None
     phase: str
@@ -160,7 +159,7 @@ class Memory(Generic[P]):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Yield what is claimed meanwhile in this thread is on its way elsewhere."""
+        """Ignore claims of this thread meanwhile: their storages are on their way elsewhere."""
         before, self._here.paused = getattr(self._here, "paused", False), True
         try:
             yield
@@ -170,9 +169,8 @@ class Memory(Generic[P]):
     def put(self, storage: Any, *, is_held: bool) -> None:
         """A storage claims the device, or with `is_held` False another place."""
         if not is_held:
-            row = self.storages.of(storage)
-            if row is not None:
-                self._free(row)
+            if (known := self.storages.of(storage)) is not None:
+                self._free(known)
             return
         size = self._blocks(storage.nbytes())
         if not size or getattr(self._here, "paused", False):
@@ -182,11 +180,10 @@ class Memory(Generic[P]):
             row.held = self._take(size)
 
     def lend(self, size: int) -> None:
-        """A kernel takes so many bytes and gives them back before it ends: only peaks know of them."""
+        """Count bytes that a kernel takes and gives back before it ends, in peaks alone."""
         if size and not getattr(self._here, "paused", False):
             self.storages.sweep()
-            lent = self._take(self._blocks(size))
-            self._give_back(lent)
+            self._give_back(self._take(self._blocks(size)))
 
     def _blocks(self, size: int) -> int:
         return -(-size // self.block_bytes) * self.block_bytes
@@ -196,16 +193,13 @@ class Memory(Generic[P]):
         with self.storages.lock:
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
             self._allocated += size
-            self._raise_peaks(place, phase, step, size)
+            self.peak_since_reset = max(self.peak_since_reset, self._allocated)
+            self.peaks[phase] = max(self.peaks.get(phase, 0), self._allocated)
+            if self._allocated > self.peak:
+                self.peak, self.peak_at, self._at_peak = self._allocated, (place, phase, step, size), None
+            if self.total_bytes is not None and self._allocated > self.total_bytes and self.exceeded is None:
+                self.exceeded = Moment(place, phase, step, size, self._allocated, _largest(self._by_key))
         return size, (place, phase), step
-
-    def _raise_peaks(self, place: P | None, phase: str, step: int, size: int) -> None:
-        self.peak_since_reset = max(self.peak_since_reset, self._allocated)
-        self.peaks[phase] = max(self.peaks.get(phase, 0), self._allocated)
-        if self._allocated > self.peak:
-            self.peak, self.peak_at, self._at_peak = self._allocated, (place, phase, step, size), None
-        if self.total_bytes is not None and self._allocated > self.total_bytes and self.exceeded is None:
-            self.exceeded = Moment(place, phase, step, size, self._allocated, _largest(self._by_key))
 
     def _free(self, row: Row) -> None:
         held, row.held = row.held, None

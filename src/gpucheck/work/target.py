@@ -1,9 +1,8 @@
-"""TARGET → a workload: the module, its inputs, its loss and optimizer, how a step is run, and one step of it. Batches,
-loss and optimizer are each the user's own or one that is made here.
+"""TARGET → a workload: the module, its inputs, its loss and optimizer, and one step of it. Batches, loss and optimizer
+are each the user's own or one that is made here.
 
-The user's code runs here, so this is imported in children only. Whatever it raises while it is found and built becomes
-a TargetError, but for what may be memory that ran out; what a step raises is left as it is, for whoever runs the step
-to judge.
+The user's code runs here, so this is imported in children only. Its errors while it is found and built become a
+TargetError, except where memory may have run out; a step's errors are raised as they are.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def kind(value: Any) -> str:
 
 @dataclass(slots=True)
 class Batch:
-    """The input of one step: the model's arguments, and what a loss of the user's compares the output with."""
+    """The input of one step: the model's arguments, and the reference of the user's loss."""
 
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +93,7 @@ def random_batches(
     return make
 
 
-# What a first layer takes: the shape and the dtype of a sample, where a length or a size is free a usual one.
+# The shape and the dtype of a first layer's sample; a free length or size is a usual one.
 _FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
     (nn.Linear, lambda layer: f"{layer.in_features}:float32"),
     (nn.Embedding, lambda layer: f"128:int64:0..{layer.num_embeddings - 1}"),
@@ -104,17 +103,14 @@ _FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
     (nn.RNNBase, lambda layer: f"128x{layer.input_size}:float32"),
     (nn.MultiheadAttention, lambda layer: f"128x{layer.embed_dim}:float32"),
 )
-
-
 # Names of arguments that select rows of an embedding.
 _INDEX = re.compile(r"(^|_)(ids?|idx|tokens?|indices)$")
 
 
 def proposed(model: nn.Module) -> tuple[str, str]:
-    """The options `--input` of a model whose inputs nobody gave, by the names of its forward's arguments; and what
-    they come from.
+    """The options `--input` of a model, by the names of its forward's arguments; and their origin in words.
 
-    The first one's shape is a guess from the first layer, if there is one that knows; others are left open.
+    The first input's shape is a guess from the first layer, if its type tells; others are left open.
     """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
@@ -133,7 +129,7 @@ def proposed(model: nn.Module) -> tuple[str, str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none of compiled code that does not tell them, such as a traced module's."""
+    """The parameters of a function; none of compiled code without a signature, such as a traced module's."""
     with contextlib.suppress(ValueError):
         return inspect.signature(function).parameters
     return {}
@@ -173,15 +169,15 @@ def own_batches(
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
             f"give it a parameter {recipe.axis}",
         )
-    # Elements of the batches of each size so far: data that neither grow nor vary make every size fit.
-    seen: dict[int, frozenset[int]] = {}
+    # The numbers of elements of each size's batches: with data that neither grow nor vary, every size would fit.
+    counts: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
         made = make(size) if recipe.axis is None else make(recipe.batch_size, **{recipe.axis: size})
         if has_loss and not (isinstance(made, (tuple, list)) and len(made) == 2):
             raise TargetError("make_batch must return (inputs, target)", "the target's object has its own loss")
-        seen[size] = seen.get(size, frozenset()) | {sum(tensor.numel() for tensor in _tensors(made))}
-        same = next((other for other, counts in seen.items() if other != size and counts == seen[size] != {0}), None)
+        counts[size] = counts.get(size, frozenset()) | {sum(tensor.numel() for tensor in _tensors(made))}
+        same = next((other for other in counts if other != size and counts[other] == counts[size] != {0}), None)
         if same is not None:
             wanted = recipe.axis or "batch_size"
             raise TargetError(
@@ -223,11 +219,11 @@ def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
 
 
 def find_loss(output: Any) -> tuple[Tensor, str]:
-    """The loss of a model's output, and what it is in words.
+    """The loss of a model's output, and its name.
 
-    A loss that the model returns is used: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a
-    dictionary of nothing but losses. Else cross-entropy against random classes where a floating output has a class
-    axis (the second, or of three axes the last, with more than one class), else the mean square.
+    The model's own first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a dictionary of losses
+    alone. Else cross-entropy against random classes where a floating output has a class axis (the second, or of three
+    axes the last, with more than one class), else the mean square.
     """
     own = _returned_loss(output)
     if own is not None:
@@ -284,24 +280,22 @@ def _floating(output: Any) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer by name: what makes it, and how its name is understood."""
+    """An optimizer by name: its factory, and its name in words."""
 
     build: Callable[[Any], torch.optim.Optimizer]
     text: str
 
 
-OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer(lambda p: torch.optim.SGD(p, lr=LEARNING_RATE, momentum=0.9), "torch.optim.SGD with momentum 0.9"),
-    "adam": Optimizer(lambda p: torch.optim.Adam(p, lr=LEARNING_RATE), "torch.optim.Adam"),
-    "adamw": Optimizer(lambda p: torch.optim.AdamW(p, lr=LEARNING_RATE), "torch.optim.AdamW"),
-}
+SGD = Optimizer(
+    lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9), "torch.optim.SGD with momentum 0.9"
+)
 
 
 def by_name(name: str) -> Optimizer:
-    """The optimizer of a name: one of the table, or any of torch.optim's in any case. Raises UsageError."""
+    """The optimizer of a name: `sgd` with momentum, or any of torch.optim's in any case. Raises UsageError."""
     wanted = name.lower().removeprefix("torch.optim.")
-    if wanted in OPTIMIZERS:
-        return OPTIMIZERS[wanted]
+    if wanted == "sgd":
+        return SGD
     base = torch.optim.Optimizer
     every: dict[str, Any] = {
         key.lower(): value
@@ -313,11 +307,11 @@ def by_name(name: str) -> Optimizer:
     chosen = every[wanted]
     if inspect.signature(chosen.step).parameters["closure"].default is inspect.Parameter.empty:
         raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
-    return Optimizer(lambda p: chosen(p, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
+    return Optimizer(lambda parameters: chosen(parameters, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
 def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
-    """The optimizer that trains the model, and what it is: `given` of the user's, made or to be made, else by name."""
+    """The optimizer that trains the model, and its name: the user's `given` one or its factory, else by name."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise TargetError(f"{target.text} has no parameter to train", "", "add --mode infer")
@@ -326,9 +320,8 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
         try:
             return chosen.build(parameters), chosen.text
         except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"{chosen.text} cannot train {target.text}", str(error), "give another optimizer"
-            ) from error
+            what = f"{chosen.text} cannot train {target.text}"
+            raise UsageError(what, str(error), "give another optimizer") from error
     made = given if isinstance(given, torch.optim.Optimizer) or not callable(given) else given(parameters)
     if not isinstance(made, torch.optim.Optimizer):
         what = "returned" if callable(given) else "is"
@@ -343,18 +336,18 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
     return made, f"{type(made).__name__} of the target"
 
 
-# Where gradients are scaled, as torch.amp.GradScaler knows the device.
+# Devices that torch.amp.GradScaler knows.
 SCALED = ("cuda", "xpu", "cpu")
-# What a model calls its own activation checkpointing, and with which arguments it is switched on: transformers' names,
-# the newer one first, then timm's.
+# Methods that switch on a model's activation checkpointing, with their arguments: transformers' names, the newer one
+# first, then timm's.
 CHECKPOINTING: dict[str, tuple[bool, ...]] = {
     "activation_checkpointing_enable": (),
     "gradient_checkpointing_enable": (),
     "set_grad_checkpointing": (True,),
 }
-# Failures of torch.compile itself are raised by these, each with the reason of a step below it as its cause.
+# The modules whose errors are failures of torch.compile itself.
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
-# Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
+# torch's folder of compiled code, which it makes, and sets this, as soon as its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 T = TypeVar("T")
@@ -365,7 +358,7 @@ Mode = Literal["train", "infer"]
 class Workload:
     """A model on a device with all that one step needs. `loss` is the user's; None means that one is chosen.
 
-    `loss_text` and `optimizer_text` say what is used; the first is known after a step has run. `text` is the target's.
+    `loss_text` (known after a step) and `optimizer_text` are their names. `text` is the target's.
     """
 
     model: nn.Module
@@ -414,7 +407,7 @@ class Workload:
 
 
 def _tensor_bytes(tensor: Tensor) -> int:
-    """A sparse tensor has indices and values; others their elements."""
+    """Bytes of a tensor's elements; of a sparse one's indices and values."""
     if tensor.layout is torch.sparse_coo:
         return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
     return int(tensor.numel() * tensor.element_size())
@@ -439,8 +432,8 @@ def load(
     that makes one. A module may bring `make_batch` too.
 
     `dtype` casts the model and its floating-point inputs. Raises TargetError for a target that is missing, is not
-    callable, raises or returns no module, and UsageError for what the recipe asks of a model that has it not; running
-    out of memory is passed on as it is.
+    callable, raises or returns no module, UsageError for a recipe that the model does not support, and torch's errors
+    where memory runs out.
     """
     recipe = recipe or StepRecipe()
     if recipe.amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
@@ -453,7 +446,7 @@ def load(
 
 @dataclass(slots=True)
 class Built:
-    """The object that a target returned (`whole`), the module in it, and the inputs that are known for it."""
+    """The object that a target returned (`whole`), the module in it, and its known inputs."""
 
     whole: Any
     model: nn.Module
@@ -541,10 +534,9 @@ def step(
     update: bool = True,
     kept: list[Any] | None = None,
 ) -> None:
-    """One step as a training loop does it; in inference the forward pass alone, in inference mode.
+    """One step as in a training loop; in inference the forward pass alone, in inference mode.
 
-    Without `update` the optimizer is left as it is. `kept` holds the output until the next one is there, as the
-    variable of a loop does.
+    Without `update` the optimizer is left as it is. `kept` holds the output until the next one, as a loop's variable.
     """
     recipe = workload.recipe
     kept = [] if kept is None else kept
@@ -578,9 +570,8 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
     else:
         loss, workload.loss_text = find_loss(output)
     if not isinstance(loss, Tensor) or not loss.requires_grad:
-        raise TargetError(
-            "the loss depends on no parameter", "nothing in the model can be trained with it", "add --mode infer"
-        )
+        why = "nothing in the model can be trained with it"
+        raise TargetError("the loss depends on no parameter", why, "add --mode infer")
     if loss.numel() != 1:
         raise TargetError(f"the loss has {loss.numel()} elements, not one", "", "reduce it, as with loss.mean()")
     return loss
@@ -590,7 +581,7 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
 
 
 def checkpoint(model: nn.Module, target: Target) -> None:
-    """Switch on the checkpointing of activations that the model, or else each outermost part of it, brings along.
+    """Switch on the activation checkpointing of the model, or else of its outermost parts.
 
     Raises UsageError where there is none, or where the model refuses.
     """
@@ -621,9 +612,9 @@ def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContex
 
 
 def compiled(model: nn.Module, make_batch: Callable[[int], T]) -> Callable[[int], T]:
-    """Compile the model in place, for one shape at a time; returns `make_batch` that starts anew with each size.
+    """Compile the model in place; returns `make_batch` that resets the compiler with each new size.
 
-    Without that, torch gives compiling up after some sizes and runs the model as it is, which takes other memory.
+    Without that, torch gives up after some sizes and runs the model uncompiled, which takes other memory.
     """
     model.compile(dynamic=False)
     last: list[int] = []
@@ -639,7 +630,7 @@ def compiled(model: nn.Module, make_batch: Callable[[int], T]) -> Callable[[int]
 
 @contextlib.contextmanager
 def compiler_errors(target: str) -> Iterator[None]:
-    """Tell a failure of torch.compile as the target's, with its reason; memory that ran out is passed on."""
+    """Raise TargetError with the reason where torch.compile fails; errors of memory are raised on."""
     try:
         yield
     except Exception as error:
@@ -660,8 +651,7 @@ def compiler_errors(target: str) -> Iterator[None]:
 def import_compiler(*, is_ours: bool = True) -> None:
     """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
 
-    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew. The process
-    `is_ours` or a program's: there, what is never freed would be reported as leaked by the libraries that it is of.
+    A killed process would leave an empty one. The process `is_ours`, or a program's, whose leaks are reported.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -680,7 +670,7 @@ def import_compiler(*, is_ours: bool = True) -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """Return what the target names. Raises TargetError where it is missing, raises on import or cannot be called."""
+    """Return the target's factory. Raises TargetError where it is missing, raises on import or cannot be called."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
@@ -703,11 +693,8 @@ def find(target: Target) -> Callable[[], Any]:
             raise TargetError(f"{target.file or target.module} has no {target.attribute}", hint)
         factory = getattr(factory, name)
     if not callable(factory):
-        raise TargetError(
-            f"the target {target.text} is not callable",
-            f"it is {kind(factory)}",
-            "name a function that returns a module",
-        )
+        what, fix = f"the target {target.text} is not callable", "name a function that returns a module"
+        raise TargetError(what, f"it is {kind(factory)}", fix)
     return factory  # type: ignore[no-any-return]
 
 
@@ -725,7 +712,7 @@ def _import_file(file: str) -> Any:
 
 
 def call(factory: Callable[[], Any], target: Target) -> Any:
-    """Return what the factory returns; a module that is there already is taken as it is. Raises TargetError."""
+    """Return the factory's result; a module is its own. Raises TargetError."""
     if isinstance(factory, nn.Module):
         return factory
     try:
@@ -737,7 +724,7 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """Return what importing the target raised, with the target's own line: a script may work as it is imported."""
+    """The error of importing the target, with the target's own line: a script may work as it is imported."""
     failure = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")
@@ -751,7 +738,7 @@ def _on_import(target: Target, error: BaseException) -> TargetError:
 
 
 def raised(what: str, error: BaseException) -> TargetError:
-    """`what` raised `error`, as an error of the target's with its traceback."""
+    """The TargetError of an `error` that `what` raised."""
     if isinstance(error, TargetError):
         return error
     said = " ".join(str(error).split())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline
 from gpucheck.bench.judging import size
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Unknown
@@ -16,24 +16,20 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Return what one device's rows say: whether the results are right, how fast they were, and of what peak."""
-    measurements = seen.rows
+    measurements = device.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
     fastest = best(measurements)
-    return [
-        _result(measurements),
-        *_speed(fastest),
-        *share_of_memory(fastest, seen.part),
-    ]
+    return [_result(measurements), *_speed(fastest), *share_of_memory(fastest, device.part)]
 
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
     """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
-    cold = (row for row in measurements if row.rate is not None and row.method.cache == "cold")
-    rows = judging.by(lambda row: str(row.case["operation"]), cold)
-    return {operation: max(map(judging.rate, mine)) for operation, mine in rows.items()}
+    cold = [row for row in measurements if row.rate is not None and row.method.cache == "cold"]
+    fastest = judging.best(cold, "bandwidth", "operation", judging.rate)
+    return {operation: judging.rate(row) for operation, row in fastest.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -41,14 +37,14 @@ def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement
     return judging.best(measurements, "bandwidth", "operation", size)
 
 
-def ceilings(seen: Seen) -> Ceilings:
+def ceilings(device: DeviceRows) -> Ceilings:
     """The peak of the device's memory."""
-    return memory_ceiling(seen.part)
+    return memory_ceiling(device.part)
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
-    largest = largest_arrays(seen.rows).values()
+    largest = largest_arrays(device.rows).values()
     return [headline("bandwidth", label(row), row, known.get("memory"), "the peak") for row in largest]
 
 

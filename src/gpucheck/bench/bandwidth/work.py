@@ -1,7 +1,6 @@
 """The command `bench bandwidth`: four operations on preallocated float32 arrays that rotate over cold slices, verified.
 
-The arrays hold small whole numbers, so that every sum is exact in float32 in whichever order it is made; the sums of
-128 neighbouring rows all differ.
+The arrays hold small whole numbers, whose sums are exact in float32 in any order; 128 neighbouring rows' sums differ.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
@@ -36,11 +36,17 @@ ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "co
 MOST_SLICES = 16384
 # Twice a value is exact. No result is negative.
 SCALAR, WRITTEN, POISON = 2.0, 500.0, -1.0
+# The right result of each operation, from rows of `a` and `b`.
+RESULTS: dict[Operation, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "read": lambda a, b: a.to(torch.float64).sum(dim=1).to(torch.float32),
+    "write": lambda a, b: torch.full_like(a, WRITTEN),
+    "copy": lambda a, b: a,
+    "triad": lambda a, b: a + SCALAR * b,
+}
 # The pattern repeats after so many rows, 8 MiB: filled and compared at once.
 PERIOD = 128
 
-
-# Cold: what an operation rotates over is so many times the last-level cache.
+# A cold operation rotates over so many times the last-level cache.
 COLD_FACTOR = 4
 # AMD's last-level cache, which HIP does not report: an MI300X reads it at 17.2 TB/s, its memory at 5.3 (CDNA 3 white
 # paper).
@@ -58,15 +64,15 @@ class Room:
 
     @property
     def cold(self) -> int:
-        """Return what operations should rotate over, in whole rows."""
+        """Return the bytes that operations rotate over, in whole rows."""
         return -(-min(COLD_FACTOR * self.cache, MOST_COLD_BYTES) // GRAIN) * GRAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Three arrays of rows, the sums of the rows of the first, and what the two sources hold: a period of it.
+    """Three arrays of rows, the sums of the rows of the first, and a period of the two sources' pattern.
 
-    `on_host` is the same pattern as the host makes it, which decides what is right.
+    `on_host` is the pattern as the host computes it, which decides what is right.
     """
 
     a: torch.Tensor
@@ -82,17 +88,15 @@ def allocate(size: int, device: torch.device) -> Arrays:
     rows = size // GRAIN
     a, b, c = (torch.empty((rows, ROW), dtype=torch.float32, device=device) for _ in range(3))
     sums = torch.empty(rows, dtype=torch.float32, device=device)
-    made = Arrays(a, b, c, sums, pattern(device), pattern(torch.device("cpu")))
+    of_device = pattern(device)
     for start in range(0, rows, PERIOD):
         stop = min(start + PERIOD, rows)
-        made.a[start:stop], made.b[start:stop] = (half[: stop - start] for half in made.pattern)
-    made.c.fill_(POISON)
-    return made
+        a[start:stop], b[start:stop] = (half[: stop - start] for half in of_device)
+    return Arrays(a, b, c.fill_(POISON), sums, of_device, pattern(torch.device("cpu")))
 
 
 def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what the rows of the two sources hold: whole numbers from 0 to 254, and from 1 to 128."""
-    # By whole numbers: what is held against sums of floats is not made by them.
+    """The rows of the two sources: whole numbers from 0 to 254, and from 1 to 128, computed as such."""
     row = torch.arange(PERIOD, device=device)[:, None]
     column = torch.arange(ROW, device=device)
     a = (column % 128) + row
@@ -114,7 +118,7 @@ class Repeated:
     arrays: Arrays
     size: int
     span: int
-    # How many slices there are.
+    # The number of slices.
     count: int = field(init=False)
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
@@ -147,55 +151,40 @@ class Repeated:
         return self._on(0, 0)
 
     def prepare(self, sample: int, calls: int) -> None:
-        """Before the warm-up, and again before the first window: overwrite what the calls will write."""
+        """Overwrite the destination before the warm-up, and again before the first window."""
         if self._prepared < 2:
             self._prepared += 1
             self._cursor = 0
-            flat = self._flat(0, self.count * self.size // GRAIN)
-            flat.fill_(POISON)
-            # What is not overwritten may hold the right result of another row.
-            self._poison_missing |= not reference.sample_is(
-                flat, lambda start, stop: torch.full((stop - start,), POISON)
-            )
+            flat = self._flat(0, self.count * self.size // GRAIN).fill_(POISON)
+            # Without poison it may hold the right result of another row.
+            is_poisoned = reference.sample_is(flat, lambda start, stop: torch.full((stop - start,), POISON))
+            self._poison_missing |= not is_poisoned
 
     def finish(self) -> tuple[int, int]:
         """Compare every slice that was written up to the first wrong piece; needs the calls to be over.
 
-        Returns how many slices were compared, and wrong elements. None counts where the device had not even overwritten
-        what was there.
+        Returns the number of slices, none where the device was not even poisoned, and of wrong elements.
         """
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
-            seen = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
-            if seen is not None:
+            copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
+            if copies is not None:
                 # The comparison itself is unsteady where the second look finds no difference.
-                return -(-stop // rows), reference.counted(seen[0] != seen[1]) or 1
+                return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         return 0 if self._poison_missing else written, 0
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
-        """Return what the operation writes in these rows, in one dimension."""
+        """Return the destination's rows in one dimension."""
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _expected(self, rows: int) -> tuple[torch.Tensor, reference.Wanted]:
         """Return the right results of the first `rows` rows: on the device, and any elements of them on the host."""
         there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
-        if self.operation == "read":
-            return _sums(there[0]), lambda begin, end: _sums(here[0][begin:end])
-        operation = self.operation
-        a, b = (half.view(-1) for half in here)
-        expected = _result(operation, there[0].view(-1), there[1].view(-1))
-        return expected, lambda begin, end: _result(operation, a[begin:end], b[begin:end])
-
-
-def _sums(rows: torch.Tensor) -> torch.Tensor:
-    return rows.to(torch.float64).sum(dim=1).to(torch.float32)
-
-
-def _result(operation: Operation, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    if operation == "write":
-        return torch.full_like(a, WRITTEN)
-    return a if operation == "copy" else a + SCALAR * b
+        if self.operation != "read":
+            there, here = ([half.view(-1) for half in halves] for halves in (there, here))
+        result = RESULTS[self.operation]
+        return result(*there), lambda begin, end: result(*(half[begin:end] for half in here))
 
 
 # Of a row's time; the clocks settle within about a second under load.
@@ -207,33 +196,26 @@ def measure(
 ) -> Measurement:
     """Time and verify one operation on arrays of `size` bytes."""
     accel.reset_peak()
-    work = Repeated(operation, arrays, size, room.cold)
-    limits = timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE)
-    clock: timing.Clock = "device events" if accel.has_events else "host"
-    timed, beside = timing.watched(
-        watch,
-        torch.get_num_threads() if accel.is_cpu else 1,
-        lambda: timing.measure(
-            accel,
-            timing.Work(work.call, empty=work.empty(), prepare=work.prepare),
-            clock=clock,
-            limits=limits,
-        ),
-    )
-    memory = accel.memory()
-    accel.synchronize()
-    compared, wrong = work.finish()
-    details = {"rotation_bytes": work.count * size, "verified_slices": compared, "wrong_elements": wrong}
-    return timing.measurement(
+    repeated = Repeated(operation, arrays, size, room.cold)
+    rotation = repeated.count * size
+
+    def verify() -> dict[str, Any]:
+        accel.synchronize()
+        compared, wrong = repeated.finish()
+        return {"rotation_bytes": rotation, "verified_slices": compared, "wrong_elements": wrong}
+
+    return timing.measured(
         "bandwidth",
-        accel.ref,
-        timed,
-        beside,
+        accel,
+        timing.Work(repeated.call, empty=repeated.empty(), prepare=repeated.prepare),
+        watch,
+        "device events" if accel.has_events else "host",
+        timing.Limits(budget_s * (1 - WARM_UP_SHARE), budget_s * WARM_UP_SHARE),
+        threads=torch.get_num_threads() if accel.is_cpu else 1,
         case={"operation": operation, "size_bytes": size},
         work=("bytes", float(moved(operation, size)), "B/s"),
-        memory=memory,
-        cache="cold" if work.count * size >= COLD_FACTOR * room.cache else "warm",
-        details=details,
+        cache="cold" if rotation >= COLD_FACTOR * room.cache else "warm",
+        verify=verify,
     )
 
 
@@ -244,7 +226,7 @@ DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
 
 
 def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
-    """Return what arrays may take here, and what they must exceed to be cold."""
+    """Return the memory for arrays, and the cache that they must exceed."""
     cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     if torch.version.hip and accel.kind == "cuda" and not accel.integrated:
         cache = max(cache or 0, AMD_CACHE_BYTES)
@@ -271,30 +253,22 @@ def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int,
 
 
 DEFAULT_BUDGET_S = 10.0
-# A row that is not precise by then has told what it can.
+# A longer row is no more precise.
 LONGEST_ROW_S = 2.0
 
 
 def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
-        name="bandwidth",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=shared,
-    )
+    devices.each("bandwidth", options, emit, shared, partial(_rows, options, emit), lambda accel: DEFAULT_BUDGET_S)
 
 
-def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: BandwidthOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     room = room_for(accel, options.host_share)
     sizes = sizes_for(options, accel, room)
     operations = tuple(ARRAYS)
     total = len(sizes) * len(operations)
     emit(Progress("allocating", 0, total))
-    # As much as the largest size, and as makes small ones cold, where there is room for that.
+    # The largest size, and enough to make small ones cold, where there is room.
     capacity = min(max(-(-max(size, room.cold) // size) * size for size in sizes), room.array)
     with no_room(accel, f"not enough memory for three arrays of {units.capacity(capacity)}", "bandwidth.memory"):
         arrays = allocate(capacity, accel.device)

@@ -1,7 +1,4 @@
-"""`bench collective`: how fast devices exchange data, in one machine or in many.
-
-Its options and the known collectives are here.
-"""
+"""`bench collective`: how fast devices exchange data, in one machine or in many. The collectives, and the options."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`title` names the operation. `factor` of the number of ranks turns algbw into busbw, as nccl-tests defines them.
+    """A collective. `factor` of the number of ranks turns algbw into busbw, as nccl-tests defines them.
 
-    The size is that of the whole array: of all-gather and reduce-scatter the part of all ranks together. `parts` tells
-    whether an array is cut into one part for each rank.
+    Sizes are of the whole array, of all-gather and reduce-scatter all ranks' parts together; `parts` says whether it is
+    cut into one part for each rank.
     """
 
     title: str
@@ -45,8 +42,6 @@ COLLECTIVES: Mapping[str, Collective] = {
     "send-receive": Collective("an array from each rank to the next", lambda ranks: 1.0),
     PEER_COPY: Collective("the same by torch's copies, of several GPUs in one machine", lambda ranks: 1.0),
 }
-
-
 _TITLES = {name: collective.title for name, collective in COLLECTIVES.items()}
 
 

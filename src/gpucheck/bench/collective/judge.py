@@ -1,5 +1,4 @@
-"""Judge collectives: whether the data is right, their rate, the share of what the part reaches, and the rank that
-failed. Pure."""
+"""Judge collectives: whether the data is right, the rate and its share of the expected one, failed ranks. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 from gpucheck import messages, naming, units
 from gpucheck.bench import figures, judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge, Threshold, headline
 from gpucheck.bench.judging import size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
@@ -27,7 +26,7 @@ from gpucheck.report.results.bench import Headline
 class Answer:
     """The outcome of a rank: the line that ended its answer, or None and `why`; `step` is the last that it reached.
 
-    `how` is what ended its process, as `talk.How` has it; empty where it still runs or its parent did not say.
+    `how` its process ended, as in `child_protocol`; empty where it still runs or its parent did not say.
     """
 
     rank: int
@@ -40,16 +39,16 @@ class Answer:
 # The steps of a rank, in the order in which it reaches them.
 STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
-# What a backend answers to a call that it does not have.
+# A backend's answers to a call that it does not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 
 
 def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
-    """The finding for a collective (or the start) that not all ranks brought to an end: which rank is the cause.
+    """Return the finding for a collective (or the start) that not all ranks finished: it names the ranks at fault.
 
-    One whose process ended comes first, then one that is stopped, then what a rank said, then those that never
-    entered. Where all entered and none finished, none is named. On a CPU nothing of this is the hardware's.
+    Those whose process ended come first, then stopped ones, then those with an error, then those that never entered.
+    Where all entered and none finished, none is named. On a CPU the hardware is not at fault.
     """
     bad = [answer for answer in answers if answer.line is None]
     on_cpu = kind == "cpu"
@@ -60,14 +59,14 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     }
 
     def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
-        alike = judging.by(lambda answer: answer.why, ranks)
+        alike = runs.by(lambda answer: answer.why, ranks)
         texts = [f"{naming.few([_rank(answer.rank, ready) for answer in mine])}: {why}" for why, mine in alike.items()]
         title += f": rank {', '.join(str(answer.rank) for answer in ranks[:4])} failed"
         blamed = {"blamed": [answer.rank for answer in ranks]}
         return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
 
     if died := [answer for answer in bad if answer.how in _DIED]:
-        # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
+        # A signal from outside, as of the out-of-memory killer, is no fault of the hardware.
         has_crashed = any(answer.how == "crashed" for answer in died)
         fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
         return named("rank", blame if has_crashed else "inconclusive", died, fix)
@@ -94,7 +93,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
 
 
 def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
-    """`rank 3 (cuda:3, node2)`; where it never was ready, only its number."""
+    """`rank 3 (cuda:3, node2)`; only the number of a rank that never was ready."""
     if rank >= len(ready):
         return f"rank {rank}"
     host = f", {ready[rank]['host']}" if len({line["host"] for line in ready}) > 1 else ""
@@ -104,10 +103,10 @@ def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
 # -- the rows ----------------------------------------------------------------------------------------------------------
 
 
-# The bus bandwidth in bytes per second that all-reduce of 8 GiB reaches among eight sound GPUs of a machine: as a ring,
-# and with the sum made in the switch (NVLS), None where there is none. By the beginning of the name of the part without
-# its maker, the SXM boards alone. Source: ml-engineering, network/benchmarks; of the H100 also Azure's
-# sku_performance_baseline (a01b073), which expects 450 and warns below 400.
+# Bus bandwidth in bytes per second of all-reduce of 8 GiB among eight sound GPUs of a machine: as a ring, and with the
+# sum made in the switch (NVLS), None where there is none. By the beginning of the part's name, SXM boards alone.
+# Source: ml-engineering, network/benchmarks; of the H100 also Azure's sku_performance_baseline (a01b073), which expects
+# 450 and warns below 400.
 EXPECTED: dict[str, tuple[float, float | None]] = {
     "A100-SXM": (234.9e9, None),
     "H100 80GB HBM3": (370e9, 480e9),
@@ -120,30 +119,35 @@ EXPECTED_RANKS = 8
 LEAST_BYTES = 1 << 30
 # Azure warns at 400 of 450.
 LEAST_OF_EXPECTED = 0.88
-# A ring's wire carries what copies from each GPU to the next carry at once. NCCL's own copies take part of it; a way
-# through the host where the copies are direct takes half and more.
+# A ring's links carry as much as simultaneous copies from each GPU to the next. NCCL's own copies take part of it, and
+# a way through the host, where the copies are direct, half and more.
 LEAST_OF_COPIES = 0.5
 _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at `nvidia-smi topo -m` and nvlink -s"
 
 
 def label(row: Measurement) -> str:
-    """A row in words: `all-reduce, 1 GiB`."""
-    return f"{row.case['collective']}, {units.capacity(row.case['size_bytes'])}"
+    """A row in words."""
+    return named(row.case["collective"], size(row))
 
 
-def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
+def named(collective: str, size_bytes: int) -> str:
+    """`all-reduce, 1 GiB`."""
+    return f"{collective}, {units.capacity(size_bytes)}"
+
+
+def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Judge the rows of all ranks."""
-    rows = [row for device in seen for row in device.rows]
+    rows = [row for device in devices for row in device.rows]
     if not rows:
         return []
     largest = largest_collectives(rows)
-    is_whole = all(device.parts.get("collective") == "" for device in seen)
+    is_whole = all(device.parts.get("collective") == "" for device in devices)
     return [_result(rows, is_whole=is_whole), *_speed(largest), *_expected(largest)]
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Nothing of one device, but that nothing was measured."""
-    return [] if seen.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
+    return [] if device.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
 
 
 def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -151,13 +155,13 @@ def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
     return judging.best(rows, "collective", "collective", size)
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The largest array of each collective."""
-    return [headline("collective", label(row), row) for row in largest_collectives(seen.rows).values()]
+    return [headline("collective", label(row), row) for row in largest_collectives(device.rows).values()]
 
 
 def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    """All-reduce where it was measured, else every collective; nothing that says little of the links."""
+    """The figures of all-reduce where it was measured, else of every collective."""
     largest = largest_collectives(rows)
     return [
         Figure(name, why="it ran through the host, not between GPUs")
@@ -175,10 +179,7 @@ JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
-    """Return whether every rank's data is right, in every run; the ranks that got wrong data.
-
-    Where the benchmark was cut short only what was measured is verified.
-    """
+    """Return whether every rank's data is right, in every run; of a benchmark that was cut short, in its rows."""
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
@@ -220,14 +221,11 @@ def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
 
 
 def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
-    """All-reduce against what its part reaches; where no figure is known, against the machine's own copies.
-
-    Nothing under 1 GiB, between hosts or through the host's memory.
-    """
+    """Judge all-reduce from 1 GiB on in one machine by the known figure of its part, else by the machine's copies."""
     row, copies = largest.get("all-reduce"), largest.get(PEER_COPY)
-    if row is None or row.rate is None or size(row) < LEAST_BYTES or row.case["backend"] != "nccl":
+    if row is None or row.rate is None or size(row) < LEAST_BYTES:
         return []
-    if row.case["hosts"] > 1:
+    if row.case["backend"] != "nccl" or row.case["hosts"] > 1:
         return []
     if (known := expected(row)) is not None:
         return [_of_table(row, *known)]
@@ -254,7 +252,7 @@ def expected(row: Measurement) -> tuple[float, float | None] | None:
 
 def _of_table(row: Measurement, ring: float, switch: float | None) -> Finding:
     rate, settings = judging.rate(row), row.method.details["settings"]
-    # Who has switched it off gets the ring's rate, and wants it.
+    # With NVLS switched off on purpose, the ring's rate counts.
     no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
     best = ring if switch is None or no_switch else switch
     evidence = {"bytes_per_s": rate, "expected_bytes_per_s": best, "ring_bytes_per_s": ring}

@@ -1,6 +1,6 @@
-"""One rank of `bench collective`: a process that joins the others, and times and verifies the collectives asked for.
+"""One rank of `bench collective`: a process that joins the others, and times and verifies collectives.
 
-It writes a line to its parent (`work.Meeting`) at each step that it reaches, so that the parent knows where it hangs.
+It writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where it hangs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpucheck.report.fault import first_line
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 # The first calls of a size open channels and register buffers.
 WARM_UP = 3
-# Long beside the wait for its end and beside the ranks' unequal starts (some 20 µs, over a network 100).
+# Long beside the wait for its end and the ranks' unequal starts (some 20 µs, over a network 100).
 WINDOW_S = 0.02
 MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
 # Compared at a time; indices and expected values take some times this.
 SLICE = 1 << 22
-# A prime, so that data from a wrong place differs; and so many tags that sums of 1024 ranks are exact in float32.
+# A prime, so that data from a wrong place differs; with 64 tags, sums of 1024 ranks are exact in float32.
 PERIOD, TAGS = 251, 64
 # Variables that choose NCCL's algorithm.
 SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
@@ -40,7 +40,7 @@ DEVICE_SHARE = 0.25
 
 
 def main() -> int:
-    """Join the others, then answer each line until stdin ends. 0 also where it could not be, which is then said."""
+    """Join the others, then answer each line until stdin ends; exit with 0 also after an error, which is reported."""
     say = claim_stdout()
     asked = requests()
     try:
@@ -54,7 +54,7 @@ def main() -> int:
         # NCCL's own words stand below torch's.
         text, _, last = str(error).partition("Last error:")
         say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
-    # Leave without a good-bye: the others may be gone, and it would wait for them.
+    # Not torch's orderly end: it would wait for the others, which may be gone.
     device_lifetime.leave(0)
 
 
@@ -140,7 +140,7 @@ class Rank:
             began_s.append(began)
             samples_s.append(self.accel.host_now() - began)
             self.say({"step": "timing"})
-        # One more call is verified: sums of sums have grown by then, and mean nothing.
+        # One more call is verified, with new data: sums of sums have grown by then.
         wrong += self._wrong(work, 2)
         self.say(
             {
@@ -159,7 +159,7 @@ class Rank:
         """The wrong elements of one call."""
         work.fill(turn)
         self.accel.synchronize()
-        # Nobody sends before all have filled: a copy writes into the neighbour's memory by itself.
+        # Nobody sends before all have filled: a peer copy writes into the neighbour's memory.
         self.together()
         work.call()
         self.accel.synchronize()
@@ -177,7 +177,7 @@ def _by_local_rank(kind: str, local_rank: int) -> str:
 
 
 class Work:
-    """A collective on arrays of `count` elements in all, on one rank: what goes in, what comes out, and the call."""
+    """A collective of `count` elements in all on one rank: its input and output, and the call."""
 
     def __init__(
         self, collective: str, rank: int, world: int, count: int, device: torch.device, neighbour: torch.device | None
@@ -228,9 +228,8 @@ class Work:
         if self.collective in ("all-gather", "all-to-all"):
             values = places % part + (self.rank * part if self.collective == "all-to-all" else 0)
             return (values % PERIOD + (places // part + turn) % TAGS * 256).to(torch.float32)
-        return _value(
-            places, turn, {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}[self.collective]
-        )
+        senders = {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}
+        return _value(places, turn, senders[self.collective])
 
     def _slices(self, array: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         for start in range(0, array.numel(), SLICE):
@@ -242,7 +241,7 @@ def _tag(turn: int, rank: int) -> int:
 
 
 def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
-    """Return a rank's values at these places, other ones each turn: whole numbers, which float32 adds without error."""
+    """Return a rank's values at these places in a turn: whole numbers, which float32 adds without error."""
     return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
 
 

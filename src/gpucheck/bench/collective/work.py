@@ -1,7 +1,7 @@
 """The command `bench collective`: a process for each rank, here or wherever a launcher has started this command.
 
-Each process of a launcher starts one rank as its child, and so outlives one that hangs. The first of them leads: it
-asks all ranks through a store, judges and reports; the others follow (`follow`) and end with its exit status.
+Each process of a launcher starts one rank as its child, and so outlives one that hangs. Rank 0's process asks all ranks
+through a store, judges and reports; the others follow (`Meeting.follow`) and end with its exit status.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from gpucheck.units import GIB, KIB, MIB
 
 # This module's main() is the child's.
 CHILD = "gpucheck.bench.collective.rank"
-# Sizes that the literature gives rates for, and between them those that show where latency ends.
+# Sizes with published rates, and between them those that show where latency ends.
 SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
 # Below this an array's size hardly counts.
 LATENCY_BYTES = MIB
-# On the host a call of more takes a second and says nothing new.
+# On the host a larger call takes a second and tells nothing more.
 CPU_MOST = 64 * MIB
 # Importing torch and opening a device, for every rank at once; CUDA may compile for a new architecture.
 START_S = 120.0
-# From one rank's failure on: the others hang in the collective, or say what they see of it.
+# After one rank's failure the others hang in the collective, or report it.
 AFTER_A_FAILURE_S = 5.0
 POLL_S = 0.01
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-# A launcher's processes start within a minute or two of each other; after that, lines take milliseconds.
+# A launcher's processes start within a minute or two; after that, lines take milliseconds.
 MEET_S, LINE_S, LEAVE_S = 300.0, 15.0, 10.0
 # The time that a row has beside its windows: filling, comparing, connections.
 ROW_S = 0.5
-# How long a row is timed, and the calls that it makes at least, warm-ups and verified ones among them.
+# The seconds of a row, and its least number of calls, with warm-ups and verified ones.
 LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 
 
@@ -85,8 +85,8 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 class Meeting:
     """All ranks of a run, which meet in a store. `mine` are this process's children.
 
-    Without a launcher these are all of them, on the devices `ids`. Under one each process has one child: what rank 0
-    asks stands in the store under a number, and under it each one's answer. Raises CannotLook.
+    Without a launcher these are all ranks, on the devices `ids`. Under one each process has one child; the store has
+    rank 0's requests under numbers, and each rank's answers. Raises CannotLook.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Meeting:
         self.mine = [place.rank] if place else range(len(ids))
         self.children: dict[int, Talk] = {}
         self.unstarted: dict[int, Answer] = {}
-        # How often something was asked, and how often the ranks were started.
+        # The numbers of requests, and of starts of the ranks.
         self.number = self.turn = 0
         self.looked_at = time.monotonic()
         self.name = f"gpucheck/{place.attempt}" if place else "alone"
@@ -125,11 +125,11 @@ class Meeting:
         }
 
     def begin(self, kind: str) -> list[Answer]:
-        """Start the ranks on devices of this kind, new ones after a failure; return each one's first answer."""
+        """Start the ranks on devices of this kind, again after a failure; return their first answers."""
         return self._asked({"begin": kind}, START_S)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Every rank's answer; one that says nothing for `limit_s` is late."""
+        """Return every rank's answer; one that is silent for `limit_s` is late."""
         return self._asked({"ask": dict(request)}, limit_s)
 
     def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
@@ -141,7 +141,7 @@ class Meeting:
         until = time.monotonic() + LINE_S
         answers = []
         for rank in range(self.world):
-            # The first lines wait for whoever starts last; later ones begin as rank 0's do.
+            # The first lines wait for the last start.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
             fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
             late = Answer(rank, None, "its host does not answer", "", "late")
@@ -151,8 +151,8 @@ class Meeting:
     # -- under a launcher ---------------------------------------------------------------------------------------------
 
     def dismiss(self, code: int) -> None:
-        """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
-        with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
+        """End every process with this exit status, and wait until they have read it in this process's store."""
+        with contextlib.suppress(RuntimeError):  # the others may be gone
             # Not under a number: rank 0 may have been interrupted between two.
             self._say("exit", {"exit": code})
             until = time.monotonic() + LEAVE_S
@@ -160,7 +160,7 @@ class Meeting:
                 self._hear(f"left/{rank}", limit_s=until - time.monotonic())
 
     def follow(self) -> int:
-        """Do what rank 0 asks until it dismisses; the exit status that it says."""
+        """Do what rank 0 asks until it dismisses; return its exit status."""
         patience_s, rank = MEET_S, self.mine[0]
         try:
             while True:
@@ -180,7 +180,7 @@ class Meeting:
             self.stop()
 
     def _answer(self, request: Mapping[str, Any], limit_s: float) -> None:
-        """Let this process's rank do what was asked, and write its answer into the store."""
+        """Pass a request to this process's rank, and write its answer into the store."""
         (answer,) = self._of_children(request, limit_s)
         self._say(f"answer/{self.number}/{answer.rank}", asdict(answer))
         self.number += 1
@@ -209,7 +209,7 @@ class Meeting:
     # -- this process's children --------------------------------------------------------------------------------------
 
     def _of_children(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Start the children, or hand on what they are asked; their answers."""
+        """Start the children, or pass a request on; return their answers."""
         line = request.get("ask")
         if line is None:
             self._start()
@@ -230,7 +230,7 @@ class Meeting:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
 
     def _answers(self, limit_s: float) -> list[Answer]:
-        """The answers to what was asked last. Where one rank fails, the others have a little more time."""
+        """The answers to the last request. After one rank's failure the others have a little more time."""
         answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
         until = time.monotonic() + (AFTER_A_FAILURE_S if answers else limit_s)
@@ -329,9 +329,8 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
         raise UsageError(what, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
     if meeting is not None:
         if options.ranks is not None:
-            raise UsageError(
-                "--ranks is for processes that gpucheck starts", "a launcher has started these", "leave it out"
-            )
+            what = "--ranks is for processes that gpucheck starts"
+            raise UsageError(what, "a launcher has started these", "leave it out")
         return [choose.choose(options.device if options.device != "all" else "auto", facts).ids[0]]
     chosen = choose.choose("cpu" if options.device == "cpu" else "all", facts)
     if chosen.notice:
@@ -383,7 +382,7 @@ class _Run:
         return self.ids[0].partition(":")[0]
 
     def every_row(self) -> str:
-        """Measure every row; return why not all, as `Finished` says it: empty, `time`, or `fault` where one failed."""
+        """Measure every row; return why some are missing, as in `Finished`."""
         if not self._begin():
             return "fault"
         self.todo = self._todo()
@@ -400,7 +399,7 @@ class _Run:
             # Small arrays all take a call's latency.
             if done and left_s <= CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0):
                 continue
-            self.emit(Progress(_named(collective, size), done, len(self.todo)))
+            self.emit(Progress(judge.named(collective, size), done, len(self.todo)))
             for_s = min(max(left_s / (len(self.todo) - done) - ROW_S, LEAST_S), MOST_S)
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
@@ -411,25 +410,25 @@ class _Run:
                 self.emit(Measured(row))
                 before[collective] = size, row.time_s.median if row.time_s else 0.0
                 continue
-            failure = judge.failed(_named(collective, size), answers, self.ready, self.kind)
+            failure = judge.failed(judge.named(collective, size), answers, self.ready, self.kind)
             self.emit(Skipped(failure))
-            # No larger size changes what the backend lacks or memory has no room for; other failures may be of one
-            # size. A hang takes the whole limit each time.
+            # A missing call or missing memory ends this collective at once, other failures the second time: they may
+            # be of one size, and a hang takes the whole limit each time.
             failures[collective] += 2 if failure.verdict == "skip" else 1
             goes_on = self.group.place is None and self._begin()
         if not_run:
             self.left = [row for row in self.left if row not in not_run]
             title = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
             why = "a collective failed before" + ("" if goes_on else ", and its ranks are gone")
-            evidence = {"rows": [_named(*row) for row in not_run]}
+            evidence = {"rows": [judge.named(*row) for row in not_run]}
             self.emit(Skipped(Finding("collective.not_run", "skip", title, why, evidence)))
         if self.left:
             self.emit(Skipped(self.unmeasured()))
         return "fault" if failures else "time" if self.left else ""
 
     def unmeasured(self) -> Finding:
-        """Name what there was no time for."""
-        rows = [_named(*row) for row in self.left] if self.todo else self.options.selected
+        """The finding for rows without time."""
+        rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
         finding = devices.out_of_time("collective", title, self.ids[0])
         return replace(finding, message=f"out of time: {naming.few(rows)}", evidence={"rows": rows})
@@ -445,7 +444,7 @@ class _Run:
         return True
 
     def _todo(self) -> list[tuple[str, int]]:
-        """The collectives and their sizes, as the rank with the least memory has room for them."""
+        """The collectives and their sizes, by the room of the rank with the least memory."""
         room = min(int(line["room"]) for line in self.ready)
         usual = [size for size in SIZES if self.kind != "cpu" or size <= CPU_MOST]
         largest = () if self.kind == "cpu" or room < GIB else (1 << (room.bit_length() - 1),)
@@ -460,7 +459,7 @@ class _Run:
         return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
-        """The row of all ranks' samples: a window is over when its last rank is through."""
+        """The row of all ranks' samples: a window ends with its last rank."""
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
@@ -480,7 +479,6 @@ class _Run:
             "collective",
             DeviceRef(self.ids[0], known.uuid if known else leader["device"]["uuid"], leader["device"]["name"]),
             timing.Timed(taken, "host", "host", few),
-            timing.Beside(),
             case={
                 "collective": collective,
                 "size_bytes": size,
@@ -499,8 +497,3 @@ class _Run:
                 "ranks": ranks,
             },
         )
-
-
-def _named(collective: str, size: int) -> str:
-    """A row in words: `all-reduce, 1 GiB`."""
-    return f"{collective}, {units.capacity(size)}"

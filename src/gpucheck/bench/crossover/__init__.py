@@ -1,9 +1,7 @@
-"""`bench crossover`: from what size on a device is faster than this CPU, counting the copies and not counting them.
+"""`bench crossover`: from what size on a device is faster than this CPU, with and without the copies; its options.
 
-Both sides compute in float32 and every call is waited for, on the host's clock, in turn. The CPU uses every core that
-it may. With the copies, inputs come from pageable memory and the result goes back there within the timed call.
-
-Its options are here.
+Both sides compute in float32, in turn, and every call is waited for on the host's clock. The CPU uses all available
+cores. With the copies, inputs come from pageable memory and the result goes back there within the timed call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Judge from what size on the GPU is faster, with its copies and without. Pure.
-
-Nothing is taken for monotone: the device is faster *from* a size on only where it was faster at every larger size that
-was tried.
-"""
+"""Judge from what size on the GPU is faster, with its copies and without: at every larger size that was tried. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Literal
 
 from gpucheck import naming, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench.figures import Ceilings, DeviceRows, Judge
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
@@ -20,12 +16,11 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
-# Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process
-# to the next, decide only what is plain.
+# Below six rounds there is no interval of a median; their extremes count, widened by the spread between processes.
 FEW_FACTOR = 1.25
 
 Winner = Literal["cpu", "device", "even"]
-# One size with or without the copies: who is faster, and by how much.
+# One size with or without the copies: the faster side, and the device's speed-up.
 Race = tuple[Winner, Speedup]
 
 
@@ -44,7 +39,7 @@ def short_text(operation: str, size: int) -> str:
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
-    """By operation and whether the copies count: each size at which both sides were timed. For one device's rows."""
+    """One device's races, by operation and whether the copies count, then by size."""
     rows = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
         for row in measurements
@@ -64,32 +59,29 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     return raced
 
 
-def answer(seen: Seen) -> list[CrossoverResult]:
+def answer(device: DeviceRows) -> list[CrossoverResult]:
     """For each operation, with and without the copies: the crossing, and the speed-up at the largest size."""
     answers = []
-    for (operation, transfers), raced in races(seen.rows).items():
+    for (operation, transfers), raced in races(device.rows).items():
         slower = [size for size, (winner, _) in raced.items() if winner == "cpu"]
         start = None
         for size in sorted(raced, reverse=True):
             if raced[size][0] != "device":
                 break
             start = size
-        largest, ended_by = max(raced), seen.parts.get(f"{NAME}.{operation}") or None
+        largest, ended_by = max(raced), device.parts.get(f"{NAME}.{operation}") or None
         crossing = max(slower, default=None), start, largest, ended_by, raced[largest][1]
-        answers.append(CrossoverResult(seen.device, operation, transfers, *crossing))
+        answers.append(CrossoverResult(device.id, operation, transfers, *crossing))
     return answers
 
 
-def findings(seen: Seen) -> list[Finding]:
-    """Every finding of one device's rows: a sentence for each operation, then whether the results are right."""
-    by_operation = judging.by(lambda entry: entry.operation, answer(seen))
+def findings(device: DeviceRows) -> list[Finding]:
+    """Every finding of one device's rows: one for each operation, then precision and results."""
+    by_operation = runs.by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    return [
-        *map(_crossing, by_operation.values()),
-        _precision(seen.rows, seen.facts.environment),
-        _result(seen.rows),
-    ]
+    rows, environment = device.rows, device.facts.environment
+    return [*map(_crossing, by_operation.values()), _precision(rows, environment), _result(rows)]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
@@ -129,22 +121,19 @@ def _precision(rows: Sequence[Measurement], environment: Mapping[str, str]) -> F
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:
-    wrong = [
-        f"{row.case['operation']}, {size_text(row.case['operation'], row.case['size'])}"
-        for row in rows
-        if not all(run["details"]["result_is_right"] for run in runs.each(row))
-    ]
-    if not wrong:
+    bad = [row.case for row in rows if not all(run["details"]["result_is_right"] for run in runs.each(row))]
+    if not bad:
         return Finding("crossover.result", "pass", "all results verified")
-    wrong = list(dict.fromkeys(wrong))
+    texts = (f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad)
+    wrong = list(dict.fromkeys(texts))
     title, fix = "the GPU computed wrong results", FIX["wrong data"]
     return Finding("crossover.result", "fail", title, naming.few(wrong), {"wrong": wrong}, fix)
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """For each operation, its copies counted, the device's speed-up at the largest size."""
     lines = []
-    for entry in answer(seen):
+    for entry in answer(device):
         operation, start, shown = entry.operation, entry.device_faster_from, entry.speedup
         if not entry.transfers or shown is None:
             continue

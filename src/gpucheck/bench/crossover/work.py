@@ -32,11 +32,11 @@ from gpucheck.units import MIB
 from gpucheck.work import precision
 from gpucheck.work.models import MODELS
 from gpucheck.work.reference import check_product
-from gpucheck.work.target import OPTIMIZERS
+from gpucheck.work.target import SGD
 
 ITEM = 4  # float32
 MODEL, CLASSES, IMAGE = "convnet", 100, (3, 64, 64)
-# Whole numbers below this and a half are exact in float32.
+# Whole numbers below this, plus a half, are exact in float32.
 PERIOD = 256
 # The mean over a batch of what a dozen layers of float32 lead to: their errors are some 1e-6, TF32's some 1e-3.
 LOSSES_AGREE = 1e-3
@@ -44,7 +44,7 @@ LOSSES_AGREE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The same work three times, everything allocated. `check` tells whether the device's result is right."""
+    """The same work three times, everything allocated. `check` returns whether the device's result is right."""
 
     cpu: Callable[[], object]
     device: Callable[[], object]
@@ -75,7 +75,7 @@ def matmul(size: int, accel: Accel) -> Sides:
 
 
 def elementwise(size: int, accel: Accel) -> Sides:
-    """A sum of two vectors, which moves three times their bytes and computes next to nothing."""
+    """A sum of two vectors, which is memory-bound."""
     a = torch.arange(size, dtype=torch.float32).remainder_(PERIOD)
     b, out = torch.full_like(a, 0.5), torch.empty_like(a)
     return _binary(torch.add, a, b, out, accel, lambda: bool(out.sub_(a).equal(b)))
@@ -84,7 +84,7 @@ def elementwise(size: int, accel: Accel) -> Sides:
 def _binary(
     operation: Callable[..., Tensor], a: Tensor, b: Tensor, out: Tensor, accel: Accel, right: Callable[[], bool]
 ) -> Sides:
-    """An operation of two operands into `out`; `right` is asked once the device's result has been copied there."""
+    """An operation of two operands into `out`; `right` checks the device's result that was copied there."""
     on_a, on_b, on_out = _copies(accel, a, b, out)
 
     def transfers() -> None:
@@ -122,7 +122,7 @@ def training(size: int, accel: Accel) -> Sides:
 
 
 def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    optimizer = OPTIMIZERS["sgd"].build(model.parameters())
+    optimizer = SGD.build(model.parameters())
     model.train()
 
     def step() -> Tensor:
@@ -195,21 +195,20 @@ def measure(
         "device": concurrent.filling(accel, sides.device),
         "transfers": concurrent.filling(accel, sides.transfers),
     }
-    # Building and finding out how long calls are must not cost the rounds.
+    # Building and calibrating must not cost the rounds.
     until_s = cpu.host_now() + budget_s
     cores = {"cpu": threads, "device": 1, "transfers": 1}
     taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
     details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
     details |= {"result_is_right": sides.check()}
     rows = []
-    for name, (timed, beside) in taken.items():
+    for name, timed in taken.items():
         side = "cpu" if name == "cpu" else "device"
         row = timing.measurement(
             judge.NAME,
             # The CPU's rows too: they are its competitor's, in the same rounds.
             accel.ref,
             timed,
-            beside,
             case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
             work=operation.work(size),
             memory=resident() if side == "cpu" else accel.memory(),
@@ -240,7 +239,7 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
 
 DEFAULT_BUDGET_S = 30.0
 Measure = Callable[[Operation, int, float], list[Measurement]]
-# A size that is not decided by then is even.
+# A size that is undecided by then is even.
 LONGEST_S = 0.8
 # A size costs about this many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_SIZE = 7
@@ -249,24 +248,17 @@ CALLS_A_SIZE = 7
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find the size from which every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, facts, emit, deadline),
-        name="crossover",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=replace(shared, facts=facts),
-        on_cpu=CannotLook(
-            "no second device",
-            "crossover compares this CPU with a GPU",
-            "run it on a machine with a GPU that torch can use",
-            finding="crossover.device",
-        ),
+    on_cpu = CannotLook(
+        "no second device",
+        "crossover compares this CPU with a GPU",
+        "run it on a machine with a GPU that torch can use",
+        finding="crossover.device",
     )
+    rows = partial(_rows, options, facts, emit)
+    devices.each(judge.NAME, options, emit, replace(shared, facts=facts), rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
-def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
+def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     todo = [operation for operation in OPERATIONS if operation.id in options.selected]
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
@@ -293,15 +285,15 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
 def _sizes(
     operation: Operation, accel: Accel, measured: Measure, emit: Emit, deadline: float, most_bytes: int
 ) -> Generator[Measurement, None, str]:
-    """Measure size after size, none of more than `most_bytes`, until `deadline` of `time.monotonic`.
+    """Measure size after size up to `most_bytes`, until `deadline`; return why they ended: `memory`, `time` or nothing.
 
-    Returns why sizes stopped growing: `memory`, `time` or nothing. Raises CannotLook where none fits in memory.
+    Raises CannotLook where none fits in memory.
     """
     sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
     full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
         raise full(why="less memory is left")
-    # By its work, what a call of the largest size so far took on each side, added up.
+    # The time of a call on all sides together, estimated by its work from the size before.
     call_s = 0.0
     for place, size in enumerate(sizes):
         left_s = max(deadline - time.monotonic(), 0.0)

@@ -1,7 +1,6 @@
-"""Judge measured products: wrong precision or a wrong result fails, whatever the speed. Pure.
+"""Judge measured products: wrong precision or a wrong result in any run fails, whatever the speed. Pure.
 
-A first result is held against float64, later ones against the first. Every run is judged: one that is wrong makes the
-product wrong, however many others were right.
+A first result is held against float64, later ones against the first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from gpucheck import naming, peaks, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline
 from gpucheck.bench.judging import rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
@@ -36,28 +35,28 @@ def label(row: Measurement) -> str:
 
 
 def is_as_asked(row: Measurement) -> bool:
-    """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    """Return whether a product was computed in the precision asked for; else its result is not judged."""
     return row.method.precision_observed == row.method.precision_requested
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return what was observed in each run of these rows."""
+    """Return the details of each run of these rows."""
     return [run["details"] for row in rows for run in runs.each(row)]
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Judge one device's rows, of one run or of several, and its searches."""
-    usual = [row for row in seen.rows if row.name == NAME]
-    searches = [entry for entry in seen.recorded.get("bench_matmul_search", ()) if entry.device == seen.device]
+    usual = [row for row in device.rows if row.name == NAME]
+    searches = [entry for entry in device.recorded.get("bench_matmul_search", ()) if entry.device == device.id]
     reason = "the device supports none of the requested products, or has no memory for them"
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
-    if seen.rows:
+    if device.rows:
         findings = [
-            _precision(seen.rows, seen.facts.environment),
-            first_results(seen.rows),
-            *later_results(seen.rows),
+            _precision(device.rows, device.facts.environment),
+            first_results(device.rows),
+            *later_results(device.rows),
             *_fastest(usual),
-            *share_of_products(usual, seen.part),
+            *share_of_products(usual, device.part),
         ]
     return [*findings, *search(searches, usual)]
 
@@ -73,7 +72,7 @@ _CHECKED = (
     "wrong_element",
     "operands_spread",
 )
-# Farther off, a result is no number of a product's at all, and the distance says nothing more.
+# A larger distance says nothing more.
 MANY_TIMES = 1e6
 
 
@@ -98,7 +97,7 @@ def first_results(rows: Rows) -> Finding:
     wrong: list[str] = []
     unclear: list[str] = []
     # Runs that differ in their method, as in precision, are several rows of a product.
-    for product, its_rows in judging.by(label, rows).items():
+    for product, its_rows in runs.by(label, rows).items():
         as_asked = details_of(row for row in its_rows if is_as_asked(row))
         worst = max(as_asked or details_of(its_rows), key=_badness)
         evidence[product] = {name: worst.get(name) for name in _CHECKED}
@@ -117,10 +116,7 @@ def first_results(rows: Rows) -> Finding:
 
 
 def later_results(rows: Rows) -> list[Finding]:
-    """Judge what was computed again from the same inputs, bit for bit. Nothing where it was not compared.
-
-    A difference that was gone at the second look is wrong too: it has no element.
-    """
+    """Judge results that were computed again from the same inputs, bit for bit. Nothing where none was compared."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
@@ -134,7 +130,7 @@ def later_results(rows: Rows) -> list[Finding]:
             if not differing:
                 continue
             text = f"{product}: {differing} of {compared} results differ"
-            if worst is None:
+            if worst is None:  # gone at the second look
                 wrong.append(f"{text} at the first look and not at the second")
                 continue
             if counts["worst"] is None or _size(worst["worst"]) > _size(counts["worst"]["worst"]):
@@ -165,13 +161,13 @@ def _sums(details: Mapping[str, Any]) -> float:
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
-    """Sort runs: wrong ones count most, then unclear ones, then how far off rows are within their bound."""
+    """Rank a run: wrong results first, then unclear ones, then the distance within the bound."""
     sums = _sums(details)
     return bool(_wrong_text(details)), sums > 1, _size(details["worst_error_of_bound"]), sums
 
 
 def _wrong_text(details: Mapping[str, Any]) -> str:
-    """What is wrong with a first result; empty where nothing is."""
+    """Describe the faults of a first result; empty where there is none."""
     element, worst = details.get("wrong_element"), details["worst_error_of_bound"]
     texts = []
     if _size(worst) > 1 or (element is not None and _size(element["worst"]) > 1):
@@ -205,18 +201,18 @@ def _times(value: float | None) -> str:
 
 # -- rates, and shares of the dense peak -------------------------------------------------------------------------------
 
-# TF32 that is faster by less gains nothing beyond what shapes and clocks change.
+# A smaller gain is within the effects of shapes and clocks.
 TF32_GAINS = 1.2
 
 
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
-    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
+    """The fastest product of each dtype, in the precision asked for, and not emulated."""
     right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
     return judging.best(right, NAME, "dtype", rate)
 
 
 def _fastest(rows: Rows) -> list[Finding]:
-    """The best rate of each dtype, and what a lower precision would gain."""
+    """The best rate of each dtype, and the gain of TF32."""
     best = judging.best([row for row in rows if row.rate is not None], NAME, "dtype", rate)
     if not best:
         return []
@@ -226,9 +222,8 @@ def _fastest(rows: Rows) -> list[Finding]:
     plain, tf32 = rates.get("float32"), rates.get("tf32")
     if plain and tf32 and tf32 > TF32_GAINS * plain:
         faster = f"{units.significant(tf32 / plain, 2)}× faster"
-        title = f"TF32 is {faster} than float32 here"
+        title, message = f"TF32 is {faster} than float32 here", "with 10 bits of mantissa"
         fix = f'torch.set_float32_matmul_precision("high"): TF32, {faster}'
-        message = "with 10 bits of mantissa"
         findings.append(Finding("matmul.tf32_gain", "info", title, message, {"gain": tf32 / plain}, fix))
     return findings
 
@@ -237,13 +232,13 @@ def _unit(row: Measurement) -> str:
     return row.rate.unit if row.rate else "FLOP/s"
 
 
-def ceilings(seen: Seen) -> Ceilings:
+def ceilings(device: DeviceRows) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return product_ceilings(fastest_products(seen.rows), seen.part)
+    return product_ceilings(fastest_products(device.rows), device.part)
 
 
 def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """Return the peak of each of these dtypes that has one; where none has, why, as `products`."""
+    """Return the peak of each of these dtypes that has one; where none has, `products` with the reason."""
     names = list(dtypes)
     if part is None or not names:
         return {}
@@ -315,10 +310,10 @@ def _clock_seen(row: Measurement) -> float | None:
     return statistics.median(medians) if medians else None
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
     lines = []
-    for dtype, row in fastest_products(seen.rows).items():
+    for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
         lines.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))
@@ -358,13 +353,10 @@ LEAST_GAIN = 0.01
 
 
 def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
-    """The fastest shapes that the searches of a device found, in one finding; none without a search.
-
-    Of several runs the fastest counts. The gain sets its row against the fastest of the default squares.
-    """
+    """The fastest shapes found in all runs, in one finding, each beside the fastest of the other squares."""
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
-    for dtype, of_runs in judging.by(lambda entry: entry.dtype, entries).items():
+    for dtype, of_runs in runs.by(lambda entry: entry.dtype, entries).items():
         complete = all(entry.complete for entry in of_runs)
         searches = [(entry, entry.best) for entry in of_runs if entry.best is not None]
         if not searches:
@@ -392,7 +384,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
 
 
 def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
-    """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
+    """The shapes that have no kernel, of all dtypes in one finding."""
     evidence, texts = {}, []
     for entry in sorted(entries, key=lambda entry: entry.shapes_refused):
         if entry.shapes_refused:

@@ -1,9 +1,5 @@
 """The products of each dtype, the comparison of their results, and the search for the fastest shape.
 
-A row of a table says what is multiplied, what fills it, what is called. torch multiplies float8 and int8 through its
-private functions, which want the right matrix by columns on CUDA; every device gets the same layout, so that rows
-compare.
-
 Later results are compared with the first one, bit for bit: inputs, memory and stream are the same, so that the library
 takes the same kernel, and another bit is another computation. Elements that differ are computed in float64: they are
 wrong, or right and added up in another order.
@@ -19,7 +15,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -37,15 +33,14 @@ from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
 
-# Random numbers drawn at once in float32 where the dtype has no generator: 64 MiB of them.
+# Random numbers drawn at once in float32 for float8, which has no generator: 64 MiB of them.
 _DRAWN_AT_ONCE = 2**24
 # Of int8: -128 is left out, so that the mean is zero and no sum of a billion terms leaves an int32 but by design.
 _LARGEST_INT8 = 127
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
-    """The operands of one product, on one device: a is M×K, b K×N, out M×N."""
+class Matrices(NamedTuple):
+    """The operands and the result of one product, on one device: a is M×K, b K×N, out M×N."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -58,20 +53,27 @@ Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype: what is multiplied and what it gives, the call, the random data.
+    """The products of one dtype: what is multiplied, what it gives, and the call.
 
-    `work` and `unit` name what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as`
-    is the precision that `reference` bounds errors with, where the dtypes alone do not say it.
+    `work` names what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as` is the
+    precision that `reference` bounds errors with, where the dtypes alone do not say it.
     """
 
     operand: torch.dtype
     result: torch.dtype
     bind: Bind
-    fill: Callable[[torch.Tensor, torch.Generator], object]
-    by_columns: bool = False
     work: str = "flop"
-    unit: str = "FLOP/s"
     seen_as: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of a rate."""
+        return f"{self.work.upper()}/s"
+
+    @property
+    def by_columns(self) -> bool:
+        """Return whether B is stored by columns: torch's private products want it so on CUDA."""
+        return bool(self.operand.itemsize == 1)
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
@@ -83,84 +85,64 @@ def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], obj
     return lambda: torch.mm(a, b, out=out)
 
 
-def _scaled_mm(fast: bool) -> Bind:
-    def bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-        scale = torch.ones((), dtype=torch.float32, device=a.device)
-        settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
-        product = torch_private.kernel("torch._scaled_mm")
-        return lambda: product(a, b, **settings, out=out)
-
-    return bind
+def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    return functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out)
 
 
-def _rounded_normal(flat: torch.Tensor, generator: torch.Generator) -> None:
-    for part in flat.split(_DRAWN_AT_ONCE):
-        part.copy_(torch.empty(part.shape, dtype=torch.float32, device=flat.device).normal_(generator=generator))
+def _scaled_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, fast: bool = False) -> Callable[[], object]:
+    # The scales of data that needs none.
+    scale = torch.ones((), dtype=torch.float32, device=a.device)
+    settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
+    return functools.partial(torch_private.kernel("torch._scaled_mm"), a, b, **settings, out=out)
 
 
-def _normal(flat: torch.Tensor, generator: torch.Generator) -> object:
-    return flat.normal_(generator=generator)
-
-
-def _float8(dtype: torch.dtype, fast: bool = False) -> Kind:
-    # bfloat16 is what a model goes on with; the scales are those of data that needs none.
-    seen_as = FAST_ACCUMULATION if fast else None
-    return Kind(dtype, torch.bfloat16, _scaled_mm(fast), _rounded_normal, by_columns=True, seen_as=seen_as)
-
-
+# tf32 is a way to multiply float32, float8_e4m3fn_fast one to multiply float8: faster on Ada and Hopper, with less of
+# each sum kept; data sheets give this rate. The result of float8 is bfloat16, what a model goes on with.
 KINDS: dict[Dtype, Kind] = {
-    "float64": Kind(torch.float64, torch.float64, _mm, _normal),
-    "float32": Kind(torch.float32, torch.float32, _mm, _normal),
-    # A way to multiply float32.
-    "tf32": Kind(torch.float32, torch.float32, _mm, _normal),
-    "float16": Kind(torch.float16, torch.float16, _mm, _normal),
-    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm, _normal),
-    "float8_e4m3fn": _float8(torch.float8_e4m3fn),
-    # A way to multiply float8: faster on Ada and Hopper, with less of each sum kept. Data sheets give this rate.
-    "float8_e4m3fn_fast": _float8(torch.float8_e4m3fn, fast=True),
-    "float8_e4m3fnuz": _float8(torch.float8_e4m3fnuz),
-    "int8": Kind(
-        torch.int8,
-        torch.int32,
-        lambda a, b, out: functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out),
-        lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
-        by_columns=True,
-        work="op",
-        unit="OP/s",
+    "float64": Kind(torch.float64, torch.float64, _mm),
+    "float32": Kind(torch.float32, torch.float32, _mm),
+    "tf32": Kind(torch.float32, torch.float32, _mm),
+    "float16": Kind(torch.float16, torch.float16, _mm),
+    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm),
+    "float8_e4m3fn": Kind(torch.float8_e4m3fn, torch.bfloat16, _scaled_mm),
+    "float8_e4m3fn_fast": Kind(
+        torch.float8_e4m3fn, torch.bfloat16, functools.partial(_scaled_mm, fast=True), seen_as=FAST_ACCUMULATION
     ),
+    "float8_e4m3fnuz": Kind(torch.float8_e4m3fnuz, torch.bfloat16, _scaled_mm),
+    "int8": Kind(torch.int8, torch.int32, _int_mm, work="op"),
 }
 
 
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
     """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
     m, n, k = shape
-    b = flat.b[: k * n]
-    return Matrices(
-        flat.a[: m * k].view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), flat.out[: m * n].view(m, n)
-    )
+    a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
+    return Matrices(a.view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), out.view(m, n))
 
 
 def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
     """Flat memory for so many elements of A, B and the result, not written yet. Raises what torch raises."""
-    a, b, out = elements
-    return Matrices(
-        torch.empty(a, dtype=kind.operand, device=device),
-        torch.empty(b, dtype=kind.operand, device=device),
-        torch.empty(out, dtype=kind.result, device=device),
-    )
+    dtypes = kind.operand, kind.operand, kind.result
+    memory = (torch.empty(n, dtype=dtype, device=device) for n, dtype in zip(elements, dtypes, strict=True))
+    return Matrices(*memory)
 
 
-def fill(kind: Kind, flat: Matrices) -> None:
+def fill(flat: Matrices) -> None:
     """Random data into A and B, the same each time: zeros and ones draw less power and run faster."""
     generator = torch.Generator(flat.a.device).manual_seed(0)
-    kind.fill(flat.a, generator)
-    kind.fill(flat.b, generator)
+    draw(flat.a, generator)
+    draw(flat.b, generator)
 
 
-def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
-    """The product of this shape at the beginning of flat memory, as a call."""
-    matrices = view(kind, flat, shape)
-    return kind.bind(matrices.a, matrices.b, matrices.out)
+def draw(operand: torch.Tensor, generator: torch.Generator) -> None:
+    """Fill an operand with random numbers of mean zero."""
+    if operand.dtype == torch.int8:
+        operand.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
+    elif operand.itemsize == 1:
+        for part in operand.split(_DRAWN_AT_ONCE):
+            part.copy_(torch.empty(part.shape, device=part.device).normal_(generator=generator))
+    else:
+        operand.normal_(generator=generator)
 
 
 class NoKernel(Exception):
@@ -168,10 +150,7 @@ class NoKernel(Exception):
 
 
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
-    """Why the library has no product such as the one that raised `error`.
-
-    None for every other error: memory that ran out, a device that broke, a mistake of ours.
-    """
+    """Return why the library has no product such as the one that raised `error`; None for every other error."""
     broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
@@ -200,7 +179,7 @@ def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
 # 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
 # the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}
-# What a CPU runs without being asked: the others would take the time of these.
+# A CPU's default dtypes: the others would take the time of these.
 DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
 # CUDA C++ Programming Guide, "Arithmetic Instructions": 32 or more results of float64 per clock and SM. Others have 2
 # to 4, and one large product would take the whole time.
@@ -215,7 +194,7 @@ MOST_SETS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache."""
+    """One product to time, on `sets` of equal matrices in turn; `cold` where these exceed the cache."""
 
     dtype: Dtype
     shape: Shape
@@ -225,7 +204,7 @@ class Case:
 
     @property
     def kind(self) -> Kind:
-        """Return how products of its dtype are made."""
+        """The products of its dtype."""
         return KINDS[self.dtype]
 
     @property
@@ -251,8 +230,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes that it takes: its matrices, a copy of the first result, and a byte for each element that is compared
-        with it or, when that is over, the memory of its check."""
+        """Bytes of its matrices, of a copy of the first result, and of comparing with it, or of its check if larger."""
         m, n, k = self.shape
         copy = m * n * self.kind.itemsizes[2]
         return self.sets * self.set_bytes + copy + max(m * n, reference.extra_bytes(m, n, k))
@@ -264,7 +242,7 @@ class Case:
 
 
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
-    """The cases to time. Without `--dtype`: what the device really has; what it emulates runs only when asked for."""
+    """The cases to time; without `--dtype` those in hardware."""
     kind = "cpu" if accel.is_cpu else "accelerator"
     shapes = options.wanted or tuple((size, size, size) for size in DEFAULT_SIZES[kind])
     is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
@@ -286,7 +264,7 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
-    """The cases that fit into `room` bytes. One that the user asked for and that does not is a UsageError."""
+    """The cases that fit into `room` bytes. Raises UsageError for a shape of the user's that does not."""
     for case in wanted:
         if case.bytes <= room:
             yield case
@@ -320,10 +298,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Repeats:
-    """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
-
-    Make it when every set has its first result, computed and waited for.
-    """
+    """Compares results of equal matrices with the first one, which every set must have; `precision` as in `First`."""
 
     sets: Sequence[Matrices]
     accel: Accel
@@ -353,11 +328,7 @@ class Repeats:
             self._compare(matrices)
 
     def details(self) -> dict[str, Any]:
-        """Return the comparisons as a row has them.
-
-        `worst` is the differing element that lies farthest from float64, of the first results that differ; None where
-        none differs, or none did at the second look.
-        """
+        """Return the comparisons as a row has them; `worst` is the differing element farthest from float64."""
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
@@ -374,10 +345,9 @@ class Repeats:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, matrices: Matrices) -> None:
-        """Find which elements differ, and the worst of those that differ most.
+        """Find the worst of the elements that differ most, unless the difference is gone at the second look.
 
-        The host does it on its own copy: a place or a count from a device that computes wrongly proves nothing. Where
-        nothing differs there, the difference was gone at the second look.
+        The host does it on its own copy: a place or a count from a device that computes wrongly proves nothing.
         """
         differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
@@ -402,9 +372,9 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first result against float64: sampled rows, sums of all columns, and the element that a wrong sum led to.
+    """The first result against float64: sampled rows, sums of all columns, and the element in a wrong sum.
 
-    `operands_spread` is the smaller standard deviation of the two operands: 0 where they do not hold what was drawn.
+    `operands_spread` is the smaller standard deviation of the two operands: 0 where they hold no random numbers.
     """
 
     rows: reference.Check
@@ -452,10 +422,9 @@ SCAN_S, SCAN_CALLS = 0.1, 5
 OF_A_SCAN = 1 / 21.5
 # A range of a few dozen shapes is not worth less.
 LEAST_S = 1.0
-# Of the search's time: first looks, and second looks at the best of them; the rest is the final's.
-FIRST, SECOND = 0.6, 0.2
-MOST_SECOND = 48
-# Windows of first looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
+# Looks' share of the search's time; the rest is the final's.
+LOOKING = 0.6
+# Windows of looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
 REFERENCE_EVERY = 16
@@ -465,7 +434,7 @@ SPREAD, CROSSED = 0.25, 1 / 30
 SPREAD_BETWEEN = 2
 # Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
-# Where this many shapes in a row have no kernel and none had one, the dtype has none here.
+# After this many shapes without a kernel and none with one, the dtype has none here.
 MOST_REFUSED = 16
 # Eight differ by more than noise seldom; three are enough where a call is long.
 MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
@@ -527,17 +496,17 @@ Take = Callable[[Shape, float], "Reading | Refused"]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
-    """Operations of one call: a product and a sum for each of the m·n·k terms, as the field counts them."""
+    """Operations of one call: a product and a sum for each of the m·n·k terms."""
     return 2.0 * math.prod(shape)
 
 
 class Search:
     """Choose shapes and try them with `take`. `best` holds at any moment, also after an exception out of `take`.
 
-    Readings are noisy and the clock drifts, so first looks only choose the shapes that are looked at again, for
-    longer, and the best of these are measured in turns, which alone decide. Tiles and waves of tiles make the
-    landscape jagged along single dimensions: from points spread over the range the search crosses the sides of good
-    shapes. All tries together take `limit_s` at most, up to the last one's length; a small range takes less.
+    Readings are noisy and the clock drifts, so looks only choose the shapes of the final, which are measured in turns.
+    Tiles and waves of tiles make the landscape jagged along single dimensions: from points spread over the range the
+    search crosses the sides of good shapes. All tries take `limit_s` at most, up to the last one's length; a small
+    range takes less.
     """
 
     def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
@@ -571,7 +540,7 @@ class Search:
 
     @property
     def best(self) -> SearchedShape | None:
-        """The fastest so far: by the final's figures once each finalist has one, by the most looks before."""
+        """The fastest so far: by the final's figures once each finalist has one, by looks before."""
         if finalists := self.finalists:
             return finalists[0]
         ranked = self._ranked()
@@ -590,8 +559,7 @@ class Search:
                 scan_s = sum(max(SCAN_S, SCAN_CALLS * operations(shape) / rate) for shape in self.grid.shapes())
                 self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
             m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
-            self._first_looks(points, operations((m, n, k)) / rate)
-            self._second_looks(self.time_s * SECOND)
+            self._looks(points, operations((m, n, k)) / rate)
             self._final()
         self.complete = True
 
@@ -613,9 +581,9 @@ class Search:
             mixed = random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
             yield from (shape for shape in mixed if shape not in self._scores and self.grid.fits(shape))
 
-    def _first_looks(self, points: Iterator[Shape], call_s: float) -> None:
+    def _looks(self, points: Iterator[Shape], call_s: float) -> None:
         """Look at spread points, and at crossings of good sides, until the time is over."""
-        until_s, window_s = self.time_s * FIRST, SHORTEST_S
+        until_s, window_s = self.time_s * LOOKING, SHORTEST_S
         if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
@@ -632,7 +600,7 @@ class Search:
             spread = SPREAD_BETWEEN
 
     def _crossings(self, count: int) -> Iterator[Shape]:
-        """The untried crossings of the sides whose best scores are highest, as they are when the first is asked for."""
+        """The untried crossings of the sides with the best scores."""
         scores = {shape: self._score(shape) for shape in self._scores}
         best: list[dict[int, float]] = []
         for dimension in range(3):
@@ -646,25 +614,17 @@ class Search:
         ranked = sorted(crossed, key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
         yield from itertools.islice((shape for shape in ranked if shape not in scores and self.grid.fits(shape)), count)
 
-    def _second_looks(self, time_s: float) -> None:
-        """Look at the best once more and for longer, at as many as there is time for."""
-        shapes, left_s = [], time_s
-        for shape in self._ranked()[:MOST_SECOND]:
-            left_s -= SHORTEST_S + 2 * operations(shape) / self._rate(shape)
-            shapes += [shape] if left_s >= 0 else []
-        window_s = self._window_s(shapes, time_s / len(shapes)) if shapes else 0.0
-        for shape in shapes:
-            self._look(shape, window_s)
-
     def _final(self) -> None:
         """Measure the best in turns, so that the clock does the same to all of them."""
         left_s = max(self.time_s - self.spent_s, 0.0)
         shapes = self._ranked()[:MOST_FINALISTS]
-        while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * len(shapes) * self._call_s(shapes) > left_s:
-            shapes.pop()
+        # Of each finalist a try has an untimed call, a window, and half a call that it is too long by.
+        calls_s = [operations(shape) / self._rate(shape) for shape in shapes]
+        while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * sum(calls_s) > left_s:
+            del shapes[-1], calls_s[-1]
         if not shapes:
             return
-        window_s = self._window_s(shapes, left_s / (len(shapes) * WANTED_ROUNDS))
+        window_s = max((left_s / WANTED_ROUNDS - 1.5 * sum(calls_s)) / len(shapes), SHORTEST_S)
         began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
         for done in range(MOST_ROUNDS):
             # Another round takes as long as those before it.
@@ -680,7 +640,7 @@ class Search:
     # -- tries --------------------------------------------------------------------------------------------------------
 
     def _try(self, shape: Shape, window_s: float) -> Reading | None:
-        """Return the reading of a shape; None where it has no kernel (any more), which leaves it out from then on."""
+        """Return the reading of a shape; None where it has no kernel, which leaves it out from then on."""
         answer = self._take(shape, window_s)
         self.spent_s += answer.spent_s
         self.tries += 1
@@ -712,13 +672,5 @@ class Search:
         return self._score(shape) * self._level
 
     def _ranked(self) -> list[Shape]:
-        """Return the shapes that are in the race, the most looked at first, the fastest of these first."""
-        there = (shape for shape in self._scores if shape not in self.refused)
-        return sorted(there, key=lambda shape: (-len(self._scores[shape]), -self._score(shape)))
-
-    def _call_s(self, shapes: Sequence[Shape]) -> float:
-        return statistics.fmean(operations(shape) / self._rate(shape) for shape in shapes)
-
-    def _window_s(self, shapes: Sequence[Shape], each_s: float) -> float:
-        """The window of which one try takes `each_s`, with one untimed call and half a call that it is too long by."""
-        return max(each_s - 1.5 * self._call_s(shapes), SHORTEST_S)
+        """Return the shapes that have a kernel, the fastest first."""
+        return sorted((shape for shape in self._scores if shape not in self.refused), key=self._score, reverse=True)

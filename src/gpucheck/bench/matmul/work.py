@@ -1,6 +1,5 @@
 """The command `bench matmul`: every product that fits, on every device asked for, and its search.
 
-Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
 `--search` tries shapes in short windows, on operands that all shapes share.
 """
 
@@ -8,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,21 +22,7 @@ from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
 from gpucheck.bench.matmul.judge import NAME, TOO_FAST
-from gpucheck.bench.matmul.product import (
-    Case,
-    Grid,
-    Kind,
-    Matrices,
-    NoKernel,
-    Reading,
-    Refused,
-    Repeats,
-    Search,
-    call_of,
-    cases,
-    fitting,
-    operations,
-)
+from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
@@ -56,17 +42,16 @@ PROGRESS_EVERY_S = 5.0
 # The clock settles within about a second under load; a cold chip scores too high.
 WARM_UP_SHARE = 0.25
 # The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
-# fills them: a row that is certain after a tenth of a second would not know its clock.
+# fills them: a row of a tenth of a second would not know its clock.
 LEAST_WATCHED_S = 1.5
-# Other load on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
-# differ by more than products do.
+# Other load comes in bursts: a row of a tenth of a second lies within one or beside it.
 LEAST_S = 0.8
 
 
 def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
-    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
+    """Observe the precision of one case, time it, check its first result and compare later ones with that.
 
-    Everything is allocated, filled and computed once in each set of its matrices. Raises what torch raises.
+    Raises NoKernel, and what torch raises.
     """
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
@@ -74,9 +59,9 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
         sets = [product.view(kind, memory, case.shape) for memory in flat]
         first = sets[0]
-        calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
-        observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
-        product.fill(kind, flat[0])
+        calls = [kind.bind(*matrices) for matrices in sets]
+        observed = product.try_once(lambda: precision.observed(*first, calls[0]), kind, accel)
+        product.fill(flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
             other.b.copy_(flat[0].b)
@@ -84,43 +69,42 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             call()
         accel.synchronize()
         seen_as = observed if case.dtype == "tf32" else kind.seen_as
-        repeats = Repeats(sets, accel, seen_as)
-        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
+        repeats = product.Repeats(sets, accel, seen_as)
+        nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
-        work = timing.Work(call, empty=nothing, prepare=repeats.before)
-        limits = timing.Limits(
-            budget_s=budget_s * (1 - WARM_UP_SHARE),
-            warmup_s=budget_s * WARM_UP_SHARE,
-            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
+
+        def verify() -> dict[str, Any]:
+            repeats.finish()
+            rotation = {"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes}
+            return {
+                **(rotation if case.sets > 1 else {}),
+                "support": case.support.reason or case.support.kind,
+                "precision_state": precision.state(),
+                **product.check_first(first, repeats.first, seen_as).details(),
+                "corruption": repeats.details(),
+            }
+
+        return timing.measured(
+            NAME,
+            accel,
+            timing.Work(call, empty=nothing, prepare=repeats.before),
+            watch,
+            "device events" if accel.has_events else "host",
+            timing.Limits(
+                budget_s=budget_s * (1 - WARM_UP_SHARE),
+                warmup_s=budget_s * WARM_UP_SHARE,
+                least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
+            ),
+            threads=torch.get_num_threads(),
+            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
+            work=(kind.work, product.operations(case.shape), kind.unit),
+            cache="cold" if case.cold else "warm",
+            precision_requested=case.precision,
+            precision_observed=observed,
+            flags=("emulated",) if case.support.kind == "emulated" else (),
+            verify=verify,
         )
-        clock: timing.Clock = "device events" if accel.has_events else "host"
-        timed, beside = timing.watched(
-            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
-        )
-        settings = precision.state()
-    memory = accel.memory()
-    repeats.finish()
-    return timing.measurement(
-        NAME,
-        accel.ref,
-        timed,
-        beside,
-        case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        work=(kind.work, operations(case.shape), kind.unit),
-        memory=memory,
-        cache="cold" if case.cold else "warm",
-        precision_requested=case.precision,
-        precision_observed=observed,
-        details={
-            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
-            "support": case.support.reason or case.support.kind,
-            "precision_state": settings,
-            **product.check_first(first, repeats.first, seen_as).details(),
-            "corruption": repeats.details(),
-        },
-        flags=("emulated",) if case.support.kind == "emulated" else (),
-    )
 
 
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
@@ -129,9 +113,9 @@ SEARCHED = "bench_matmul_search"
 SEARCH_BUDGET_S = 60.0
 # From what keeps a GPU busy to what fills it; a CPU is full much earlier, and each of its calls costs time.
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
-# Shapes without a kernel: all are counted, and the first are named.
+# Named shapes without a kernel; all are counted.
 MOST_REFUSED_TOLD = 16
-# A clock that was idle settles within about a second; the search's own reference follows what is left of that.
+# A clock that was idle settles within about a second; the search's reference follows the rest of that.
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
 # Windows of a try: their median leaves out one disturbance.
 PARTS = 3
@@ -149,10 +133,10 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
-    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
+    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None without a kernel.
 
-    If it is interrupted, the best shape so far is reported, with the `results` of earlier searches. Raises UsageError
-    where no shape fits, and what torch raises.
+    An interrupted search reports its best shape so far, with the `results` of earlier searches. Raises UsageError where
+    no shape fits, and what torch raises.
     """
     began = shown_s = time.monotonic()
 
@@ -201,7 +185,7 @@ def search(
 
 
 def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
-    """Elements of A, B and the result for the largest shapes of the range, a third of `room` bytes each at most."""
+    """Elements of A, B and the result for the largest shapes of the range, each at most a third of `room` bytes."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
     most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
@@ -209,20 +193,19 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 def grid_in(case: Case, grid: Grid, room: int) -> Grid:
     """The range without what does not fit into these thirds, or as a row with its check."""
-    most_a, most_b, most_out = largest(grid, room, case.kind)
+    most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
-        m, n, k = shape
-        is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
-        return is_small and replace(case, shape=shape).bytes <= room
+        tried = replace(case, shape=shape)
+        return all(map(operator.le, tried.elements, most)) and tried.bytes <= room
 
     return Grid(grid.axes, fits)
 
 
 def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
-    """Flat memory for every shape of the range that fits, with random data. Raises what torch raises."""
+    """Flat memory for every shape of the range that fits, with random data."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
-    product.fill(case.kind, flat)
+    product.fill(flat)
     return flat
 
 
@@ -237,15 +220,15 @@ class Tries:
         self._ended_s = accel.host_now()
 
     def warm_up(self, shape: Shape) -> None:
-        """Load what is loaded lazily, let the clock rise, see how long a call takes. It counts for the first try."""
-        call = call_of(self._kind, self._flat, shape)
+        """Load kernels, let the clock rise, and time a call. It counts for the first try."""
+        call = self._call(shape)
         call()
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
-        self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
+        self._usual = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
     def take(self, shape: Shape, window_s: float) -> Reading | Refused:
-        """One try, or why there is no rate for the shape: no kernel, no time. Raises what torch raises for all else."""
+        """Try a shape; refused without a kernel or a time. Raises what torch raises for all else."""
         try:
             if not self._usual:
                 self.warm_up(shape)
@@ -258,10 +241,13 @@ class Tries:
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
         if stats.median(windows) < least_s:
             return Refused(TOO_FAST, self._spent_s())
-        work = operations(shape) * calls
+        work = product.operations(shape) * calls
         rate, low, high = (work / length for length in (stats.median(windows), max(windows), min(windows)))
         self._rate[shape] = self._usual = rate
         return Reading(rate, low, high, self._spent_s())
+
+    def _call(self, shape: Shape) -> Callable[[], object]:
+        return self._kind.bind(*product.view(self._kind, self._flat, shape))
 
     def _spent_s(self) -> float:
         began, self._ended_s = self._ended_s, self._accel.host_now()
@@ -269,8 +255,8 @@ class Tries:
 
     def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
         """The calls of each window, and the lengths of the windows."""
-        accel, call = self._accel, call_of(self._kind, self._flat, shape)
-        expected_s = operations(shape) / self._rate.get(shape, self._usual)
+        accel, call = self._accel, self._call(shape)
+        expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
         # The first call of a shape chooses a kernel and may load it; in a long one that is little.
         untimed = int(expected_s < timing.LONG_CALL_S)
         wanted = max(1, math.ceil(window_s / expected_s))
@@ -287,7 +273,7 @@ class Tries:
         return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
-        """Behind a hold where the device might wait for the host. A window that the host was late for is repeated."""
+        """The lengths of windows, held where the device might wait for the host; late ones are repeated."""
         accel = self._accel
         hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(timing.MOST_DOUBLINGS + 1):
@@ -333,90 +319,67 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "use --cold with the --shape that it finds",
         )
     searches: list[SearchResult] = []
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches).all(),
-        name="matmul",
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S,
-        shared=shared,
-    )
+    default_s = SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S
+    rows = partial(_rows, options, emit, searches)
+    devices.each(NAME, options, emit, shared, rows, lambda accel: default_s)
 
 
-@dataclass(slots=True)
-class _Rows:
+def _rows(
+    options: MatmulOptions, emit: Emit, searches: list[SearchResult], accel: Accel, deadline: float
+) -> Iterator[Measurement]:
     """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
-
-    options: MatmulOptions
-    accel: Accel
-    emit: Emit
-    deadline: float
-    searches: list[SearchResult]
-
-    def all(self) -> Iterator[Measurement]:
-        there = []
-        for case in cases(self.options, self.accel):
-            if case.support.kind == "none":
-                self._warn(f"{case.dtype} skipped: {case.support.reason}")
-            else:
-                there.append(case)
-        info = self.accel.memory_info()
-        room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
-        todo = list(fitting(there, self.options, room))
-        for case in there:
-            if case not in todo:
-                needed, available = units.capacity(case.bytes), units.capacity(room)
-                self._warn(f"{case.label} skipped: it needs {needed}, {available} available")
-        of_dtypes = list({case.dtype: case for case in there}.values())
-        with Watch(self.accel.uuid) as watch:
-            if self.options.search:
-                yield from self._searched(of_dtypes, todo, room, watch)
-            else:
-                yield from self._each(todo, self.deadline, watch)
-
-    def _warn(self, text: str) -> None:
-        self.emit(Notice(text, "warning"))
-
-    def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
-        for done, case in enumerate(todo):
-            watchdog.go_on()
-            self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
-            share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-            row = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
-            if row is not None:
-                yield row
-            # After the row: a device that fails here must not cost it.
-            self.accel.empty_cache()
-
-    def _searched(
-        self, of_dtypes: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch
-    ) -> Iterator[Measurement]:
-        """For each dtype its search, then the shape found and the squares measured alike."""
-        grid = grid_of(self.options, self.accel)
+    wanted = product.cases(options, accel)
+    available = [case for case in wanted if case.support.kind != "none"]
+    info = accel.memory_info()
+    room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
+    todo = list(product.fitting(available, options, room))
+    skipped = [f"{case.dtype} skipped: {case.support.reason}" for case in wanted if case.support.kind == "none"]
+    skipped += [
+        f"{case.label} skipped: it needs {units.capacity(case.bytes)}, {units.capacity(room)} available"
+        for case in available
+        if case not in todo
+    ]
+    for text in skipped:
+        emit(Notice(text, "warning"))
+    of_dtypes = list({case.dtype: case for case in available}.values())
+    with Watch(accel.uuid) as watch:
+        if not options.search:
+            yield from _each(todo, accel, emit, deadline, watch)
+            return
+        # For each dtype its search, then the shape found and the squares measured alike.
+        grid = grid_of(options, accel)
         for done, case in enumerate(of_dtypes):
             watchdog.go_on()
             now_s = time.monotonic()
-            left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
-            looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
-            fastest = self._guarded(case, looking)
-            self.accel.empty_cache()
+            left_s = max(deadline - now_s, 0.0) / (len(of_dtypes) - done)
+            searching = partial(search, case, grid, room, accel, left_s * SEARCH_SHARE, emit, searches)
+            fastest = _guarded(case, accel, emit, searching)
+            accel.empty_cache()
             if fastest is not None:
                 best = replace(case, shape=fastest.shape)
-                others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
-                yield from self._each([*others, best], now_s + left_s, watch)
+                squares = [square for square in todo if square.dtype == best.dtype and square.shape != best.shape]
+                yield from _each([*squares, best], accel, emit, now_s + left_s, watch)
 
-    def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip, where the library has no such product."""
-        try:
-            with no_room(
-                self.accel,
-                f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}",
-                "matmul.memory",
-            ):
-                return take()
-        except NoKernel as refused:
-            title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
-            skip = Finding("matmul.shape", "skip", title, str(refused), evidence, device=self.accel.id)
-            self.emit(Skipped(skip))
-            return None
+
+def _each(todo: Sequence[Case], accel: Accel, emit: Emit, until: float, watch: Watch) -> Iterator[Measurement]:
+    for done, case in enumerate(todo):
+        watchdog.go_on()
+        emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
+        share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
+        row = _guarded(case, accel, emit, partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch))
+        if row is not None:
+            yield row
+        # After the row: a device that fails here must not cost it.
+        accel.empty_cache()
+
+
+def _guarded(case: Case, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
+    """Return what `take` gives; None, and a skip, where the library has no such product."""
+    scarce = f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}"
+    try:
+        with no_room(accel, scarce, "matmul.memory"):
+            return take()
+    except product.NoKernel as refused:
+        title, evidence = f"{accel.id} has no kernel for {case.label}", {"case": case.label}
+        emit(Skipped(Finding("matmul.shape", "skip", title, str(refused), evidence, device=accel.id)))
+        return None

@@ -1,12 +1,10 @@
-"""`bench overlap`: how much of a non-blocking copy hides behind compute.
+"""`bench overlap`: how much of a non-blocking copy hides behind compute; its options.
 
-Overlap = (copy + compute - both) / min(copy, compute), with as much compute as takes as long as the copy. 1: the copy
-costs nothing beside the compute; 0: one waits for the other. It is not clamped.
+Overlap = (copy + compute - both) / min(copy, compute), with compute as long as the copy. 1: the copy costs nothing
+beside the compute; 0: one waits for the other. It is not clamped.
 
-All three are timed in turn on the host's clock, each until the device is done: a copy of pageable memory keeps the
-host, and only there does that show. The copy is enqueued first, as a loader does that fetches the next batch.
-
-Its options are here.
+All three are timed in turn on the host's clock, which shows that a copy of pageable memory blocks the host. The copy is
+enqueued first, as by a loader that fetches the next batch.
 """
 
 from __future__ import annotations

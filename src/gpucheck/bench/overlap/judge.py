@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucheck import config, stats, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceilings, Judge, Seen
+from gpucheck.bench.figures import Ceilings, DeviceRows, Judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -16,26 +16,25 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# What the two cost each other (the device's memory, launches, one wait) is some percent: a fifth left to wait for is
-# more than that. Below the half more of the copy is waited for than hides.
+# Copy and compute slow each other by some percent (memory, launches, one wait): a fifth is more. Below the half, more
+# of the copy is waited for than hides.
 HIDDEN, HALF = 0.8, 0.5
-# As much compute as takes as long as the copy: the two differ by a fifth of the longer at most. At its power limit
-# an H100 takes an eighth longer than when they were made equal; what hides is a share of the shorter all the same.
+# Copy and compute differ by at most this share of the longer. At its power limit an H100 takes an eighth longer than
+# when they were calibrated; the overlap is a share of the shorter all the same.
 BALANCED = 0.20
-
-# What makes an overlap a guess: two times that change between rounds differ by more than what hides.
+# Flags that make an overlap a guess: times that change between rounds differ by more than the overlap.
 DOUBTFUL = ("cpu-busy", "device-shared", "few-samples", "noisy", "throttled", "unbalanced")
 AGAIN = "rerun on an idle machine, with a longer --time-budget"
 ADVICE = "use pin_memory=True and non_blocking=True on a second CUDA stream"
 
 
 def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
-    """The overlap of every case of which all three parts were timed, with its interval; times are of the whole group.
+    """The overlap of every case with all three parts; times are of whole groups.
 
     The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
     """
     mine = (row for row in measurements if row.name == NAME)
-    cases = judging.by(lambda row: (row.device.id, *(row.case[name] for name in CASE)), mine)
+    cases = runs.by(lambda row: (row.device.id, *(row.case[name] for name in CASE)), mine)
     entries = []
     for (device, way, memory, streams, size), rows in cases.items():
         # A part may have several rows: of processes that calibrated to other products.
@@ -53,27 +52,27 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         if share is not None and share.ci_low is not None and share.ci_high is not None:
             # Widened to hold the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
-        # What most of a part's runs were flagged for, and what the three together show.
+        # The flags of most runs of a part, and those of the three together.
         flags = [flag for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * (abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s))
         count = sum(len(run.samples_s) for run in both)
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
-        # What hides for the most part may as well not, as far as the interval goes.
+        # The interval leaves open whether it hides.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
         of_rounds = overlap, low, high, copy_s, compute_s, both_s, count, tuple(dict.fromkeys(flags))
         entries.append(OverlapResult(device, way, memory, streams, size, *of_rounds))
     return entries
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(device: DeviceRows) -> list[Finding]:
     """Every finding of one device's rows, the most important first."""
-    entries = answer(seen.rows)
+    entries = answer(device.rows)
     if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [
-        *_pinned(_of(entries, "pinned"), seen.facts.environment),
+        *_pinned(_of(entries, "pinned"), device.facts.environment),
         *_pageable(_of(entries, "pageable"), _of(entries, "pinned")),
-        _copies(seen.rows),
+        _copies(device.rows),
     ]
 
 
@@ -84,12 +83,12 @@ def _of(entries: Sequence[OverlapResult], memory: str) -> list[OverlapResult]:
 
 
 def answering(entries: Sequence[OverlapResult]) -> list[OverlapResult]:
-    """The cases that answer: pinned copies; where there are none, whatever was copied."""
+    """The cases of pinned copies; where there are none, all."""
     return _of(entries, "pinned") or list(entries)
 
 
 def doubts(entries: Sequence[OverlapResult]) -> set[str]:
-    """Return what makes the least overlap of these a guess, or the finding about them inconclusive."""
+    """Return the flags that make the least overlap a guess, or the finding about them inconclusive."""
     least = min(entries, key=lambda entry: entry.overlap)
     return {*judging.doubts_of(least.flags), *(flag for entry in entries for flag in entry.flags if flag in DOUBTFUL)}
 
@@ -122,7 +121,7 @@ def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) ->
 
 
 def _pageable(entries: Sequence[OverlapResult], pinned: Sequence[OverlapResult]) -> list[Finding]:
-    """Return what pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
+    """Judge pageable memory; advise pinned memory only where it hides more."""
     if not entries:
         return []
     hidden = {entry.direction: entry.overlap for entry in pinned if entry.streams == 2}
@@ -144,14 +143,14 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
     return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """Return what hides of a pinned copy on a second stream; where there is neither, of what was copied."""
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
+    """The overlap of pinned copies on a second stream; without either, of whatever was copied."""
     lines = []
-    for row in answering(answer(seen.rows)):
+    for row in answering(answer(device.rows)):
         streams = "" if row.streams == 2 else ", one stream"
         case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden{streams}"
         lines.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
     return lines
 
 
-JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda seen: answer(seen.rows))
+JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda device: answer(device.rows))

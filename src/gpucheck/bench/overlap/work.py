@@ -8,24 +8,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from gpucheck import units
-from gpucheck.bench import concurrent, devices
-from gpucheck.bench.buffers import (
-    VERIFYING_SHARE,
-    Copies,
-    Room,
-    allocate_all,
-    no_room,
-    room_for,
-    size_that_fits,
-    too_little,
-    wake,
-)
-from gpucheck.bench.concurrent import Group
+from gpucheck.bench import buffers, concurrent, devices
+from gpucheck.bench.concurrent import Group, Stream
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.overlap.judge import NAME
@@ -41,14 +29,13 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# float32 products of these sides: the first that takes long beside its launch and the wait, some 20 µs.
+# float32 products: the first side that takes long beside its launch and the wait, some 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
 # For each side: the clock settles within about a second under load, most of it in the first half.
 WARM_UP_S = 0.25
-# What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
+# Slices that copies rotate over: refilling two takes a tenth of a second.
 SLICES = 2
 
-Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
 # So many calls as one group.
@@ -57,7 +44,7 @@ Groups = Callable[[int], Group]
 
 # -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
 
-# So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
+# A launch and a synchronise, some 10 µs, are half a percent of this.
 SHORTEST_S = 2e-3
 # The launch queue blocks the host near 1 000 entries.
 MOST_COPIES, MOST_PRODUCTS = 200, 700
@@ -67,7 +54,7 @@ TRIES, CORRECTIONS = 3, 3
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
 ) -> Group:
-    """So many calls as one, with one wait at its end, on the stream that `current` makes current.
+    """A group of `count` calls with one wait at their end, on the stream that `current` makes current.
 
     `prepare(number, calls)` runs untimed before each window.
     """
@@ -81,7 +68,7 @@ def group(
 
 
 def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
-    """Return how many copies make a group, and how many products take as long."""
+    """Return the number of copies in a group, and of products that take as long."""
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
     products = 1
     for _ in range(CORRECTIONS):
@@ -92,7 +79,7 @@ def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
 
 
 def in_turn(copies: Group, products: Group) -> dict[str, Group]:
-    """The three that are timed in turn: `copy`, `compute` and `both`."""
+    """The groups that are timed in turn: `copy`, `compute` and `both`."""
 
     def both() -> None:
         copies.call()
@@ -102,7 +89,7 @@ def in_turn(copies: Group, products: Group) -> dict[str, Group]:
 
 
 def _least_s(calls: Group) -> float:
-    """Seconds of a group: the least of a few windows, after one that is not counted."""
+    """Seconds of a group: the least of a few windows after the first."""
     calls.window(0)
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
@@ -119,11 +106,11 @@ DEFAULT_BUDGET_S = 10.0
 LONGEST_CASE_S = 2.0
 
 
-def size_for(options: OverlapOptions, room: Room) -> int:
+def size_for(options: OverlapOptions, room: buffers.Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
-    scarce = too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
-    size = size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
+    scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
+    size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
     if options.size is not None and options.size > most:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
@@ -134,26 +121,19 @@ def size_for(options: OverlapOptions, room: Room) -> int:
 
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
-    devices.each(
-        options.device,
-        emit,
-        lambda accel, deadline: _rows(options, accel, emit, deadline),
-        name=NAME,
-        time_budget_s=options.time_budget_s,
-        default_s=lambda accel: DEFAULT_BUDGET_S,
-        shared=shared,
-        on_cpu=CannotLook(
-            "a CPU has no copies to hide",
-            "overlap measures a GPU's compute beside its copies",
-            "run it on a machine with a GPU that torch can use",
-            finding="overlap.device",
-        ),
+    """Measure how much of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
+    on_cpu = CannotLook(
+        "a CPU has no copies to hide",
+        "overlap measures a GPU's compute beside its copies",
+        "run it on a machine with a GPU that torch can use",
+        finding="overlap.device",
     )
+    rows = functools.partial(_rows, options, emit)
+    devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
-def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    room = room_for(accel, options.host_share)
+def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
+    room = buffers.room_for(accel, options.host_share)
     size = size_for(options, room)
     side_stream = accel.side_stream()
     if side_stream is None:
@@ -161,17 +141,19 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         emit(Skipped(Finding("overlap.streams", "skip", title, "only one is measured", device=accel.id)))
     emit(Progress("allocating", 0, None))
     capacity = max(size, min(SLICES * size, room.most(HOST_BUFFERS)))
-    shared = allocate_all(accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory")
+    shared = buffers.allocate_all(
+        accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory"
+    )
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    # The most telling first: if time is left for a part only, it is for these.
+    # Pinned copies first: they tell the most where time is short.
     todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         matrices = "not enough memory for the matrices"
-        with no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
+        with buffers.no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
             side, multiply = product(accel)
-        wake(accel, shared)
+        buffers.wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
         for done, (memory, direction) in enumerate(todo):
             watchdog.go_on()
@@ -179,8 +161,8 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             emit(Progress(f"{what} on {accel.id}", done, len(todo)))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
             accel.reset_peak()
-            ends, allowance_s = shared.ends(direction, memory), budget_s * VERIFYING_SHARE
-            copies = Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
+            ends, allowance_s = shared.ends(direction, memory), budget_s * buffers.VERIFYING_SHARE
+            copies = buffers.Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
             current = side_stream or contextlib.nullcontext
             copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
             counts = balanced(copies_of, products_of)
@@ -193,14 +175,13 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             )
             verified = copies.finish().details
             case = {"direction": direction, "host_memory": memory, "streams": 2 if side_stream else 1}
-            for part, (timed, beside) in taken.items():
+            for part, timed in taken.items():
                 flop = ("flop", 2.0 * side**3, "FLOP/s")
                 row = timing.measurement(
                     NAME,
                     accel.ref,
-                    # A call is one copy or one product: how many are in a window is calibrated in each process.
+                    # A call is one copy or one product: their number is calibrated in each process.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
-                    beside,
                     case={**case, "size_bytes": size, "what": part},
                     work=flop if part == "compute" else ("bytes", float(size), "B/s"),
                     memory=accel.memory(),

@@ -1,7 +1,5 @@
-"""Judge `bench transfer`: whether copies arrived, what share of the link they reach, what pinned memory gains; then the
-other parts. Pure.
-
-Gains compare as called with as called.
+"""Judge `bench transfer`: whether copies arrived, their share of the link, the gain of pinned memory; then the other
+parts. Pure. Gains compare as called with as called.
 """
 
 from __future__ import annotations
@@ -12,7 +10,17 @@ from typing import Any
 
 from gpucheck import links, naming, stats, units
 from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import BEYOND, WRONG_CLOCK, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.figures import (
+    BEYOND,
+    WRONG_CLOCK,
+    Ceiling,
+    Ceilings,
+    DeviceRows,
+    Figure,
+    Judge,
+    Threshold,
+    headline,
+)
 from gpucheck.bench.judging import size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
@@ -20,12 +28,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, TimeStats
-from gpucheck.report.results.bench import (
-    Headline,
-    LinkUnderLoad,
-    PinnedGain,
-    TransferResult,
-)
+from gpucheck.report.results.bench import Headline, LinkUnderLoad, PinnedGain, TransferResult
 
 # The names of the parts' measurements.
 NAME = "transfer"
@@ -39,7 +42,7 @@ def part(name: str) -> str:
 
 # -- rows of plain copies ----------------------------------------------------------------------------------------------
 
-# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
+# The rate of smaller copies is not the link's.
 LARGE_BYTES = 16 * units.MIB
 # No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
 FASTEST_LINK = 1e12
@@ -47,25 +50,23 @@ FASTEST_LINK = 1e12
 
 def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """The plain copies by direction."""
-    return judging.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
+    return runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
-    """The largest pinned copy of each direction, by the device's clock where it has one; on the host any copy.
+    """The largest pinned copy of each direction, the link's rate where it was timed; on the host any copy.
 
-    None where a direction was measured and nothing pinned is among it.
+    None where no pinned copy of a direction was measured.
     """
     largest: dict[str, Measurement | None] = {}
     for way, rows in by_way(measurements).items():
         pinned = [row for row in rows if row.case["host_memory"] == "pinned" or way == "host_to_host"]
-        # By the device's clock it is the link's rate.
-        by_device = [row for row in pinned if row.case["timed"] == "link"]
-        largest[way] = max(by_device or pinned, key=size, default=None)
+        largest[way] = max(pinned, key=lambda row: (row.case["timed"] == "link", size(row)), default=None)
     return largest
 
 
 def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction, of those with enough samples if any; None where there is none."""
+    """The fastest large row of a direction, of those with enough samples if there are any."""
     large = [
         row
         for row in by_way(measurements).get(direction, ())
@@ -79,7 +80,7 @@ def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str
 
 
 def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The same of each direction by the device's clock, where it is the link's rate."""
+    """The fastest large row of each direction at the link's rate."""
     return {way: row for way in WAYS if (row := fastest_copy(measurements, way, "link")) is not None}
 
 
@@ -96,7 +97,7 @@ BELOW_MAX, NOT_READ = "link-below-max", "the link could not be read under load"
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
-    """Return what is lower than it could be, as (now, at most): `generation`, `width`. Of PCIe alone."""
+    """Return `generation` and `width` of a PCIe link as (now, at most), where they are lower than they could be."""
     if link.c2c_bytes_per_s is not None:
         return {}
     pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
@@ -104,10 +105,7 @@ def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
-    """The link that was read inside a row's windows, with what it carries; None where it was not read.
-
-    What it carries is unknown where two sources of it disagree.
-    """
+    """The link that was read inside a row's windows; its limit is unknown where two sources of it disagree."""
     pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     generation, width = pcie.get("generation"), pcie.get("width")
@@ -139,20 +137,18 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
 
 
 def flagged(row: Measurement) -> Measurement:
-    """The row of pinned copies with `link-below-max` where they were large and their link could be faster.
-
-    Small copies do not keep the link awake; one that carried more than it was read as is another link.
-    """
+    """The row, with the flag `link-below-max` where its large pinned copies used a link that could be faster."""
     link = of_telemetry(row.telemetry)
+    # Small copies do not keep the link awake.
     if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below(link):
         return row
-    if link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s:
-        return row
-    return replace(row, flags=(*row.flags, BELOW_MAX))
+    # Copies faster than the link that was read use another link.
+    is_other = link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s
+    return row if is_other else replace(row, flags=(*row.flags, BELOW_MAX))
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """Return what the link carries in bytes/s; None and why, also where a copy was faster than that."""
+    """Return the link's limit in bytes/s; None and the reason where it is unknown, or a copy was faster."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         why = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -161,7 +157,7 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
 
 
 def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
-    """Return what share of the link the best pinned row of each direction reaches."""
+    """Judge the share of the link that the best pinned row of each direction reaches."""
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
@@ -187,7 +183,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
         healthy = f"healthy is at least {units.percent(least)}"
         finding = Finding(name, "warn", "pinned copies are slow for this link", healthy, evidence, fix)
-    # Lanes are lost only where no slot has so few, the generation where NVML can know what the slot allows.
+    # Lanes are lost only where no slot has so few, the generation where NVML knows what the slot allows.
     findings, lower = [finding], below(link)
     if "width" in lower:
         now, most = lower["width"]
@@ -203,8 +199,9 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
         fix = (
             f"{'' if is_lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
         )
-        title, seen = f"link at PCIe generation {now} of {most} under load", {"generation": now, "max_generation": most}
-        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, seen, fix))
+        title = f"link at PCIe generation {now} of {most} under load"
+        speeds = {"generation": now, "max_generation": most}
+        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, speeds, fix))
     return findings
 
 
@@ -242,15 +239,12 @@ def corrupt(rows: Iterable[Measurement]) -> Finding:
 
 
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
+    """Every finding of one device's plain copies, the most important first."""
     rows = [row for row in measurements if row.name == NAME]
     if not rows:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
     pci_address = next((known.pci_address for known in facts.devices if known.id == rows[0].device.id), None)
-    return [
-        *share_of_link(fastest_links(rows), link_under_load(rows), pci_address),
-        *_speedup(rows),
-    ]
+    return [*share_of_link(fastest_links(rows), link_under_load(rows), pci_address), *_speedup(rows)]
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
@@ -294,7 +288,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
-    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is."""
+    """For each row, by its place: its time over that of the fastest raw copy of its direction."""
     raw: dict[str, float] = {}
     for row in measurements:
         if row.case["idiom"] == "raw" and row.time_s:
@@ -308,7 +302,7 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """The line that costs the most beside the raw copy, of those to the device where there are any."""
+    """Name the line that costs the most beside the raw copy, of those to the device where there are any."""
     rows = [row for row in measurements if row.name == IDIOM and row.time_s is not None]
     ratios = times_raw(rows)
     single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
@@ -346,10 +340,9 @@ Pair = tuple[str, str]
 
 
 def carried(row: Measurement) -> float | None:
-    """Bytes per second of a row of copies that share a link; None where no window counts.
+    """Bytes per second of copies that share a link; None where no window counts.
 
-    Devices that share a link may take turns: the median window is then a fast or a slow one, and no share of the link.
-    Their windows follow each other without a pause, and count as one.
+    Devices that share a link may take turns, so that no window has its share: their windows count as one.
     """
     if row.name != TOGETHER:
         return row.rate.median if row.rate else None
@@ -361,8 +354,7 @@ def carried(row: Measurement) -> float | None:
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
     """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
 
-    That of the link where there is one: windows together, too, wait for their end only once. Else by a few copies
-    just before.
+    The link's rate first: windows together, too, wait for their end only once. Else a few copies just before.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
@@ -377,25 +369,22 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return the rates of both ways at once beside the rates of one direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
+    findings = []
     if without := [row for row in rows if row.rate is None]:
         title = "inconclusive: no window in which both directions copied"
-        evidence = {"directions": [row.case["direction"] for row in without]}
-        return [Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN), *_both_rates(rows, measurements)]
-    return _both_rates(rows, measurements)
-
-
-def _both_rates(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> list[Finding]:
+        evidence: dict[str, Any] = {"directions": [row.case["direction"] for row in without]}
+        findings.append(Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN))
     rated = {row.case["direction"]: row for row in rows if row.rate}
     if not rated:
-        return []
+        return findings
     rates = {way: judging.rate(row) for way, row in rated.items()}
-    # The direction that was not timed itself ran beside the one that was.
+    # A direction without a row ran beside the one that was timed.
     beside = {row.case["other"]: rate for row in rated.values() if (rate := row.method.details["other_bytes_per_s"])}
     both = {way: rate for way in WAYS if (rate := rates.get(way, beside.get(way))) is not None}
     rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
     total = sum(both.values())
     gain = total / max(rates_alone.values()) if rates_alone and len(both) == 2 else None
-    evidence: dict[str, Any] = {
+    evidence = {
         "size_bytes": size(rows[0]),
         "bytes_per_s": rates,
         "beside_bytes_per_s": beside,
@@ -403,22 +392,20 @@ def _both_rates(rows: Sequence[Measurement], measurements: Sequence[Measurement]
         "alone_bytes_per_s": rates_alone,
         "over_one_direction": gain,
     }
-    title = f"both directions at once: {in_words(both)}"
-    message = f"{units.byte_rate(total)} together"
-    if gain is None:
-        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
-    message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
+    title, message = f"both directions at once: {in_words(both)}", f"{units.byte_rate(total)} together"
+    if gain is not None:
+        message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
     # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
-    if gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
-        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
+    if gain is None or gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
+        return [*findings, Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
-    return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
+    return [*findings, Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
 
 
 def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One finding for each direction in which every device copied."""
-    ways = judging.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == TOGETHER))
-    # Where a device was lost, that is a finding of its own; what the others reached was not beside all.
+    ways = runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == TOGETHER))
+    # Without a lost device, which has its own finding, the others did not copy beside all.
     whole = {way: rows for way, rows in ways.items() if len(rows) >= rows[0].case["devices"]}
     return [_one_way(way, rows, measurements) for way, rows in whole.items()]
 
@@ -489,10 +476,10 @@ _WAY = "`sudo gpucheck doctor` names an IOMMU or PCIe ACS between them"
 
 
 def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
-    """A pair of which nothing or not all was measured; `hangs` where its copies never arrived."""
+    """Return the finding for a pair without a rate; `hangs` where its copies never arrived."""
     source, destination = pair
-    fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
-    fix += "system log"
+    healthy = f"if {source} and {destination} look healthy there"
+    fix = f"run `gpucheck devices`; {healthy}, look for Xid errors in the system log"
     if hangs:
         fix = f"{links.WITHOUT_PEERS}; {_WAY}; {fix}"
     evidence = {"source": source, "destination": destination, "reason": reason}
@@ -555,31 +542,31 @@ OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_way
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
-def findings(seen: Seen) -> list[Finding]:
-    """Return what the parts that were begun say of one device's rows."""
-    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
+def findings(device: DeviceRows) -> list[Finding]:
+    """Judge the parts that were begun on one device."""
+    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
     # Saved documents may have copies within the device, which are no longer measured: their bytes count.
-    verified = corrupt(row for row in seen.rows if row.name not in (TOGETHER, PEER))
+    verified = corrupt(row for row in device.rows if row.name not in (TOGETHER, PEER))
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
-    found = [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    found = [finding for judge in begun for finding in judge(device.rows, device.facts)]
     return found if is_silent else [verified, *found]
 
 
-def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """Return what the parts that concern several devices say of the rows of all."""
-    rows = [row for seen in devices for row in seen.rows]
+def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
+    """Judge the parts that concern several devices."""
+    rows = [row for device in devices for row in device.rows]
     return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
 
 
-def answer(seen: Seen) -> TransferResult:
-    """Return what the plain copies of a device come to: the link and gains."""
-    rows = [row for row in seen.rows if row.name == NAME]
-    return TransferResult(seen.device, link_under_load(rows), speedups(rows))
+def answer(device: DeviceRows) -> TransferResult:
+    """Return the link and the gains of a device's plain copies."""
+    rows = [row for row in device.rows if row.name == NAME]
+    return TransferResult(device.id, link_under_load(rows), speedups(rows))
 
 
-def ceilings(seen: Seen) -> Ceilings:
-    """Return what the link carries, where large pinned copies were timed by the device's clock."""
-    rows = [row for row in seen.rows if row.name == NAME]
+def ceilings(device: DeviceRows) -> Ceilings:
+    """Return the link's limit, where large pinned copies were timed by the device's clock."""
+    rows = [row for row in device.rows if row.name == NAME]
     rates = [judging.rate(row) for row in fastest_links(rows).values()]
     if not rates:
         return {}
@@ -587,15 +574,15 @@ def ceilings(seen: Seen) -> Ceilings:
     return {"link": Ceiling(limit, "" if limit else f"link unknown: {unknown_because}")}
 
 
-def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
+def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """The fastest pinned copy of each direction, else the largest; where nothing can be pinned, what was copied."""
-    lines, fastest = [], fastest_links(seen.rows)
-    for way, pinned in largest_copies(seen.rows).items():
-        row = fastest.get(way) or pinned or max(by_way(seen.rows)[way], key=size)
+    lines, fastest = [], fastest_links(device.rows)
+    for way, pinned in largest_copies(device.rows).items():
+        row = fastest.get(way) or pinned or max(by_way(device.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
         lines.append(headline(NAME, case, row, known.get("link"), "the link"))
     return lines
 
 
 THRESHOLDS = {"transfer.min_gbps": Threshold("copies", "", _largest_copies)}
-JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda seen: (answer(seen),), of_several, THRESHOLDS)
+JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda device: (answer(device),), of_several, THRESHOLDS)

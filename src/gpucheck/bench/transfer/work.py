@@ -6,25 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from gpucheck import messages, units
 from gpucheck.bench import buffers, concurrent, devices
-from gpucheck.bench.buffers import (
-    VERIFYING_SHARE,
-    WORD,
-    Buffers,
-    Copies,
-    Room,
-    allocate_all,
-    no_room,
-    room_for,
-    size_that_fits,
-    too_little,
-    wake,
-)
 from gpucheck.bench.concurrent import Copier, Lane, Lost, Stream, start_child
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.bench.transfer import TransferOptions, judge
@@ -36,7 +24,6 @@ from gpucheck.machine.accel import Accel
 from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Timed
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -57,7 +44,7 @@ class Setting:
 
     options: TransferOptions
     accel: Accel
-    room: Room
+    room: buffers.Room
     watch: Watch
     emit: Emit
     deadline: float
@@ -106,28 +93,28 @@ class Case:
 
 
 def copies(setting: Setting) -> Iterator[Measurement]:
-    """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
+    """A row for each size, direction and kind of memory. Raises CannotLook and UsageError."""
     options, accel, emit = setting.options, setting.accel, setting.emit
     memories: list[HostMemory] = setting.memories or ["pageable"]
-    room = replace(setting.room, pinned="pinned" in memories)
-    sizes, too_large = fitting(options, room, len(memories))
+    room, count = replace(setting.room, pinned="pinned" in memories), len(memories)
+    sizes, too_large = fitting(options, room, count)
     todo = cases(options, accel, sizes)
     if accel.is_cpu:
         emit(Notice("on a CPU: copies within host memory"))
     if too_large:
         left_out = ", ".join(units.capacity(size) for size in too_large)
-        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(len(memories)))} each"))
+        emit(Notice(f"{left_out} skipped: buffers are limited to {units.capacity(room.most(count))} each"))
     if not todo:
         return
     emit(Progress("allocating", 0, len(todo)))
-    shared = allocate_all(accel, memories, room.capacity(max(sizes), len(memories)), "transfer.memory")
+    shared = buffers.allocate_all(accel, memories, room.capacity(max(sizes), count), "transfer.memory")
     if shared.no_pinned is not None:
         emit(_no_pinned(shared.no_pinned, accel))
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
-        wake(accel, shared)
+        buffers.wake(accel, shared)
     for done, case in enumerate(todo):
-        # Of a size that nobody named and that no verdict needs, the first row is not begun late.
+        # The first row of a size that nobody named and no verdict needs is not begun late.
         begun = done and todo[done - 1].size == case.size
         needed = begun or options.sizes or case.size <= judge.LARGE_BYTES
         if not needed and time.monotonic() >= setting.deadline:
@@ -144,17 +131,19 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
 
 
-def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
+def measure(
+    case: Case, accel: Accel, shared: buffers.Buffers, room: buffers.Room, budget_s: float, watch: Watch
+) -> Measurement:
     """Time and verify one row."""
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
-    repeated = Copies(
+    repeated = buffers.Copies(
         *shared.ends(case.direction, case.memory),
         case.size,
         span=room.span(case.size),
         non_blocking=case.memory == "pinned",
         synchronize=accel.synchronize,
-        allowance_s=sampling_s * VERIFYING_SHARE,
+        allowance_s=sampling_s * buffers.VERIFYING_SHARE,
     )
     row = buffers.measure(
         NAME,
@@ -182,7 +171,7 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
+    """The rows to time, by size: where time runs out, every kind lacks the largest.
 
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
@@ -201,7 +190,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
     ]
 
 
-def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
+def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> tuple[list[int], list[int]]:
     """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)
@@ -265,31 +254,8 @@ IDIOMS: tuple[Idiom, ...] = (
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     """The lines that can be written for this device, from these kinds of host memory."""
     pins = accel.can_pin and "pinned" in memories
-    return [
-        idiom
-        for idiom in IDIOMS
-        if (idiom.direction == "host_to_host") == accel.is_cpu
-        and idiom.memory in memories
-        and (pins or "pin" not in idiom.code)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Where the lines are written: `count` slices of `size` bytes of the shared buffers."""
-
-    accel: Accel
-    shared: Buffers
-    size: int
-    count: int
-
-    def slices(self, idiom: Idiom) -> list[torch.Tensor]:
-        """Return the slices that a line copies from: each word of their buffer holds its index."""
-        buffer = self.shared.ends(idiom.direction, idiom.memory)[0]
-        words = self.count * self.size // WORD
-        if buffer.number is None:
-            buffer.fill(words, 0)
-        return list(buffer.words[:words].view(self.count, -1).unbind(0))
+    here = (idiom for idiom in IDIOMS if (idiom.direction == "host_to_host") == accel.is_cpu)
+    return [idiom for idiom in here if idiom.memory in memories and (pins or "pin" not in idiom.code)]
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -298,32 +264,35 @@ def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Line:
-    """An idiom's calls, slice after slice; what its line allocates once is made here, outside the timed calls.
+    """An idiom's calls on `count` slices of `size` bytes of the shared buffers, one after the other.
 
-    What a call made is let go as the next one begins, and pinned memory only once the device was waited for: on a lost
-    device its release ends the process (`device_lifetime`).
+    Preallocated targets are made here, outside the timed calls. A call's result is let go as the next one begins, and
+    pinned memory only after a wait for the device: on a lost device its release ends the process (`device_lifetime`).
     """
 
-    def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.accel, self.sources = stage.accel, stage.slices(idiom)
+    def __init__(self, idiom: Idiom, accel: Accel, shared: buffers.Buffers, size: int, count: int) -> None:
+        self.idiom, self.accel, self.size, self.rotation = idiom, accel, size, count * size
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        self._waits = ".pin_memory()" in idiom.code
-        names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
+        # Each word of the source holds its index.
+        buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // buffers.WORD
+        if buffer.number is None:
+            buffer.fill(words, 0)
+        self.sources = list(buffer.words[:words].view(count, -1).unbind(0))
+        names: dict[str, Any] = {"device": accel.device, "keep": self._keep}
         back = idiom.direction == "device_to_host"
         source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
         if idiom.id == "raw":
-            # Between preallocated buffers: the measure of the rest.
             target, like = idiom.code.partition(".")[0], self.sources[0]
-            where = "cpu" if back else self.accel.device
+            where = "cpu" if back else accel.device
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
-        # What is pinned on the way is kept for longer than the line.
+        # Memory that is pinned on the way is kept for longer than the line.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
     def call(self) -> None:
         """Run the line once."""
-        if self._waits and self.made:
+        if self.made and ".pin_memory()" in self.idiom.code:
             self.accel.synchronize()
         self.made.clear()
         self.calls += 1
@@ -334,16 +303,15 @@ class Line:
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes are wrong of what one more call makes, of what no earlier call has copied."""
+        """Return the wrong bytes in the result of one more call, with data that no earlier call has copied."""
         place = (self.calls + 1) % len(self.sources)
         source = self.sources[place]
         source.bitwise_xor_(FLIP)
         self.call()
         self.accel.synchronize()
         result, words = self.made[-1], len(source)
-        wrong = words * WORD
-        if result.numel() == words:
-            wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
+        is_whole = result.numel() == words
+        wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0] if is_whole else words * buffers.WORD
         source.bitwise_xor_(FLIP)
         return wrong
 
@@ -357,57 +325,50 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
     if not todo:
         raise _only_pinned(accel, f"no common idiom copies pinned memory on {accel.id}", "transfer.idioms")
     setting.emit(Progress("allocating", 0, len(todo)))
-    shared = allocate_all(accel, memories, count * size, "transfer.memory")
+    shared = buffers.allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
         todo = [idiom for idiom in todo if "pin" not in idiom.code]
-    stage = Stage(accel, shared, size, count)
     for done, idiom in enumerate(todo):
         watchdog.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
-        with no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
-            row = measure_line(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_IDIOM_S), setting.watch)
+        budget_s = setting.row_s(len(todo) - done, LONGEST_IDIOM_S)
+        with buffers.no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
+            accel.reset_peak()
+            row = measure_line(Line(idiom, accel, shared, size, count), room, budget_s, setting.watch)
         yield row
 
 
-def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tuple[int, int]:
-    """Bytes of a slice, and how many the calls rotate over: what makes them cold, as far as there is room.
+def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: int) -> tuple[int, int]:
+    """Return the bytes of a slice, and how many slices make the calls cold, as far as there is room.
 
-    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook where there is next to no
-    room.
+    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook without room.
     """
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
-        raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
-    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // WORD * WORD, WORD)
+        raise buffers.too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
+    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // buffers.WORD * buffers.WORD, buffers.WORD)
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
-def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watch) -> Measurement:
+def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one line, on the host's clock with the wait for its end."""
-    accel = stage.accel
-    accel.reset_peak()
-    line = Line(idiom, stage)
-    limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10))
-    timed, beside = timing.watched(
-        watch,
-        torch.get_num_threads() if accel.is_cpu else 1,
-        lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
-    )
-    rotation = stage.count * stage.size
-    verified = {"verified_slices": 1, "wrong_bytes": line.wrong_bytes()}
-    return timing.measurement(
+    accel, idiom = line.accel, line.idiom
+    notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
+    return timing.measured(
         IDIOM,
-        accel.ref,
-        timed,
-        beside,
-        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
-        work=("bytes", float(stage.size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if rotation >= room.cold else "warm",
-        details={"call": idiom.code, "rotation_bytes": rotation, **verified},
+        accel,
+        timing.Work(line.call),
+        watch,
+        "host",
+        timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10)),
+        threads=torch.get_num_threads() if accel.is_cpu else 1,
+        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": line.size},
+        work=("bytes", float(line.size), "B/s"),
+        cache="cold" if line.rotation >= room.cold else "warm",
+        verify=lambda: {**notes, "wrong_bytes": line.wrong_bytes()},
     )
 
 
@@ -431,52 +392,52 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             "rerun without --host-memory",
             finding=BOTH_WAYS,
         )
-    # What the buffers of one of the two ways may take.
-    room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
+    # Each way has buffers of its own.
+    room = replace(whole, host=whole.host // 2, device=whole.device and whole.device // 2, pinned=True)
     most = room.most(1)
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
-    scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
-    size = size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
+    scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
+    size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
+    # Four buffers are filled and pinned in about a second; with a cache larger than the half the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
-    ways: dict[Direction, tuple[Buffers, Stream]] = {}
+    ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
         stream = accel.side_stream()
         assert stream is not None
-        shared = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
+        shared = buffers.allocate_all(accel, ("pinned",), capacity, "transfer.memory")
         if shared.no_pinned is not None:
             setting.emit(_no_pinned(shared.no_pinned, accel))
             return
         ways[direction] = shared, stream
-    wake(accel, ways["host_to_device"][0])
+    buffers.wake(accel, ways["host_to_device"][0])
     watchdog.go_on()
     setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
     sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
     accel.reset_peak()
-    allowance_s = sampling_s * VERIFYING_SHARE / 2
+    allowance_s = sampling_s * buffers.VERIFYING_SHARE / 2
     copies = {
-        way: Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        way: buffers.Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
         for way, (shared, _) in ways.items()
     }
     lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
-
-    def taken() -> dict[str, Timed]:
-        return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
-
-    rows = concurrent.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    limits = timing.Limits(sampling_s)
+    rows = concurrent.watched(
+        setting.watch,
+        dict.fromkeys(ways, 1),
+        lambda: dict(zip(map(str, ways), concurrent.take(accel, lanes, limits), strict=True)),
+    )
     verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction in options.directions:
-        timed, beside = rows[direction]
-        other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
-        has_row = other in options.directions
-        others = {} if has_row else {f"other_{name}": value for name, value in verified[other].details.items()}
+        timed, other = rows[direction], OTHER[direction]
+        per_s = timed.details["beside_calls_per_s"]
+        # A direction without a row is verified in the other's.
+        unnamed = {} if other in options.directions else verified[other].details
         yield timing.measurement(
             BOTH_WAYS,
             accel.ref,
             timed,
-            beside,
             case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
@@ -486,7 +447,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
                 "other_bytes_per_s": None if per_s is None else per_s * size,
                 "rotation_bytes": rotation,
                 **verified[direction].details,
-                **others,
+                **{f"other_{name}": value for name, value in unnamed.items()},
             },
         )
 
@@ -601,7 +562,6 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
                     missing.remove((row.case["source"], row.case["destination"]))
                     yield replace(row, device=replace(row.device, uuid=known.get(row.device.id) or row.device.uuid))
         except Lost as lost:
-            # One that did not finish: often its copies never arrive.
             reason, hangs = lost.reason, lost.is_late
         for ends in missing:
             several.emit(Skipped(judge.not_measured(ends, reason, hangs=hangs)))
@@ -612,7 +572,7 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: its rows of a `Setting`, where it applies to the device; or of `Several`, and to the names of theirs.
+    """A part: its rows of a `Setting` or of `Several`, and whether it applies to the device, or to the devices' names.
 
     `weight` is its share of the time among the parts of its kind.
     """
@@ -650,15 +610,15 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     alone = [part for part in PARTS if part.id in chosen]
     several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
+    # Only "all" can name several devices; how many there are is not known yet.
+    share = 1 - TOGETHER_SHARE if several and options.device == "all" else 1.0
     measured = devices.each(
-        options.device,
+        NAME,
+        replace(options, time_budget_s=budget_s and budget_s * share),
         emit,
-        lambda accel, deadline: _rows_on(options, alone, accel, emit, deadline),
-        name=NAME,
-        # Only with this name there can be several devices; how many there are is not known yet.
-        time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
-        default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
-        shared=replace(shared, facts=facts, lost=lost),
+        replace(shared, facts=facts, lost=lost),
+        partial(_rows_on, options, alone, emit),
+        lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
     )
     ids = tuple(device for device in measured if device not in lost)
     if len(ids) > 1:
@@ -678,38 +638,30 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 
 
 def _rows_on(
-    options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
+    options: TransferOptions, wanted: Sequence[Part], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
     """The rows of every part that applies to a device."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    # On which node the memory of a process that is not bound came to lie differs from run to run, and is no part of the
-    # method: what is told is where it may run.
+    # The nodes where an unbound process may run: the node of its memory differs from run to run, and is no method.
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
 
         def setting(until: float) -> Setting:
             device_lifetime.settle(accel)
             accel.empty_cache()
-            return Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
+            return Setting(options, accel, buffers.room_for(accel, options.host_share), watch, emit, until)
 
         for row in _rows(todo, setting, emit, accel.id, deadline):
             yield replace(row, method=replace(row.method, numa=nodes))
 
 
 def _rows(
-    todo: Sequence[Part],
-    setting: Callable[[float], Setting | Several],
-    emit: Emit,
-    device: str | None,
-    deadline: float,
+    todo: Sequence[Part], setting: Callable[[float], Setting | Several], emit: Emit, device: str | None, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of these parts on a device, or on several: the first is always measured.
-
-    One that has no room costs only itself, unless it is a device's first.
-    """
+    """The rows of these parts on a device, or on several. A device's first part is always measured and needs room."""
     for place, part in enumerate(todo):
         watchdog.go_on()
         if place and device is not None and time.monotonic() >= deadline:
