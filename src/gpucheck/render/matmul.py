@@ -1,4 +1,4 @@
-"""`gpucheck bench matmul` as blocks: the table of products, the search, and the long runs."""
+"""`gpucheck bench matmul` as blocks: the table of products, and the search."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, 
     if not fastest:
         return []
     best = max(fastest.values(), key=judging.rate)
-    text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
+    word = judge.rate_word(best, rows)
+    text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}{word and f', {word}'}"
     return [measured.answer_of(best, device, text)]
 
 
@@ -65,7 +66,10 @@ def _peaks(report: Report, device: str) -> Mapping[str, Any]:
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    """A row for each product; its share of the peak where one is known."""
+    """A row for each product and rate; its share of the peak where one is known."""
+    words = {id(row): judge.rate_word(row, measurements) for row in measurements}
+    # A product with one rate has one row.
+    measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
     scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
     # Operations on whole numbers are no FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
@@ -73,6 +77,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: "×".join(_sides(row))),
+        filled(Column("rate", "left"), lambda row: words[id(row)]),
         median,
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
