@@ -1,16 +1,28 @@
-"""Burst and sustained rates, on a chip that is simulated: its clock rises under load, and falls at its power limit."""
+"""Burst and sustained rates, on a chip that is simulated: its clock rises under load, and falls at its power limit.
+
+Then what a product has of them, and what their rows come to.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fake_device import FakeDevice
+from judged import findings
 
-from gpucheck.bench.matmul import rates
+from gpucheck.bench.dtypes import Dtype, Support
+from gpucheck.bench.figures import Ceiling, Seen
+from gpucheck.bench.matmul import judge, rates, work
+from gpucheck.bench.matmul.judge import JUDGE
+from gpucheck.bench.matmul.product import Case
+from gpucheck.compare.comparison import matched
 from gpucheck.measure import timing
+from gpucheck.measure.telemetry import Watch
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
 CALL_S, ENQUEUE_S = 1.5e-3, 5e-6
 
@@ -78,7 +90,7 @@ class Chip:
 @pytest.fixture
 def chip(monkeypatch: pytest.MonkeyPatch) -> Chip:
     made = Chip()
-    monkeypatch.setattr(rates.time, "sleep", made.sleep)
+    monkeypatch.setattr("gpucheck.bench.matmul.rates.time.sleep", made.sleep)
     return made
 
 
@@ -156,3 +168,183 @@ def test_the_device_never_waits_for_the_host(chip: Chip) -> None:
 
     rates.sustained(chip, counted, CALL_S)
     assert min(queued[100:]) > 0
+
+
+# what a product has of them
+
+NATIVE = Support("native")
+
+
+def case(dtype: Dtype, side: int) -> Case:
+    return Case(dtype, (side, side, side), NATIVE)
+
+
+USUAL = [case(dtype, side) for dtype in ("float32", "float16", "bfloat16") for side in (4096, 8192)]
+BOTH: tuple[rates.Rate, ...] = ("sustained", "burst")
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "kinds", "dtypes"),
+    [
+        (30.0, BOTH, []),
+        (60.0, BOTH, ["bfloat16"]),
+        (60.0, ("burst",), ["bfloat16", "float16", "float32"]),
+        (80.0, BOTH, ["bfloat16", "float16"]),
+        (600.0, BOTH, ["bfloat16", "float16", "float32"]),
+    ],
+)
+def test_the_time_says_which_dtypes_have_rates(
+    budget_s: float, kinds: tuple[rates.Rate, ...], dtypes: list[Dtype]
+) -> None:
+    assert work.rated(USUAL, budget_s, kinds) == {case(dtype, 8192): kinds for dtype in dtypes}
+
+
+class Steady(FakeDevice):
+    """Behind a hold its time stamps are passed once it is waited for, else at once."""
+
+    held = False
+
+    def hold(self, seconds: float) -> bool:
+        self.held = True
+        return True
+
+    def synchronize(self) -> None:
+        self.held = False
+
+    def done(self, mark: float) -> bool:
+        return not self.held
+
+
+class Told(Watch):
+    """Telemetry without a sampler: what each moment reads."""
+
+    def __init__(self, **readings: Any) -> None:
+        super().__init__(None)
+        self.reason, self.readings = "", readings
+
+    def take(self) -> list[dict[str, Any]]:
+        return [self.readings]
+
+    def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
+        clock = self.readings.get("sm_clock_hz")
+        return {"sm_clock_hz": clock and {"median": clock, "min": clock, "max": clock}, "clock_reasons": []}, ""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REST_S", "SPIN_S", "SETTLING_S", "BATCH_S"):
+        monkeypatch.setattr(rates, name, 1e-4)
+    monkeypatch.setattr(rates, "LONGEST_S", 0.2)
+    monkeypatch.setattr(work, "LONGEST_S", 0.2)
+    monkeypatch.setattr(rates, "LEAST_S", 0.01)
+    # Each call is waited for: the host is never ahead by itself.
+    monkeypatch.setattr(timing, "AHEAD_RATIO", 0.0)
+    monkeypatch.setattr(timing, "AHEAD_IN_WINDOW", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_product_has_a_row_for_each_rate_and_is_compared_once() -> None:
+    watch = Told(sm_clock_hz=1e9, max_sm_clock_hz=1e9, temperature_celsius=50.0)
+    rows = work.measure(
+        Case("float32", (256, 256, 256), NATIVE),
+        Steady(),  # type: ignore[arg-type]
+        0.1,
+        watch,
+        BOTH,
+        until=float("inf"),
+    )
+    assert [row.case["rate"] for row in rows] == ["sustained", "burst"]
+    assert all(row.rate is not None and row.case["m"] == 256 for row in rows)
+    assert rows[1].method.details["began_temperature_celsius"] == 50.0
+    assert ["corruption" in row.method.details for row in rows] == [True, False]
+    assert {finding.verdict for finding in findings(JUDGE, rows)} == {"pass", "info"}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("watch", "until", "kinds"),
+    [
+        (Watch(None), float("inf"), [None]),  # no clock: both rates would be guesses
+        (Told(), float("inf"), [None]),
+        (Told(sm_clock_hz=1e9, max_sm_clock_hz=1e9), 0.0, ["burst"]),  # no time to settle
+    ],
+)
+def test_a_product_without_a_clock_has_its_ordinary_row(watch: Watch, until: float, kinds: list[str | None]) -> None:
+    rows = work.measure(Case("float32", (256, 256, 256), NATIVE), Steady(), 0.1, watch, BOTH, until)  # type: ignore[arg-type]
+    assert [row.case.get("rate") for row in rows] == kinds
+
+
+# what the rows come to
+
+
+def row(
+    kind: str | None, tflops: float, dtype: str = "bfloat16", side: int = 8192, flags: Sequence[str] = ()
+) -> Measurement:
+    flop = 2.0 * side**3
+    seconds = flop / (tflops * 1e12)
+    return Measurement(
+        name="matmul",
+        device=DeviceRef("cuda:0"),
+        case={
+            "dtype": "bfloat16",
+            "m": side,
+            "n": side,
+            "k": side,
+            "support": "native",
+            **({"rate": kind} if kind else {}),
+        },
+        runs=(Run("", 1, (seconds,) * 20, tuple(map(float, range(20)))),),
+        time_s=TimeStats(seconds, 20, ci_low=seconds * 0.999, ci_high=seconds * 1.001),
+        work={"flop": flop},
+        rate=Rate(tflops * 1e12, "FLOP/s"),
+        memory=MemoryFigures(),
+        method=Method(
+            "device events", "unheld", "warm", dtype, dtype, details={"worst_error_of_bound": 0.1, "not_finite": 0}
+        ),
+        flags=tuple(flags),
+    )
+
+
+SUSTAINED, BURST = row("sustained", 699), row("burst", 799)
+
+
+def speed(*rows: Measurement) -> str:
+    return next(finding.message for finding in findings(JUDGE, rows) if finding.id == "matmul.speed")
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ((SUSTAINED, BURST), "bfloat16 699 TFLOP/s sustained (burst 799 TFLOP/s)"),
+        ((row("sustained", 790), BURST), "bfloat16 790 TFLOP/s"),
+        ((BURST,), "bfloat16 799 TFLOP/s burst"),
+        ((row(None, 710, side=4096), SUSTAINED, BURST), "bfloat16 699 TFLOP/s sustained (burst 799 TFLOP/s)"),
+        ((row(None, 710, side=4096), BURST), "bfloat16 799 TFLOP/s burst"),
+        ((row(None, 710),), "bfloat16 710 TFLOP/s"),
+    ],
+)
+def test_a_dtype_is_said_by_its_sustained_rate_and_the_burst_beside_it(rows: Sequence[Measurement], text: str) -> None:
+    assert speed(*rows) == text
+
+
+def decided(*rows: Measurement) -> list[tuple[float | None, str]]:
+    figures = JUDGE.thresholds["matmul.min_tflops"].figures(rows, {"bfloat16": Ceiling(989e12)})
+    return [(figure.value and round(figure.value / 1e12), figure.doubt) for figure in figures]
+
+
+def test_a_threshold_is_of_the_sustained_rate_and_of_none_that_did_not_settle() -> None:
+    assert decided(SUSTAINED, BURST, row(None, 720, side=4096)) == [(699, "")]
+    assert decided(BURST) == [(799, "")]
+    assert decided(row("sustained", 699, flags=("not-settled",)), BURST) == [(699, "the rate did not settle")]
+
+
+def test_a_figure_names_its_rate() -> None:
+    seen = Seen("cuda:0", [SUSTAINED, BURST])
+    assert [line.case for line in JUDGE.headlines(seen, {})] == ["bfloat16, 8192×8192, sustained"]
+    assert judge.rate_word(SUSTAINED, [SUSTAINED, row("burst", 705)]) == ""
+
+
+def test_a_comparison_never_mixes_rates() -> None:
+    pairs, old, new = matched([SUSTAINED, BURST], [row("burst", 780), row(None, 700)])
+    assert [(a.case["rate"], b.case["rate"]) for a, b in pairs] == [("burst", "burst")]
+    assert len(old) == len(new) == 1

@@ -28,8 +28,12 @@ BATCH_S = 0.05
 # A rate is settled once the medians of two seconds in a row agree, and not before three.
 SETTLING_S, AGREEING, LEAST_S, LONGEST_S = 1.0, 0.01, 3.0, 15.0
 POLL_S = 0.5e-3
-# What both rates of a product take: the longest settling, and the bursts with their rests and spins.
-BOTH_S = LONGEST_S + BURSTS * (REST_S + 2 * SPIN_S)
+BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
+
+
+def longest_s(kinds: Sequence[Rate]) -> float:
+    """Return what these rates of a product take at most, in seconds; a clock that is held takes longer to be seen."""
+    return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)
 
 
 def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
