@@ -303,7 +303,7 @@ def by_mamf(bench: Bench, finder: ModuleType, shape: Shape) -> float:
 
 
 def own_best(bench: Bench) -> Shape:
-    """The fastest shape that `bench matmul --search` finds; on a simulated runtime, where none has a rate, a small one."""
+    """The fastest shape of `bench matmul --search`; on a simulated runtime, where none has a rate, a small one."""
     if bench.given.simulated:
         return SMALL
     document = bench.document("bench", "matmul", "--search", "--dtype", "bfloat16")
