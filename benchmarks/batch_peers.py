@@ -1,8 +1,8 @@
-"""How long `find-batch-size` takes beside Lightning's and accelerate's way to a batch size, on this CPU.
+"""How long `find-batch-size` takes beside Lightning's and accelerate's way to a batch size, on a CPU or a GPU.
 
 `benchmarks/batch_size.py --peers` tells what comes of it; each side of a comparison is a process of this file:
 
-    python benchmarks/batch_peers.py SIDE WORKLOAD LIMIT [--first N]
+    python benchmarks/batch_peers.py SIDE WORKLOAD LIMIT [--first N] [--device cuda:0]
 
 Both peers run in one process by design, whatever fails in it: a backward pass that runs out of memory leaves its
 tensors behind there (torch 2.13, seen in a plain loop too), and what is tried next may fail for that. A peer for which
@@ -146,11 +146,11 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def measured(side: str, workload: str, limit: str, first: int, patience_s: float) -> Taken:
+def measured(side: str, workload: str, limit: str, first: int, patience_s: float, device: str = "cpu") -> Taken:
     """One side in a separate process, ended after `patience_s`. Raises CalledProcessError where it fails."""
-    command = [sys.executable, __file__, side, workload, limit, "--first", str(first)]
+    command = [sys.executable, __file__, side, workload, limit, "--first", str(first), "--device", device]
     # gpucheck sets them for its trials itself.
-    environment = {**os.environ, **({} if side == OURS else TUNED_MALLOC)}
+    environment = {**os.environ, **({} if side == OURS or device != "cpu" else TUNED_MALLOC)}
     started = time.monotonic()
     # gpucheck has children, which it ends in its own time; a peer is one process.
     longest = None if side == OURS else patience_s
@@ -174,6 +174,7 @@ class Trials:
     """The trial function of a search, as a peer calls it: `session` answers, `sizes` remembers."""
 
     session: Any
+    kind: str
     budget_bytes: int
     sizes: list[int] = field(default_factory=list)
     failures: int = 0
@@ -185,7 +186,7 @@ class Trials:
         if not answer["ok"]:
             self.failures += 1
             chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer["chain"])
-            known = OUT_OF_MEMORY if classify(End(raised=chain), "cpu") in BOUNDING else "no want of memory"
+            known = OUT_OF_MEMORY if classify(End(raised=chain), self.kind) in BOUNDING else "no want of memory"
             raise RuntimeError(f"{known}: {chain[0].message}")
         if answer["peak_bytes"] > self.budget_bytes:
             self.failures += 1
@@ -193,19 +194,28 @@ class Trials:
         return size
 
 
-def opened(workload: str, budget_bytes: int) -> Trials:
-    """The trials of a built-in workload on the CPU, prepared as a child of the search prepares them."""
-    from gpucheck.batch_size.trial import Session, load_for, open_cpu_gauge
+def opened(workload: str, limit: str, device: str) -> Trials:
+    """The trials of a built-in workload, prepared as a child of the search prepares them."""
+    from gpucheck.batch_size.trial import DeviceGauge, Session, load_for, open_cpu_gauge
     from gpucheck.machine.accel import open_device
 
-    accel = open_device("cpu")
-    gauge = open_cpu_gauge(accel)
+    accel = open_device(device)
+    accel.make_current()
+    budget_bytes = units.parse_size(limit, "LIMIT")
     usual = FindBatchSizeOptions(target=workload)
-    setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, "cpu")
-    return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)
+    setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, device)
+    if accel.is_cpu:
+        gauge = open_cpu_gauge(accel)
+        return Trials(Session(accel, gauge, load_for(setup, accel.device)), accel.kind, budget_bytes)
+    info = accel.memory_info()
+    if info is None:
+        raise RuntimeError(f"{device} does not say how much of its memory is free")
+    on_device = DeviceGauge(accel, *info, budget_bytes)
+    on_device.begin()
+    return Trials(Session(accel, on_device, load_for(setup, accel.device)), accel.kind, budget_bytes)
 
 
-def gpucheck(workload: str, limit: str) -> dict[str, Any]:
+def gpucheck(workload: str, limit: str, device: str) -> dict[str, Any]:
     """gpucheck's search; it has answered as its confirmation passed."""
     answered: list[float] = []
 
@@ -216,7 +226,7 @@ def gpucheck(workload: str, limit: str) -> dict[str, Any]:
     found = api.find_batch_size(
         workload,
         memory_limit=limit,
-        device="cpu",
+        device=device,
         max_batch_size=CAP,
         time_budget_s=TIME_BUDGET_S,
         on_event=on_event,
@@ -310,9 +320,9 @@ PEERS: dict[str, Callable[[Callable[[int], int], int], int | None]] = {
 }
 
 
-def peer(name: str, workload: str, limit: str, first: int) -> dict[str, Any]:
+def peer(name: str, workload: str, limit: str, first: int, device: str) -> dict[str, Any]:
     """A peer's search over the trial function."""
-    trials = opened(workload, units.parse_size(limit, "LIMIT"))
+    trials = opened(workload, limit, device)
     try:
         answer = PEERS[name](trials, first)
     except RuntimeError as error:
@@ -334,11 +344,12 @@ def main() -> int:
     parser.add_argument("workload")
     parser.add_argument("limit")
     parser.add_argument("--first", type=int, default=2, help="the size that a peer starts from")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     if given.side == OURS:
-        found = gpucheck(given.workload, given.limit)
+        found = gpucheck(given.workload, given.limit, given.device)
     else:
-        found = peer(given.side, given.workload, given.limit, given.first)
+        found = peer(given.side, given.workload, given.limit, given.first, given.device)
     print(json.dumps(found))
     return 0
 

@@ -15,14 +15,12 @@ import ctypes
 import json
 import statistics
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
 
-from intervals import interval_of_median  # noqa: E402  (found beside this file)
+from intervals import Ratio, in_turns  # noqa: E402  (found beside this file)
 
 WITHIN = 0.01
 FEWEST_PAIRS = 15
@@ -86,37 +84,9 @@ def loaded_runtime() -> Any:
 # -- both sides in turn ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """gpucheck's rate over the reference's: the median of the pairs with its 95 % interval."""
-
-    direction: str
-    reference_bytes_per_s: float
-    median: float
-    low: float
-    high: float
-    pairs: int
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the whole interval lies within 1 %."""
-        return self.low >= 1 - WITHIN and self.high <= 1 + WITHIN
-
-
-def ratio_of(direction: str, size: int, ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> Ratio:
-    """Measure both in turn, the first of a pair alternating."""
-    measured: list[tuple[float, float]] = []
-    for pair in range(pairs):
-        if pair % 2:
-            reference_s = theirs()
-            measured.append((ours(), reference_s))
-        else:
-            own_s = ours()
-            measured.append((own_s, theirs()))
-    ratios = [reference_s / own_s for own_s, reference_s in measured]
-    low, high = interval_of_median(ratios)
-    rate = size / statistics.median(reference_s for _, reference_s in measured)
-    return Ratio(direction, rate, statistics.median(ratios), low, high, pairs)
+def agrees(ratio: Ratio) -> bool:
+    """Return whether the whole interval lies within 1 %."""
+    return ratio.low >= 1 - WITHIN and ratio.high <= 1 + WITHIN
 
 
 def measured(device: str, size: int, pairs: int) -> list[Ratio]:
@@ -152,7 +122,7 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
             ends = destination.words.data_ptr(), source.words.data_ptr()
             return reference.seconds_per_copy(*ends, size, direction, stream)
 
-        found.append(ratio_of(direction, size, ours, theirs, pairs))
+        found.append(in_turns(direction, size, ours, theirs, pairs))
         if copies.finish().wrong_bytes:
             raise CudaError(f"copies {direction} arrived changed")
     return found
@@ -176,11 +146,11 @@ def main() -> int:
         print(f"copy_reference: {error}", file=sys.stderr)
         return 3
     if given.json:
-        print(json.dumps([{**vars(one), "agrees": one.agrees} for one in found], indent=1))
-    for one in found if not given.json else ():
-        told = f"{one.median:.4f} [{one.low:.4f}, {one.high:.4f}] of {one.reference_bytes_per_s / 1e9:.2f} GB/s"
-        print(f"{one.direction:17} {told}, {one.pairs} pairs: {'agrees' if one.agrees else 'DOES NOT AGREE'}")
-    return 0 if all(one.agrees for one in found) else 1
+        print(json.dumps([{**vars(ratio), "agrees": agrees(ratio)} for ratio in found], indent=1))
+    for ratio in found if not given.json else ():
+        rate = f"{ratio.text} of {ratio.peer_rate / 1e9:.2f} GB/s"
+        print(f"{ratio.what:17} {rate}, {ratio.pairs} pairs: {'agrees' if agrees(ratio) else 'DOES NOT AGREE'}")
+    return 0 if all(agrees(ratio) for ratio in found) else 1
 
 
 if __name__ == "__main__":

@@ -27,14 +27,12 @@ import functools
 import json
 import statistics
 import sys
-from collections.abc import Callable
 from ctypes.util import find_library
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src"), str(Path(__file__).resolve().parent)]
 
-from intervals import interval_of_median  # noqa: E402  (found beside this file)
+from intervals import Ratio, in_turns  # noqa: E402  (found beside this file)
 
 from gpucheck.bench.dtypes import Dtype  # noqa: E402
 
@@ -44,34 +42,6 @@ SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 256, 1024))
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 # Of one side of a pair; the Timer takes at least so long, and goes on until its own spread is small.
 SIDE_S = 0.2
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """gpucheck's rate over the peer's: the median of the pairs with its 95 % interval."""
-
-    what: str
-    peer_flop_per_s: float
-    median: float
-    low: float
-    high: float
-    pairs: int
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the median lies within 2 %."""
-        return abs(self.median - 1) <= WITHIN
-
-
-def in_turns(what: str, work: float, ours: Callable[[], float], theirs: Callable[[], float], pairs: int) -> Ratio:
-    """Each side's seconds per call, one after the other, who is first alternating."""
-    ours(), theirs()
-    ratios, rates = [], []
-    for pair in range(pairs):
-        mine, other = (ours(), theirs()) if pair % 2 == 0 else (theirs(), ours())[::-1]
-        ratios.append(other / mine)
-        rates.append(work / other)
-    return Ratio(what, statistics.median(rates), statistics.median(ratios), *interval_of_median(ratios), pairs)
 
 
 def matmul(threads: int | None, pairs: int) -> list[Ratio]:
@@ -117,6 +87,7 @@ def matmul(threads: int | None, pairs: int) -> list[Ratio]:
                 return float(timer.adaptive_autorange(min_run_time=SIDE_S, max_run_time=2 * SIDE_S).median)
 
             with precision.precision("ieee"):
+                ours(), theirs()
                 found.append(in_turns(f"{dtype} {m}x{n}x{k}", 2.0 * m * n * k, ours, theirs, pairs))
     return found
 
@@ -163,12 +134,17 @@ def main() -> int:
     if given.pairs < FEWEST_PAIRS:
         parser.error(f"--pairs {given.pairs}: fewer than {FEWEST_PAIRS} prove nothing")
     found = matmul(given.threads, given.pairs)
+    agrees = [abs(ratio.median - 1) <= WITHIN for ratio in found]
     if given.json:
-        print(json.dumps([{**vars(one), "agrees": one.agrees} for one in found], indent=1))
-    for one in found if not given.json else ():
-        told = f"{one.median:.4f} [{one.low:.4f}, {one.high:.4f}] of {one.peer_flop_per_s / 1e9:.1f} GFLOP/s"
-        print(f"matmul {one.what:24} {told}, {one.pairs} pairs: {'PASS' if one.agrees else 'MISS'}")
-    return 0 if all(one.agrees for one in found) else 1
+        print(
+            json.dumps(
+                [{**vars(ratio), "agrees": passed} for ratio, passed in zip(found, agrees, strict=True)], indent=1
+            )
+        )
+    for ratio, passed in zip(found, agrees, strict=True) if not given.json else ():
+        rate = f"{ratio.text} of {ratio.peer_rate / 1e9:.1f} GFLOP/s"
+        print(f"matmul {ratio.what:24} {rate}, {ratio.pairs} pairs: {'PASS' if passed else 'MISS'}")
+    return 0 if all(agrees) else 1
 
 
 def asked_doctor(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:

@@ -115,6 +115,7 @@ STEPS = (
     Step("bench-transfer-sweep", ("bench", "transfer", "--sweep", "--only", "copies", "--time-budget", "6s"), COLD_S),
     Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda", "--time-budget", "5s"), COLD_S),
     Step("bench-matmul", ("bench", "matmul", "--device", "cuda", "--time-budget", "14s"), 45),
+    Step("bench-matmul-rates", ("bench", "matmul", "--device", "cuda", "--dtype", "bfloat16"), 75),
     Step("bench-matmul-search", ("bench", "matmul", "--search", "--dtype", "bfloat16", "--time-budget", "14s"), COLD_S),
     Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), COLD_S),
     Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 45),

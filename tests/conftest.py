@@ -72,7 +72,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="every",
         help="run every slow test, not a sample of them (tests that are named or selected always run)",
     )
-    parser.addoption("--salt", default="", help="which slow tests the sample has: any word, such as a commit's hash")
+    parser.addoption("--one-in", type=int, default=1, metavar="N", help="run one in N of each file's tests")
+    parser.addoption("--salt", default="", help="which tests a sample has: any word, such as a commit's hash")
     parser.addoption(
         "--write-record", action="store_true", help="write the record of every command anew (tests/record)"
     )
@@ -102,15 +103,15 @@ def is_sampled(config: pytest.Config) -> bool:
     return not (named or any(config.getoption(name, None) for name in ("every", "keyword", "markexpr", "lf")))
 
 
-def sample(tests: Sequence[str], salt: str = "") -> set[str]:
-    """Return the ids of one in SAMPLED of each file's tests, at least one: the smallest checksums with `salt`."""
+def sample(tests: Sequence[str], salt: str = "", one_in: int = SAMPLED) -> set[str]:
+    """Return the ids of one in `one_in` of each file's tests, at least one: the smallest checksums with `salt`."""
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for test in tests:
         by_file[test.partition("::")[0]].append(test)
     kept = set()
     for ids in by_file.values():
         ids.sort(key=lambda test: zlib.crc32((test + salt).encode()))
-        kept.update(ids[: -(-len(ids) // SAMPLED)])
+        kept.update(ids[: -(-len(ids) // one_in)])
     return kept
 
 
@@ -120,10 +121,16 @@ def pytest_collectstart() -> None:
     gc.disable()
 
 
+@pytest.hookimpl(trylast=True)  # a sample is one of what -m and -k left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out: set[str] = set()
     if config.option.sampled:
         slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-        left_out = set(slow) - sample(slow, config.getoption("salt"))
+        left_out |= set(slow) - sample(slow, config.getoption("salt"))
+    if config.getoption("one_in") > 1:
+        others = [item.nodeid for item in items if item.get_closest_marker("everything") is None]
+        left_out |= set(others) - sample(others, config.getoption("salt"), config.getoption("one_in"))
+    if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
     if hasattr(config, "workerinput"):  # of several processes: a long file that begins last ends alone

@@ -119,6 +119,8 @@ def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(tm
     for arguments in (("--all",), ("-k", "test_")):
         assert ran(*arguments)[0] == 2 + 1 + 2 * 20
     assert ran(named=("tests/test_one.py",))[0] == 21
+    assert ran("--all", "--one-in", "4")[0] == 1 + 2 * 6  # of two tests one, of 21 six
+    assert ran("--all", "--one-in", "4", "-m", "not slow")[0] == 1 + 2
 
 
 HANGS = """

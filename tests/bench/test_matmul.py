@@ -141,7 +141,7 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
     case = Case(dtype, (96, 80, 64), NATIVE)
-    one = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
+    (one,) = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
     kind, details = product.KINDS[dtype], one.method.details
     assert (one.method.precision_requested, one.method.precision_observed) == (dtype, dtype)
     assert one.work == {kind.work: 2.0 * 96 * 80 * 64}
@@ -198,7 +198,7 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_a_product_is_timed_checked_and_counted() -> None:
-    one = work.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
+    (one,) = work.measure(Case("float32", (512, 384, 256), NATIVE), CPU, budget_s=0.05, watch=Watch(None))
     assert one.work == {"flop": 2.0 * 512 * 384 * 256}
     assert one.time_s is not None and one.rate is not None
     assert one.rate.median == pytest.approx(one.work["flop"] / one.time_s.median)
@@ -217,7 +217,7 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
     # On a loaded machine 20 ms were a few samples, most of them as long as others' turns.
-    one = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.2, watch=Watch(None))
+    (one,) = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.2, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"

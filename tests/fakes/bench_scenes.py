@@ -208,6 +208,15 @@ def products(device: DeviceRef = H200, scale: float = 1.0, **more: Any) -> list[
     ]
 
 
+def two_rates(*flags: str) -> list[Measurement]:
+    """Products of which the largest has the rates of a chip at its power limit."""
+    rows = [product("bfloat16", 4096, 710e12)]
+    for kind, rate, raised in (("sustained", 699e12, (*flags, "power-limited")), ("burst", 799e12, ())):
+        measured = product("bfloat16", 8192, rate, flags=raised)
+        rows.append(replace(measured, case={**measured.case, "rate": kind}))
+    return rows
+
+
 def beside_compute(
     device: DeviceRef = H200, pinned: float = 0.97, pageable: float = 0.02, **more: Any
 ) -> list[Measurement]:
@@ -461,6 +470,8 @@ SCENES: dict[str, Callable[[], Report]] = {
         "bench bandwidth", [], parts=begun("bandwidth", ended=None), ended=None, code=errors.INTERRUPTED
     ),
     "sound products": lambda: document("bench matmul", products()),
+    "two rates at the power limit": lambda: document("bench matmul", two_rates()),
+    "a rate that does not settle": lambda: document("bench matmul", two_rates("not-settled")),
     "a throttled card": lambda: document("bench matmul", products(scale=0.6, **throttled())),
     "an override of the precision": overridden,
     "a wrong product": lambda: document(

@@ -72,7 +72,7 @@ def test_tf32_behind_the_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "mm", secretly)
     case = Case("float32", (512, 512, 512), Support("native"))
     with Watch(None) as watch:
-        one = measure(case, device, 0.2, watch)
+        (one,) = measure(case, device, 0.2, watch)
     assert one.method.precision_observed == "tf32"
     assert {finding.id: finding.verdict for finding in JUDGE.findings(DeviceRows(device.id, [one]))}[
         "matmul.precision"

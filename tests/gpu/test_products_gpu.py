@@ -41,7 +41,7 @@ def case_of(device: accel.Accel, dtype: Dtype, *, cold: bool = False) -> Case:
 
 def measured(device: accel.Accel, case: Case, budget_s: float = 0.3) -> Measurement:
     with Watch(device.uuid) as watch, device.as_current():
-        return measure(case, device, budget_s, watch)
+        return measure(case, device, budget_s, watch)[0]
 
 
 def found(*rows: Measurement) -> dict[str, Finding]:

@@ -69,6 +69,7 @@ AT_80 = (
 AT_120 = ("processes", "wrong, falling and hung")
 VERBOSE = (
     *("exact", "copies that reach the link", "sound memory", "sound products", "a search of shapes"),
+    "two rates at the power limit",
     *("launches that block", "a card that pays", "search_healthy", "estimate", "smoke_dead_card", "doctor_follows"),
     *("compare_devices", "six points of memory", "two devices at once"),
 )

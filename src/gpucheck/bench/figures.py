@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck import peaks, stats, units
-from gpucheck.bench.judging import SHARED
+from gpucheck.bench.judging import NOT_SETTLED, SHARED
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
@@ -82,13 +82,16 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
     value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
     known = ceiling or peak
     beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
+    doubt = "more than the device can do" if beyond else ceiling.doubt if ceiling else ""
+    if not doubt and NOT_SETTLED in row.flags:
+        doubt = "the rate did not settle"
     return Figure(
         label,
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
         runs.flagged(row, DISTURBING),
-        doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
+        doubt=doubt,
         causes=tuple(LASTING[flag] for flag in runs.flagged(row, LASTING)),
         best=value * time_s.median / fastest if fastest else None,
         call_s=(fastest or time_s.median) if row.method.clock == "host" else None,

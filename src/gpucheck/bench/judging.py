@@ -34,7 +34,7 @@ def best(
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
-SHARED = "device-shared"
+SHARED, NOT_SETTLED = "device-shared", "not-settled"
 # -- doubtful figures --------------------------------------------------------------------------------------------------
 
 # The flags that make a figure doubtful, the weightiest first.
@@ -45,6 +45,7 @@ DOUBTS = (
     "never-together",
     "noisy",
     "few-samples",
+    NOT_SETTLED,
     "drift",
     "unbalanced",
     "below-resolution",

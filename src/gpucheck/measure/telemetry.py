@@ -134,6 +134,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
+        **({"power_w": watts} if (watts := power_w(inside)) is not None else {}),
         "clock_reasons": clock_reasons(inside),
         "violations_s": violations_s,
         "violations_span_s": span_s,
@@ -145,6 +146,15 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
         "unknown": unknown,
     }, ""
+
+
+def power_w(inside: Sequence[Sample]) -> float | None:
+    """The mean power over these samples; None where energy is not counted, or over too short a time."""
+    counted = [sample for sample in inside if sample.get("energy_j") is not None]
+    span_s = counted[-1]["at_s"] - counted[0]["at_s"] if counted else 0.0
+    joules = counted[-1]["energy_j"] - counted[0]["energy_j"] if counted else 0.0
+    # A reloaded driver counts from 0.
+    return float(joules / span_s) if span_s >= ENERGY_SPAN_S / 2 and joules > 0 else None
 
 
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:

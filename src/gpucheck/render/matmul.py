@@ -46,7 +46,8 @@ def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, 
     rate, dtype = judging.rate(best), best.case["dtype"]
     share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
     unit = best.rate.unit if best.rate is not None else "FLOP/s"
-    return measured.answer_of(best, device, f"{dtype} reaches {share}{units.flop_rate(rate, unit)}")
+    text = ", ".join(filter(None, (f"{share}{units.flop_rate(rate, unit)}", judge.rate_word(best, rows))))
+    return measured.answer_of(best, device, f"{dtype} reaches {text}")
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -60,7 +61,10 @@ def _peaks(report: Report, device: str) -> Mapping[str, Any]:
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    """A row for each product; its share of the peak where one is known."""
+    """A row for each product and rate; its share of the peak where one is known."""
+    words = {id(row): judge.rate_word(row, measurements) for row in measurements}
+    # A product with one rate has one row.
+    measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
     scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
     # Operations on whole numbers are no FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
@@ -68,6 +72,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
+        filled(Column("rate", "left"), lambda row: words[id(row)]),
         median,
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,

@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "never-together": ("never at once", "no window in which both directions copied; no rate"),
     "noisy": ("noisy", "interquartile range above 10 % of the median"),
     "few-samples": ("few samples", "fewer than 10 in the time available"),
+    "not-settled": ("not settled", "the rate still changed by more than 1 % from second to second when its time ended"),
     "drift": ("drifting", "rose or fell by more than 2 % over the row"),
     "unbalanced": ("unbalanced", "copy and compute differ by more than 20 %"),
     "below-resolution": ("too short", "the windows were too short for the clock: no time, no rate"),

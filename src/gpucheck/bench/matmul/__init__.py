@@ -90,6 +90,7 @@ class MatmulOptions:
         range=_SIDES,
     )
     cold: bool = option("Rotate over more matrices than the last-level cache holds.", False)
+    burst: bool = option("Judge the rate from rest, at the highest clock, instead of the sustained rate.", False)
     search: bool = option("Search for the fastest shape of each data type.", False)
     span: Axis | None = option(
         "Values of M, N and K for --search.",
@@ -102,7 +103,7 @@ class MatmulOptions:
     m: Axis | None = option("The same for M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     n: Axis | None = option("The same for N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     k: Axis | None = option("The same for K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    time_budget_s: float | None = options.time_budget("30s, with --search 60s")
+    time_budget_s: float | None = options.time_budget("60s, on a CPU without --search 30s")
     device: str = "auto"
 
     @property
@@ -119,5 +120,7 @@ class MatmulOptions:
         """Raises UsageError for what does not go together."""
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
+        if self.search and self.burst:
+            raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
         if any(self.axes) and not self.search:
             raise UsageError("a range needs --search", "", "add --search")

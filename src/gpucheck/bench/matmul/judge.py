@@ -205,20 +205,56 @@ def _times(value: float | None) -> str:
 TF32_GAINS = 1.2
 
 
+# A product whose two rates are this close has one.
+ONE_RATE = 0.02
+
+
+def standing(rows: Iterable[Measurement]) -> list[Measurement]:
+    """The rows that a dtype is judged by: its sustained rates, else (`--burst`) its bursts, else the ordinary rows."""
+    kept = []
+    for mine in runs.by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
+        of = runs.by(lambda row: row.case.get("rate"), mine)
+        kept += of.get("sustained") or of.get("burst") or mine
+    return kept
+
+
+def rate_word(row: Measurement, rows: Rows) -> str:
+    """`sustained` or `burst`, where the product of this row has both rates and they differ, or has a burst alone."""
+    kind = row.case.get("rate")
+    if kind is None:
+        return ""
+    other = next((another for another in rows if _is_other_rate(another, row)), None)
+    if other is None:
+        return str(kind)
+    return "" if abs(rate(row) - rate(other)) <= ONE_RATE * rate(row) else str(kind)
+
+
+def _is_other_rate(other: Measurement, row: Measurement) -> bool:
+    kinds = {row.case.get("rate"), other.case.get("rate")}
+    return kinds == {"burst", "sustained"} and {**other.case, "rate": None} == {**row.case, "rate": None}
+
+
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
     """The fastest product of each dtype, in the precision asked for, and not emulated."""
     right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
-    return judging.best(right, NAME, "dtype", rate)
+    return judging.best(standing(right), NAME, "dtype", rate)
 
 
 def _fastest(rows: Rows) -> list[Finding]:
     """The best rate of each dtype, and the gain of TF32."""
-    best = judging.best([row for row in rows if row.rate is not None], NAME, "dtype", rate)
+    best = judging.best(standing(row for row in rows if row.rate is not None), NAME, "dtype", rate)
     if not best:
         return []
     rates = {dtype: rate(row) for dtype, row in best.items()}
-    text = ", ".join(f"{dtype} {units.flop_rate(rates[dtype], _unit(row))}" for dtype, row in best.items())
-    findings = [Finding("matmul.speed", "info", "fastest", text, {"flop_per_s": rates})]
+    bursts: dict[str, float] = {}
+    texts = []
+    for dtype, row in best.items():
+        texts.append(" ".join(filter(None, (dtype, units.flop_rate(rates[dtype], _unit(row)), rate_word(row, rows)))))
+        if (other := next((other for other in rows if _is_other_rate(other, row)), None)) and rate_word(row, rows):
+            bursts[dtype] = rate(other)
+            texts[-1] += f" (burst {units.flop_rate(rate(other), _unit(other))})"
+    evidence = {"flop_per_s": rates, **({"burst_flop_per_s": bursts} if bursts else {})}
+    findings = [Finding("matmul.speed", "info", "fastest", ", ".join(texts), evidence)]
     plain, tf32 = rates.get("float32"), rates.get("tf32")
     if plain and tf32 and tf32 > TF32_GAINS * plain:
         faster = f"{units.significant(tf32 / plain, 2)}× faster"
@@ -277,7 +313,9 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
         if (peak := part.peak(dtype)) is None:
             continue
         share, clock = rate(row) / peak.flop_per_s, _clock_seen(row)
+        word = rate_word(row, rows)
         text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, _unit(row))}"
+        text += f" ({word})" if word else ""
         # At another clock the part can do as much more or less.
         at_clock = None
         if clock and peak.clock_hz:
@@ -316,7 +354,8 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
-        lines.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))
+        text = ", ".join(filter(None, (dtype, text, rate_word(row, device.rows))))
+        lines.append(headline(NAME, text, row, known.get(dtype), "the peak"))
     return lines
 
 

@@ -9,9 +9,10 @@ import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -20,14 +21,16 @@ from gpucheck import stats, units
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product, rates
 from gpucheck.bench.matmul.judge import NAME, TOO_FAST
 from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Refused, Search
+from gpucheck.bench.matmul.rates import LONGEST_S, Rate
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import Timed
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -48,10 +51,13 @@ LEAST_WATCHED_S = 1.5
 LEAST_S = 0.8
 
 
-def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
+def measure(
+    case: Case, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[Rate] = (), until: float = 0.0
+) -> list[Measurement]:
     """Observe the precision of one case, time it, check its first result and compare later ones with that.
 
-    Raises NoKernel, and what torch raises.
+    Returns a row for each of the rates `wanted` that the device and the time until `until` allow, else the ordinary
+    row. Raises NoKernel, and what torch raises.
     """
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
@@ -85,26 +91,63 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
                 "corruption": repeats.details(),
             }
 
-        return timing.measured(
-            NAME,
-            accel,
-            timing.Work(call, empty=nothing, prepare=repeats.before),
-            watch,
-            "device events" if accel.has_events else "host",
-            timing.Limits(
-                budget_s=budget_s * (1 - WARM_UP_SHARE),
-                warmup_s=budget_s * WARM_UP_SHARE,
-                least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
-            ),
-            threads=torch.get_num_threads(),
-            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-            work=(kind.work, product.operations(case.shape), kind.unit),
-            cache="cold" if case.cold else "warm",
-            precision_requested=case.precision,
-            precision_observed=observed,
-            flags=("emulated",) if case.support.kind == "emulated" else (),
-            verify=verify,
+        limits = timing.Limits(
+            budget_s=budget_s * (1 - WARM_UP_SHARE),
+            warmup_s=budget_s * WARM_UP_SHARE,
+            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
         )
+        clock: timing.Clock = "device events" if accel.has_events else "host"
+        work = timing.Work(call, empty=nothing, prepare=repeats.before)
+        threads = torch.get_num_threads()
+        ordinary = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
+        taken = _rates(ordinary, wanted, accel, call, watch, until) or [(None, ordinary)]
+        memory = accel.memory()
+        details = verify()
+    rows: list[Measurement] = []
+    for rate, timed in taken:
+        shape = {"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind}
+        rows.append(
+            timing.measurement(
+                NAME,
+                accel.ref,
+                timed,
+                case={**shape, **({"rate": rate} if rate else {})},
+                work=(kind.work, product.operations(case.shape), kind.unit),
+                memory=memory,
+                cache="cold" if case.cold else "warm",
+                # The comparisons are those of all rates.
+                details={name: value for name, value in details.items() if not rows or name != "corruption"},
+                precision_requested=case.precision,
+                precision_observed=observed,
+                flags=("emulated",) if case.support.kind == "emulated" else (),
+            )
+        )
+    return rows
+
+
+def _rates(
+    ordinary: Timed,
+    wanted: Sequence[Rate],
+    accel: Accel,
+    call: Callable[[], object],
+    watch: Watch,
+    until: float,
+) -> list[tuple[Rate | None, Timed]]:
+    """The rates wanted, of a product whose row kept the device busy and its clock could be read; else none."""
+    clock = (ordinary.telemetry or {}).get("sm_clock_hz")
+    if not wanted or clock is None or ordinary.launch != "unheld" or "launch-bound" in ordinary.flags:
+        return []
+    call_s = stats.median(ordinary.run.samples_s) / ordinary.run.calls_per_sample
+    cost = timing.Cost(ordinary.details["enqueue_s"], call_s)
+    longest_s = min(until - time.monotonic() - rates.longest_s([rate for rate in wanted if rate == "burst"]), LONGEST_S)
+    take: dict[Rate, Callable[[], Timed]] = {
+        "sustained": lambda: rates.sustained(accel, call, call_s, longest_s),
+        "burst": lambda: rates.burst(accel, call, cost, lambda: next(reversed(watch.take()), None)),
+    }
+    # A sustained rate that would be cut off before it can settle is not begun.
+    begun = [rate for rate in wanted if rate == "burst" or longest_s >= rates.LEAST_S]
+    taken = [(rate, timing.watched(watch, torch.get_num_threads(), take[rate])) for rate in begun]
+    return [(rate, timed) for rate, timed in taken if timed.run.samples_s]
 
 
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
@@ -299,9 +342,12 @@ class Tries:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-DEFAULT_BUDGET_S = 30.0
+# A GPU whose clock can be read has time for the two rates of one dtype.
+DEFAULT_BUDGET_S, CPU_BUDGET_S = 60.0, 30.0
 # Beyond this a row only grows more certain about this one process.
 LONGEST_ROW_S = 3.0
+# The dtypes that networks train in, whose rates are measured before those of others.
+RATED_FIRST = ("bfloat16", "float16", "tf32")
 # Of a dtype's time with --search: the rows of what was found and of the squares come after it.
 SEARCH_SHARE = 0.75
 # Of the memory that is free: the matrices leave room for the library's workspace and for the check.
@@ -319,9 +365,12 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "use --cold with the --shape that it finds",
         )
     searches: list[SearchResult] = []
-    default_s = SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S
     rows = partial(_rows, options, emit, searches)
-    devices.each(NAME, options, emit, shared, rows, lambda accel: default_s)
+
+    def default_s(accel: Accel) -> float:
+        return SEARCH_BUDGET_S if options.search else CPU_BUDGET_S if accel.is_cpu else DEFAULT_BUDGET_S
+
+    devices.each(NAME, options, emit, shared, rows, default_s)
 
 
 def _rows(
@@ -344,7 +393,10 @@ def _rows(
     of_dtypes = list({case.dtype: case for case in available}.values())
     with Watch(accel.uuid) as watch:
         if not options.search:
-            yield from _each(todo, accel, emit, deadline, watch)
+            kinds: tuple[Rate, ...] = ("burst",) if options.burst else ("sustained", "burst")
+            can = accel.has_events and not watch.reason
+            both = rated(todo, deadline - time.monotonic(), kinds) if can else {}
+            yield from _each(todo, accel, emit, deadline, watch, both)
             return
         # For each dtype its search, then the shape found and the squares measured alike.
         grid = grid_of(options, accel)
@@ -361,15 +413,36 @@ def _rows(
                 yield from _each([*squares, best], accel, emit, now_s + left_s, watch)
 
 
-def _each(todo: Sequence[Case], accel: Accel, emit: Emit, until: float, watch: Watch) -> Iterator[Measurement]:
+def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dict[Case, tuple[Rate, ...]]:
+    """Return which products have these rates: the largest of as many dtypes as the time is enough for."""
+    each_s = rates.longest_s(kinds)
+    count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / each_s)
+    largest: dict[str, Case] = {}
+    for case in sorted(todo, key=lambda case: product.operations(case.shape)):
+        largest[case.dtype] = case
+    usual = sorted(largest, key=lambda dtype: RATED_FIRST.index(dtype) if dtype in RATED_FIRST else len(RATED_FIRST))
+    return {largest[dtype]: kinds for dtype in usual[:count]}
+
+
+def _each(
+    todo: Sequence[Case],
+    accel: Accel,
+    emit: Emit,
+    until: float,
+    watch: Watch,
+    wanted: Mapping[Case, tuple[Rate, ...]] = MappingProxyType({}),
+) -> Iterator[Measurement]:
+    kept_s = sum(map(rates.longest_s, wanted.values()))
     for done, case in enumerate(todo):
         watchdog.go_on()
         emit(Progress(f"matmul {case.label} on {accel.id}", done, len(todo)))
-        share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-        row = _guarded(case, accel, emit, partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch))
-        if row is not None:
-            yield row
-        # After the row: a device that fails here must not cost it.
+        kinds = wanted.get(case, ())
+        share_s = max(until - kept_s - time.monotonic(), 0.0) / (len(todo) - done)
+        kept_s -= rates.longest_s(kinds)
+        until_here = until - kept_s - share_s * (len(todo) - done - 1)
+        taking = partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch, kinds, until_here)
+        yield from _guarded(case, accel, emit, taking) or ()
+        # After the rows: a device that fails here must not cost them.
         accel.empty_cache()
 
 

@@ -1,0 +1,138 @@
+"""Two rates of a product on a chip at its power limit: from rest at the highest clock, and without a pause.
+
+Between the two lie the figures of loops that rest between calls, or that run for less than a second.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from gpucheck import stats
+from gpucheck.machine import watchdog
+from gpucheck.measure import timing
+from gpucheck.measure.timing import Timed, Timer
+from gpucheck.report.measurement import Run
+
+Rate = Literal["burst", "sustained"]
+
+# A burst is this much of products, at most so long after a rest, and its rate is the median of several.
+BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
+# A chip that idles at 345 MHz ramps up under a kernel that draws little power. Its clock has risen once it is so near
+# its maximum; a driver that holds the clock lower is not waited for longer than this.
+RISEN, SPIN_S, LONGEST_SPIN_S = 0.99, 0.05, 1.0
+# Two batches are in flight, so that the device never waits; `MOST_CALLS` fill its queue.
+BATCH_S = 0.05
+# A rate is settled once the medians of two seconds in a row agree, and not before three.
+SETTLING_S, AGREEING, LEAST_S, LONGEST_S = 1.0, 0.01, 3.0, 15.0
+POLL_S = 0.5e-3
+BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
+
+
+def longest_s(kinds: Sequence[Rate]) -> float:
+    """Return what these rates of a product take at most, in seconds; a clock that is held takes longer to be seen."""
+    return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)
+
+
+def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
+    """Call without a pause until the rate settles, or for `longest_s` seconds; the windows are those of the last two.
+
+    `call_s` is about what one call takes the device, which has to be much more than enqueueing it takes the host.
+    `details` has `settled` and the seconds `after_s`.
+    """
+    calls = _calls_in(BATCH_S, call_s, 2)
+    started, marks = timing.started_now(), [timer.record()]
+    seconds: list[list[tuple[float, float]]] = [[]]
+    taken_s, settled = 0.0, False
+    while taken_s < longest_s and not settled:
+        for _ in range(calls):
+            call()
+        marks.append(timer.record())
+        if len(marks) < 3:
+            continue
+        while not timer.done(marks[1]):
+            time.sleep(POLL_S)
+        length_s = timer.elapsed_s(marks[0], marks[1])
+        seconds[-1].append((timer.host_now() - length_s, length_s))
+        taken_s += length_s
+        marks.pop(0)
+        if sum(length for _, length in seconds[-1]) >= SETTLING_S:
+            watchdog.go_on()
+            settled = taken_s >= LEAST_S and len(seconds) > 1 and _agree(*seconds[-2:])
+            seconds.append([])
+    timer.synchronize()
+    windows = [window for second in [second for second in seconds if second][-2:] for window in second]
+    flags = () if settled else ("not-settled",)
+    return _timed(started, calls, windows, flags, {"settled": settled, "after_s": taken_s})
+
+
+def _agree(before: Sequence[tuple[float, float]], now: Sequence[tuple[float, float]]) -> bool:
+    earlier, later = (stats.median([length for _, length in second]) for second in (before, now))
+    return abs(later - earlier) <= AGREEING * earlier
+
+
+def burst(
+    timer: Timer, call: Callable[[], object], cost: timing.Cost, read: Callable[[], Mapping[str, Any] | None]
+) -> Timed:
+    """Call for `BURST_S` after a rest, from the highest clock on, several times; each is a window.
+
+    `read` returns the telemetry of this moment, None where there is none. `details` has the clock and the temperature
+    at which the bursts began. A burst during which the device waited for the host is left out.
+    """
+    calls = _calls_in(BURST_S, cost.call_s, 1)
+    hold_s = max(SPIN_S / 2, timing.HOLD_BASE_S + timing.HOLD_FACTOR * calls * cost.enqueue_s)
+    started, windows, began = timing.started_now(), [], []
+    for _ in range(BURSTS):
+        watchdog.go_on()
+        time.sleep(REST_S)
+        until_s = timer.host_now() + LONGEST_SPIN_S
+        while not _has_risen(sample := _spun(timer, read)) and timer.host_now() < until_s:
+            pass
+        timer.hold(hold_s)
+        start = timer.record()
+        for _ in range(calls):
+            call()
+        end = timer.record()
+        is_whole = not timer.done(start)
+        timer.synchronize()
+        if is_whole:
+            length_s = timer.elapsed_s(start, end)
+            windows.append((timer.host_now() - length_s, length_s))
+            began.append(sample or {})
+    details = {
+        "rest_s": REST_S,
+        **{f"began_{name}": _median(began, name) for name in ("sm_clock_hz", "temperature_celsius")},
+    }
+    return _timed(started, calls, windows, (), details)
+
+
+def _spun(timer: Timer, read: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    timer.hold(SPIN_S)
+    timer.synchronize()
+    return read()
+
+
+def _has_risen(sample: Mapping[str, Any] | None) -> bool:
+    """Return whether the clock is at its maximum; True where nobody can tell."""
+    if sample is None or not sample.get("sm_clock_hz") or not sample.get("max_sm_clock_hz"):
+        return True
+    return bool(sample["sm_clock_hz"] >= RISEN * sample["max_sm_clock_hz"])
+
+
+def _median(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [sample[name] for sample in samples if sample.get(name) is not None]
+    return stats.median(values) if values else None
+
+
+def _calls_in(seconds: float, call_s: float, queued: int) -> int:
+    return max(1, min(timing.MOST_CALLS // queued, math.ceil(seconds / call_s)))
+
+
+def _timed(
+    started: str, calls: int, windows: Sequence[tuple[float, float]], flags: tuple[str, ...], details: dict[str, Any]
+) -> Timed:
+    run = Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
+    few = ("few-samples",) if len(windows) < stats.FEWEST_SAMPLES else ()
+    return Timed(run, "device events", "unheld", (*few, *flags), details)
