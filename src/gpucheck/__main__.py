@@ -28,8 +28,8 @@ import time  # noqa: E402
 
 _BEGAN_S = time.monotonic()
 
-# The first that is registered is the last that runs. Behind it Python gives SIGINT back to the system, which would end
-# a command that is already done without its exit status.
+# The first that is registered is the last that runs. Python then gives SIGINT back to the system, which would end a
+# command that is already done without its exit status.
 atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 # `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
@@ -70,7 +70,7 @@ def _again(ignored: "sys.UnraisableHookArgs") -> None:
     number = _SIGNALS.get(ignored.exc_type)
     if number is None:
         sys.__unraisablehook__(ignored)
-    else:  # raised in here it would be ignored once more
+    else:  # an exception raised here would be ignored too
         _thread.start_new_thread(_send, (number,))
 
 
@@ -94,7 +94,7 @@ def main() -> int:
     except KeyboardInterrupt:  # on the way in or out of the command's own handling
         code = 130
     if code == 130:
-        # All is told and written. Taking an interpreter with torch down takes a second or two, and a person waits.
+        # All output is written. Taking an interpreter with torch down takes a second or two, and a person waits.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

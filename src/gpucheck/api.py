@@ -27,9 +27,9 @@ The search for a batch size:
         raise SystemExit(found.report.findings[0].title)
     loader = DataLoader(data, batch_size=size)
 
-Trials run in separate processes, so the workload is named and not handed over, and this process makes no context on
-the device. A function at the top of a module names itself; one in a script does too where the script begins its work
-under `if __name__ == "__main__":`, since the trials import it.
+Trials run in separate processes, so the workload is named and not handed over, and this process makes no context on the
+device. A function at the top of a module is found by its name; so is one in a script, whose work must begin under
+`if __name__ == "__main__":`, since the trials import the script.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The result of a search. `report` is the command's: trials, findings, facts. Along an axis, sizes are lengths."""
+    """The result of a search. `report` is the command's: trials, findings, facts. Sizes are lengths if the search has
+    an axis."""
 
     report: Report
 
@@ -143,7 +144,7 @@ class BatchSize:
 def step() -> None:
     """Mark the end of a step for `gpucheck run`; elsewhere do nothing.
 
-    For loops without an optimizer (inference) or with several. From the first call on, only these steps count.
+    Call it in loops without an optimizer (inference) or with several. Only these steps count from the first call on.
     """
     hooks = sys.modules.get("gpucheck.program.run.hooks")
     if hooks is not None:
@@ -249,8 +250,8 @@ def bench(
 def judge(report: Report | str | os.PathLike[str]) -> Report:
     """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds.
 
-    Raises UsageError for documents of other commands: their findings do not follow from the document alone. Also for
-    rows and thresholds that no judge would see.
+    Raises UsageError for documents of other commands: their findings do not follow from the document alone. It also
+    raises UsageError for rows and thresholds that no judge would see.
     """
     from gpucheck.bench.judge import check
     from gpucheck.bench.judge import judge as of_bench
@@ -300,7 +301,7 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
 def _reported(
     name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, judged: Judge | None = None
 ) -> Report:
-    """Do the work of a command; its report. What the work raises is raised on."""
+    """Do the work of a command and return its report. Exceptions of the work are passed on."""
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     collector = Collector()
 
@@ -353,7 +354,7 @@ def find_batch_size(
     fractions for percentages, seconds for times and bytes for sizes. `on_event` gets each step as it begins, and each
     trial.
 
-    If nothing fits or time runs out, no error is raised: `max_batch_size` is None, and the report's findings say why.
+    No error is raised if nothing fits or time runs out: `max_batch_size` is None, and the report's findings say why.
     `time_budget_s` counts from the call; `quick` skips everything after the answer, such as the recommended size.
 
     Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
@@ -373,7 +374,7 @@ def find_batch_size(
 
 
 def _percent(share: Any) -> object:
-    """A fraction, of any kind of number, as the command line has it; 12 digits hide what the binary product is off."""
+    """Convert a fraction to the command line's percentage; 12 digits hide the error of the binary product."""
     is_number = isinstance(share, SupportsFloat) and not isinstance(share, bool)
     return f"{float(share) * 100:.12g}%" if is_number else share
 
@@ -389,7 +390,7 @@ def _named(factory: Callable[[], Any]) -> str:
         raise UsageError(f"the target {name} cannot be imported by its name", why, fix)
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
         module = spec.name
-    if "." in module:  # of a package: what it imports from its siblings needs the package's name
+    if "." in module:  # in a package: its relative imports need the package's name
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):

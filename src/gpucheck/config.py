@@ -15,7 +15,7 @@ from gpucheck.errors import UsageError
 
 Kind = Literal["GB/s", "TFLOP/s", "percent"]
 
-# What one of each is in SI.
+# The value of one unit of each kind in SI.
 SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01}
 SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
 
@@ -97,22 +97,24 @@ THRESHOLDS: tuple[Threshold, ...] = (
     ),
 )
 BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
-# Faster than any part and slower than none: a number outside is a slip of the keyboard.
+# A limit for thresholds, far above any part: a larger number is a typing error.
 LARGEST = 1e9
-# By what factor each recorded disturbance can have brought a figure down, at most: a figure that is further from its
-# gate missed it, whatever was flagged. They multiply, and are set wide on purpose, since a false failure costs more.
-# With each, what it is in a sentence.
+# The largest factor by which each recorded disturbance can lower a figure: a figure further below its gate missed it
+# despite the flags. The factors multiply, and are set wide on purpose, since a false failure costs more. The text names
+# the disturbance in a sentence.
 BRIDGES: dict[str, tuple[float, str]] = {
-    # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than two: twice that. The same for
-    # a figure of so few samples that there is no interval.
+    # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than a factor of two; 4 is twice
+    # that. The factor also serves a figure of too few samples for an interval.
     "noisy": (4.0, "noise"),
     "no interval": (4.0, "too few samples"),
-    # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
+    # Data that fits into a cache is read faster than memory, but small calls lose up to half of their time to the
+    # launch.
     "warm": (4.0, "a cache"),
-    # Threads get turns on a core, and processes on a GPU: 31 others would have to want it all the time.
+    # Threads take turns on a core, and processes on a GPU; a factor of 32 needs 31 others that are busy all the time.
     "cpu-busy": (32.0, "machine busy"),
     "device-shared": (32.0, "other processes on the GPU"),
-    # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
+    # The ratio of a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d
+    # SUPPORTED_CLOCKS).
     "throttled": (20.0, "a throttled clock"),
     # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
     # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
@@ -124,9 +126,9 @@ TURNS_S = 0.1
 
 
 def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
-    """Return how many times lower than it should be a figure can be for all of these together; 1 for none.
+    """Return the factor by which all of these together can lower a figure; 1 for none.
 
-    `call_s` is what a call took, in seconds: on a busy machine all of a short one can be waiting (infinity).
+    `call_s` is the length of a call in seconds: a short call on a busy machine may be all waiting (infinity).
     """
     names = list(disturbances)
     times = math.prod(BRIDGES[name][0] for name in names)
@@ -135,7 +137,7 @@ def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     return times
 
 
-# What the screens call a disturbance whose flag has another name.
+# The screens' names of disturbances whose flag has another name.
 FLAG_NAMES = {"cpu-busy": "machine busy", "device-shared": "device in use"}
 
 
@@ -200,7 +202,7 @@ def amount(kind: Kind, value: float) -> str:
 
 
 def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
-    """Of each id the first that is for every device or for the one with exactly this name."""
+    """Return the first limit of each id that is for every device or for exactly this one."""
     first: dict[str, Limit] = {}
     for limit in thresholds:
         if limit.device in (None, device):
@@ -225,8 +227,8 @@ def clipped(text: str) -> str:
 class Settings:
     """The settings file that was read, what it and the variables set for this command, and every threshold.
 
-    `origins` tells for each value where it was set; a value is null where the command line or nothing set it. Of
-    several thresholds with one id the first that is for the device counts.
+    `origins` tells for each value where it was set; a value is null where the command line or nothing set it. The first
+    threshold of an id that is for the device counts.
     """
 
     file: str | None = None
@@ -237,7 +239,7 @@ class Settings:
     thresholds: tuple[Limit, ...] = ()
 
 
-# What a file's first level holds: the types of each value, and how to write one.
+# The keys of a file's first level: the types of each value, and how to write one.
 KEYS: dict[str, tuple[tuple[type, ...], str]] = {
     "device": ((str,), 'text, such as "cuda:1"'),
     "strict": ((bool,), "true or false"),
@@ -287,7 +289,7 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
 
 def loaded(text: str) -> dict[str, Any]:
     """The data of a TOML text. Raises ValueError for broken TOML."""
-    # Read when it is asked for: most commands find no file and need no peak.
+    # The import is late: most commands find no file and need no peak.
     import sys
 
     if sys.version_info >= (3, 11):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 
 class Exit(NamedTuple):
-    """One exit status: its number, its name and what it tells the caller. No dataclass: what reads NVML and libcuda
-    starts in two thirds of the time without them, on the user's clock."""
+    """One exit status: its number, its name and what it tells the caller. This is no dataclass: the readers of NVML and
+    libcuda start in two thirds of the time without dataclasses, and the user waits."""
 
     code: int
     name: str
@@ -51,18 +51,18 @@ EXITS: tuple[Exit, ...] = (
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
 )
 
-# For how long Ctrl-C waits for torch's import before it ends the process, in seconds. The command sets it for its own
-# process; in a notebook it stays None, and the import is waited for.
+# Seconds that Ctrl-C waits for torch's import before it ends the process. The command sets it for its own process; in a
+# notebook it stays None, and the import is waited for.
 patience_s: float | None = None
 
-# Temporary files that a process that ends at once removes.
+# Temporary files to remove when the process ends at once.
 temporary: set[str] = set()
 
-# When the process began that runs one command, by `time.monotonic`: the time budget counts from there. None where a
-# program calls ours.
+# The start of the process that runs one command, by `time.monotonic`; the time budget counts from it. None where a
+# program calls gpucheck's API.
 began_s: float | None = None
 
-# If several apply, the first in this order is the one that the caller must know.
+# The exit status by priority: if several apply, the caller gets the first of these.
 EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COULD_NOT_LOOK, UNDECIDED, OK)
 
 
@@ -122,13 +122,13 @@ class DeviceFailed(GpucheckError):
 
 
 class Undecided(GpucheckError):
-    """Asked, but it cannot be decided: noise, other processes, time (exit 4)."""
+    """The question cannot be decided: noise, other processes, time (exit 4)."""
 
     exit_code = UNDECIDED
 
 
 class Unprinted(Exception):
-    """stdout did not take the result: why not, and the exit status that the result itself asks for."""
+    """The result could not be written to stdout: the reason, and the exit status of the result itself."""
 
     def __init__(self, error: OSError, code: int) -> None:
         super().__init__(error, code)
@@ -145,9 +145,10 @@ DEPENDENCIES = {"typer": "typer", "rich": "rich", "psutil": "psutil", "tomli": "
 
 
 def of_dependency(error: ImportError) -> CannotLook | None:
-    """Return the error that a dependency of ours cannot be imported; None for any other import.
+    """Return the error for a dependency of gpucheck that cannot be imported; None for any other import.
 
-    It is there, but is for another machine, lies on a file system that is mounted noexec, or is installed in part.
+    The dependency is there, but is for another machine, lies on a file system that is mounted noexec, or is installed
+    in part.
     """
     importer, trace = "", error.__traceback__
     while trace is not None:
@@ -165,8 +166,8 @@ def of_dependency(error: ImportError) -> CannotLook | None:
 
 # torch's C++ warns at its first import without NumPy, which gpucheck does not need (torch/csrc/utils/tensor_numpy.cpp).
 WITHOUT_NUMPY = "Failed to initialize NumPy"
-# Where `-W error` or PYTHONWARNINGS=error makes an exception of every warning, a deprecation inside these would end a
-# command as a bug of gpucheck. They are shown instead.
+# `-W error` and PYTHONWARNINGS=error raise every warning, so that a deprecation inside these would end a command as a
+# bug of gpucheck. Such warnings are shown instead.
 NOT_THE_USERS = r"(gpucheck|torch|numpy|pynvml|psutil|typer|click|rich)(\.|$)"
 
 

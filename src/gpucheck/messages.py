@@ -1,4 +1,4 @@
-"""Error messages of devices and their libraries: one spelling, and whose fault each is, for whoever reads them. Pure.
+"""Error messages of devices and their libraries, one spelling of each, and who is at fault for it. Pure.
 
 Each is a regular expression, read without regard to case. The texts are those of torch's allocators (CUDA, HIP, XPU,
 MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 CPU_ALLOCATOR = r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
 HOST_ALLOCATION = r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory"
 OUT_OF_MEMORY = r"\bout of memory\b"
-# What torch's caching allocator says, and what the runtime or a library says of memory that it asked for itself.
+# Messages of torch's caching allocator, and of the runtime or a library whose own allocation failed.
 ALLOCATOR = r"Tried to allocate|\b(CUDA|HIP|XPU|MPS|GPU) out of memory"
 OF_RUNTIME = r"\b(CUDA|HIP)( driver| runtime)? (error|failure)\b.{0,40}out of memory"
 # Page-locked memory of the host, whose allocation fails with the device's error.
@@ -29,7 +29,7 @@ LEVEL_ZERO = r"OUT_OF_(DEVICE|HOST)_MEMORY"
 MPS_BUFFER = r"Invalid buffer size:"
 HPU = r"PT_DEVMEM.*Allocation failed"
 
-# A kernel's own limit, whatever the memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
+# A kernel's limit that does not depend on memory: blocks of a grid, 32-bit indexing, tensors beyond 2^31 elements.
 GRID = r"invalid configuration argument"
 INDEX_32_BIT = r"INT_MAX|32-bit ind(ex|ices)|canUse32BitIndexMath|integer out of range"
 STORAGE_SIZE = r"Storage size calculation overflowed"
@@ -38,7 +38,7 @@ CUDNN_NOT_SUPPORTED = r"CUDNN_STATUS_NOT_SUPPORTED"
 # A display driver's watchdog ended the kernel.
 LAUNCH_TIMEOUT = r"the launch timed out and was terminated"
 
-# Libraries that report a failed allocation of their own as something else.
+# Errors by which libraries report that they could not allocate memory.
 LIBRARY_FAILED = r"CU(BLAS|DNN|SPARSE|SOLVER|FFT|RAND)_STATUS_(ALLOC_FAILED|INTERNAL_ERROR|EXECUTION_FAILED)"
 LIBRARY_NOT_INITIALIZED = r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"
 NO_ENGINE = (
@@ -67,17 +67,17 @@ NO_THREAD = r"libgomp: Thread creation failed|can't start new thread"
 NO_SEGMENT = r"failed to map segment"
 
 
-# Whose fault an error is. `device`: the device, or what drives it, failed in its work; `setup`: this machine or this
-# torch cannot use it; `memory`: there was not enough; `library`, `program`: the call itself may be at fault, so a small
-# kernel in a fresh process has to tell.
+# The party at fault for an error. `device`: the device, or what drives it, failed in its work; `setup`: this machine or
+# this torch cannot use it; `memory`: there was not enough; `library`, `program`: the call itself may be at fault, so a
+# small kernel in a fresh process decides.
 Whose = Literal["device", "setup", "memory", "library", "program"]
 
 
 class Cause(NamedTuple):
     """The meaning of an error text.
 
-    `id` is that of the text in `gpucheck explain`, where it has one. One that `poisons` leaves the process unable to
-    use the device: every later call answers with the same error. `fix` is what to type next.
+    `id` is the entry in `gpucheck explain`, if there is one. `poisons` means that the process cannot use the device any
+    more: every later call fails with the same error. `fix` is what to type next.
     """
 
     id: str
@@ -96,7 +96,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-# What to do about a fault of the hardware, whichever command meets it. `{card}` is what `nvidia-smi -i` takes.
+# The fix for a hardware fault, the same in every command. `{card}` is what `nvidia-smi -i` takes.
 _DRAINED_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 FIX = {
     "heat": "check fans, air flow and room temperature",
@@ -109,7 +109,7 @@ FIX = {
 
 
 def fix_of(cause: str, card: str = "INDEX") -> str:
-    """The fix of this cause for a card; one that is not known is to be filled in."""
+    """The fix of this cause for a card; `INDEX` stands for an unknown card."""
     return FIX[cause].format(card=card)
 
 
@@ -122,12 +122,12 @@ def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str 
     return Cause(id, title, patterns, "device", poisons, fix)
 
 
-# The first row that matches decides. Which errors leave the process unable to go on ("must be terminated and
-# relaunched") is NVIDIA's word: CUDA Runtime API, cudaError_t; HIP's are named alike.
+# The first row that matches decides. NVIDIA documents which errors leave the process unable to go on ("must be
+# terminated and relaunched"): CUDA Runtime API, cudaError_t; HIP's are named alike.
 CAUSES: tuple[Cause, ...] = (
     Cause("oom.cpu", "the host's memory is full", (CPU_ALLOCATOR, HOST_ALLOCATION), "memory"),
     Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
-    # `cause_of` alone decides between the last and these two.
+    # Only `cause_of` decides between the last and these two.
     Cause(
         "oom.host",
         "no host memory could be pinned",
@@ -271,7 +271,7 @@ CAUSES: tuple[Cause, ...] = (
         "setup",
         fix="gpucheck doctor",
     ),
-    # What a call that makes no sense is answered with, however sound the device is.
+    # Errors of an invalid call, which a healthy device raises too.
     Cause(
         "cuda.argument",
         "a call was not allowed",
@@ -321,7 +321,7 @@ CAUSES: tuple[Cause, ...] = (
 )
 BY_ID: dict[str, Cause] = {row.id: row for row in CAUSES}
 
-# Classes that say it whatever their text is: qualified names, so that no torch is needed to read them.
+# Exception classes whose cause does not depend on the text; qualified names need no import of torch.
 _CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
 _OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
 # Messages are read only in errors that a library raises for such a cause; the words in a ValueError are a program's.
@@ -333,8 +333,8 @@ SPEAKING_CLASSES = frozenset(
 def cause_of(text: str, where: str = "") -> Cause | None:
     """The first cause that the text holds; None for a text that is not known.
 
-    "CUDA error: out of memory" is not the allocator's: `where`, the frames, tells whether memory was to be pinned. Else
-    the runtime had none for a stream, an event, a context or a library's start.
+    "CUDA error: out of memory" is not the allocator's: `where`, the frames, shows whether memory was to be pinned. The
+    runtime also raises it if it has no memory for a stream, an event, a context or a library's start.
     """
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
@@ -353,7 +353,7 @@ def is_of_memory(text: str) -> bool:
 
 
 def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Cause | None:
-    """Return what an exception stands for, by the qualified names of its class and bases, then as `cause_of` does."""
+    """Return the cause of an exception: by the qualified names of its class and bases, then by `cause_of`."""
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
@@ -410,9 +410,10 @@ def message_of(error: BaseException) -> str:
 
 
 def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
-    """Return what a chain of exceptions stands for, and the link that says so; its first where none does.
+    """Return the cause of a chain of exceptions, and the link that has it; the first link if none has.
 
-    A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
+    A failed device outranks memory, and memory outranks the rest, because later errors are raised on top of their
+    cause.
     """
     causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]
     known = [(cause, link) for cause, link in causes if cause is not None]
@@ -423,8 +424,9 @@ def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
     return known[0] if known else (None, chain[0])
 
 
-# -- what is advised alike ---------------------------------------------------------------------------------------------
+# -- shared advice -----------------------------------------------------------------------------------------------------
 
-# Against fragmentation. Every torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF for CUDA (pytorch issue
-# 183387), versions before do not know it, and from 2.9 to 2.11 this one costs a line about its deprecation.
+# This setting reduces fragmentation. Every torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF for CUDA
+# (pytorch issue 183387), versions before do not know it, and from 2.9 to 2.11 this one costs a line about its
+# deprecation.
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

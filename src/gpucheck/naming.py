@@ -9,9 +9,9 @@ from typing import TypeVar
 from gpucheck.errors import UsageError
 
 Row = TypeVar("Row")
-# As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
+# Names at least this similar are a typing error; difflib's usual 0.6 takes `nope` for `copies`.
 SLIP = 0.7
-# What torch and others call a dtype; by spelling, `float` would be float64.
+# Names of dtypes in torch and elsewhere; by similarity of spelling, `float` would be float64.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -24,7 +24,7 @@ DTYPES = {
 
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
-    """The known name of which the one given is a slip of the keyboard; None where it is like none."""
+    """Return the known name that was probably meant; None where no name is similar."""
     import difflib  # most commands know every name that they are given
 
     # The first word of a name twice as long is another name: `device` of `device-arrival`.
@@ -39,7 +39,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
-    """Return what to give in place of an unknown name: the one that was meant, or any."""
+    """Return the advice for an unknown name: the name that was probably meant, or all names."""
     return did_you_mean(name, known) or f"give {between.join(known)}"
 
 
@@ -60,14 +60,14 @@ def select(
 ) -> list[Row]:
     """The rows whose name begins with one of `only` (all where it is empty) and with none of `skip`, in their order.
 
-    `noun` is what a row is, `nothing` what selecting none leads to. Raises UsageError for a prefix that fits none, and
-    where nothing is left.
+    `noun` names a row, `nothing` is the reason in the error if no row is left. Raises UsageError for a prefix that fits
+    none, and where nothing is left.
     """
     names = [name_of(row) for row in rows]
     for option, prefixes in (("--only", only), ("--skip", skip)):
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
-                # A slip of a name or of a group of names, else what there is.
+                # Propose the nearest name or group of names, else list all names.
                 groups = [name.partition(".")[0] for name in names]
                 listed = f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
                 fix = did_you_mean(prefix, dict.fromkeys([*names, *groups])) or listed
@@ -81,7 +81,7 @@ def select(
 
 # A sentence lists all names where they are no more than this.
 MOST_LISTED = 8
-# A sentence names so many of several; the rest is counted.
+# A sentence names at most this many; the others are counted.
 MOST_NAMED = 2
 
 
@@ -96,10 +96,10 @@ def few(texts: Sequence[str], between: str = "; ") -> str:
 # Commands are written `gpucheck …` everywhere: in findings, pages and saved files. The screen alone shows what to type
 # here, which depends on how the program was started.
 PROGRAM = "gpucheck"
-# What starts gpucheck in a way that the process cannot see (a launcher, a file that unpacks itself) sets this variable
-# to the text to type: "scripts/gpucheck", "python3 gpucheck.pyz".
+# A launcher that the process cannot see (or a file that unpacks itself) sets this variable to the text to type:
+# "scripts/gpucheck", "python3 gpucheck.pyz".
 STARTED_AS = "GPUCHECK_PROGRAM"
-# What was typed, and the pattern of the places where it has to stand.
+# The text to type, and the pattern of the places where it must stand.
 _typed = PROGRAM, re.compile("$^")
 
 

@@ -36,8 +36,8 @@ class Option:
     `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
     `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
     `fold` turns several values into what the field holds. `short` is a one-letter name. `group` is the option's heading
-    in help; `range` are the valid values, with the unit, where `parse` does not say them. What is `verbatim` takes
-    everything from its place on as it is, options and empty texts too: another program's command line.
+    in help; `range` are the valid values, with the unit, where `parse` does not say them. A `verbatim` option takes
+    everything from its place on unchanged, options and empty texts too: another program's command line.
     """
 
     help: str
@@ -69,7 +69,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that it may be called on a command line."""
+        """All its names on a command line."""
         return (self.short, self.name) if self.short else (self.name,)
 
     @property
@@ -90,7 +90,7 @@ class Option:
 
 
 def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
-    """A maker of dataclass fields that takes what the maker of an option takes."""
+    """Return a maker of dataclass fields with the same parameters as the maker of an option."""
 
     def made(*given: Given.args, **named: Given.kwargs) -> Any:
         option = declare(*given, **named)
@@ -124,8 +124,8 @@ def _declared(kind: type) -> tuple[Option, ...]:
 def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
     """The options of `kind` from what was typed, by `Option.key`: text, a list of texts, True; None is the default.
 
-    Raises UsageError for a value that is empty or that its option does not take, and for what does not go together
-    (the dataclass's own `check`, where it has one).
+    Raises UsageError for a value that is empty or that its option does not take, and for options that do not go
+    together (the dataclass's own `check`, where it has one).
     """
     values = {}
     for option in declared(kind):
@@ -143,7 +143,7 @@ def _read(option: Option, value: Any) -> Any:
     if option.is_flag:
         return bool(value)
     if option.verbatim:
-        refuse_empty(option, value[0])  # the program itself; its arguments may be
+        refuse_empty(option, value[0])  # the program's name must not be empty; its arguments may be
         return tuple(value)
     if not option.repeat:
         return _parsed(option, value)
@@ -188,7 +188,7 @@ def words(text: str, *, metavar: str, name: str = "", required: bool = False) ->
 
 
 def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
-    """The field of `--only`; `noun` is what is selected, in the plural, and `named` what of it counts."""
+    """The field of `--only`; `noun` names the selected things, in the plural, and `named` the name that must match."""
     text = f"Run only {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 
@@ -210,6 +210,6 @@ def time_budget(shown: str, text: str = "Time limit for the whole command.") -> 
 
 
 def require() -> Any:
-    """The field of `--require KIND`: what torch must be able to use. It calls ROCm's devices cuda, too."""
+    """The field of `--require KIND`: what torch must be able to use. torch calls ROCm's devices cuda, too."""
     text = "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu."
     return option(text, metavar="KIND", choices=("cuda", "rocm", "mps", "xpu"), group=LIMITS)

@@ -2,7 +2,7 @@
 
 The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its compute
 capability, number of multiprocessors and, where that is known, the width of its memory bus. Some parts have less than
-their capability: where the name is of a line that was cut, what tensor cores do is not estimated.
+their capability: tensor cores are not estimated for names of such a product line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpucheck import config
 
 TABLE = Path(__file__).with_name("peaks.toml")
 
-# What products of these are added up in, unless something else was asked for (cuBLAS, and torch with reduced-precision
+# The accumulator of products of these dtypes, unless another was asked for (cuBLAS, and torch with reduced-precision
 # accumulation off).
 ACCUMULATORS = {"int8": "int32", "float64": "float64"}
 # The end of a dtype's name that is multiplied with fast accumulation.
@@ -35,7 +35,7 @@ CUT = "siblings of this part have less than its capability, and nothing is liste
 class Peak:
     """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock.
 
-    The clock and the operations per clock and SM are None where the figure is not what they come to.
+    The clock and the operations per clock and SM are None where the figure does not follow from them.
     """
 
     dtype: str
@@ -49,7 +49,7 @@ class Peak:
 class Part:
     """A part's peaks and where they are from. `because` says why an estimate stands in the data sheet's place.
 
-    `missing` is why the peaks of some dtypes are not even estimated. `bus_widths` are all that the part is known with,
+    `missing` is why the peaks of some dtypes are not even estimated. `bus_widths` are all known widths of the part,
     `bus_width_bits` is the device's own, else the first of them.
     """
 
@@ -76,7 +76,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Where the figures are from, in words."""
+        """The source of the figures, in words."""
         if self.kind == "estimate":
             return f"an estimate: {self.because}"
         return f"{self.source}, collected {self.date}"
@@ -152,8 +152,8 @@ def lookup(
 
 
 def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """Return what a part does to a clock and SM by its capability, as far as its name lets it be estimated; why no
-    more."""
+    """Return a part's operations per clock and SM by its capability, as far as its name allows an estimate, and the
+    reason why some are missing."""
     rates: dict[str, float] = dict(row["per_clock_per_sm"])
     if name.startswith(GEFORCE):
         rates |= row.get("geforce", {})

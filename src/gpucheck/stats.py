@@ -12,9 +12,10 @@ from functools import cache
 LEVEL = 0.95
 # Fewer blocks give a t too wide to be of use; more leave each block too short to hold the correlation.
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
-# Below six samples no honest interval of a median exists: the range of five covers it with 94 %.
+# No honest interval of a median exists below six samples: the range of five covers it with 94 %.
 FEWEST_SAMPLES = 6
-# Between blocks; what is left below it widens the true interval by less than sqrt((1 + 0.3) / (1 - 0.3)) = 1.36.
+# The largest correlation between blocks: a lower one widens the true interval by less than sqrt((1 + 0.3) / (1 - 0.3))
+# = 1.36.
 LARGEST_CORRELATION = 0.3
 
 
@@ -74,9 +75,9 @@ def interval(samples: Sequence[float]) -> Interval | None:
     """The 95 % interval of the median of positive samples in the order they were taken; None below six.
 
     Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. Blocks are widened until neighbouring
-    ones correlate by less than 0.3. What does not fill the blocks is left out at the beginning. The interval is widened
-    to hold the median of all samples where these are skewed, and ends where they do: one block that took many times as
-    long widens it on both sides.
+    ones correlate by less than 0.3. The first samples are left out if they do not fill a block. The interval is widened
+    to hold the median of all samples, and cut off at the smallest and the largest sample. One block that took many
+    times as long widens it on both sides.
     """
     n = len(samples)
     if n < FEWEST_SAMPLES:
@@ -111,7 +112,7 @@ def interval(samples: Sequence[float]) -> Interval | None:
 STEPS = 1000
 # Relative accuracy of the fraction: a few units of a double's last place.
 ACCURACY = 1e-15
-# What stands for zero in a denominator of Lentz's method: far below anything that matters, far above underflow.
+# The substitute for zero in a denominator of Lentz's method: far below anything that matters, far above underflow.
 TINY = 1e-300
 
 

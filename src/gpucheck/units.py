@@ -1,4 +1,4 @@
-"""One grammar for sizes, durations and percentages, and their text. Inside gpucheck everything is in SI base units.
+"""One grammar for sizes, durations and percentages, and their text. All values inside gpucheck are in SI base units.
 
 GB is 10⁹ bytes (rates); GiB is 2³⁰ bytes (capacities).
 """
@@ -20,7 +20,7 @@ _SIZE_UNITS |= {"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 _DURATION_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*", re.ASCII)
 
-# Larger than any memory of one machine; a larger number is a slip of the keyboard.
+# No machine has more memory than this; a larger number is a typing error.
 LARGEST_SIZE = EIB
 LARGEST_WHOLE = 2**31 - 1
 # A year: threading and select refuse timeouts far beyond it.
@@ -36,7 +36,7 @@ def _number(text: str) -> tuple[float, str] | None:
 
 
 def refused(option: str, allowed: str, text: object, fix: str = "", why: str = "") -> UsageError:
-    """The one sentence about a value outside of what its option takes."""
+    """Return the error for a value that its option does not take."""
     return UsageError(f"{option} must be {allowed}, not {text!r}", why, fix, finding="usage")
 
 
@@ -54,7 +54,7 @@ class Whole:
 
     @property
     def range(self) -> str:
-        """Return what it takes, for a help page."""
+        """Return the accepted values, for a help page."""
         return f"{self.smallest} or more" if self.largest == LARGEST_WHOLE else f"{self.smallest} to {self.largest}"
 
     def __call__(self, text: str, option: str) -> int:
@@ -77,7 +77,7 @@ class Size:
 
     @property
     def range(self) -> str:
-        """Return what it takes, for a help page."""
+        """Return the accepted values, for a help page."""
         steps = f", in steps of {_typed(self.step)}" if self.step > 1 else ""
         return f"{_typed(self.smallest)} to {_typed(self.largest)}{steps}"
 
@@ -94,11 +94,12 @@ class Size:
 
 
 class Duration:
-    """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`; raises UsageError for zero, over a year and other text."""
+    """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`; raises UsageError for zero, for more than a year and for any
+    other text."""
 
     @property
     def range(self) -> str:
-        """Return what it takes, for a help page."""
+        """Return the accepted values, for a help page."""
         return "such as 30s or 5m"
 
     def __call__(self, text: str, option: str = "--time-budget") -> float:
@@ -112,7 +113,8 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError for less than zero and what looks like a fraction.
+    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError for negative values and for values that look like a
+    fraction.
 
     `above` excludes the lower end 0 %, `below` the upper end `largest`.
     """
@@ -123,7 +125,7 @@ class Percent:
 
     @property
     def range(self) -> str:
-        """Return what it takes, for a help page."""
+        """Return the accepted values, for a help page."""
         low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
         if self.largest is None:
             return low
@@ -147,7 +149,7 @@ parse_whole, parse_size, parse_duration, parse_percent = Whole(), Size(), Durati
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with so many significant digits, without an exponent: 1234.5 → `1230`, 0.01234 → `0.0123`."""
+    """`value` with `digits` significant digits, without an exponent: 1234.5 → `1230`, 0.01234 → `0.0123`."""
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -194,7 +196,7 @@ def byte_rate(rate: float) -> str:
 
 
 def flop_rate(rate: float, unit: str = "FLOP/s") -> str:
-    """A rate of floating-point operations: 7.9e14 → `790 TFLOP/s`; of whole numbers with the unit `OP/s`."""
+    """A rate of floating-point operations: 7.9e14 → `790 TFLOP/s`; integer operations have the unit `OP/s`."""
     return _scaled(rate, ((1e15, f"P{unit}"), (1e12, f"T{unit}"), (1e9, f"G{unit}"), (1e6, f"M{unit}"), (1, unit)))
 
 

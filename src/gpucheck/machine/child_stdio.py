@@ -1,7 +1,7 @@
 """The child's side of a talk: JSON objects, one a line, on a stdout that nothing else writes to.
 
-`child_protocol` is the parent's side and says how an answer ends. This is imported in children whose start is on the
-user's clock: it imports nothing that they do not need.
+`child_protocol` is the parent's side and says how an answer ends. This module is imported in children for whose start
+the user waits: it imports nothing that they do not need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def claim_stdout() -> Say:
 def requests() -> Iterator[dict[str, Any]]:
     """Yield what the parent asks, until it closes the pipe."""
     for line in sys.stdin:
-        # One without its end is what a parent could still write before it died.
+        # A line without its end is all that a parent could write before it died.
         if line.endswith("\n"):
             yield json.loads(line)
 
@@ -46,7 +46,7 @@ def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
 
 def mapped_library(name: str, pid: int | str = "self") -> str | None:
     """The path from which a process has loaded a library whose file name begins with `name` (Linux); None where it is
-    not told."""
+    unknown."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             paths = (line.split(None, 5)[-1].rstrip("\n") for line in file if "/" in line)

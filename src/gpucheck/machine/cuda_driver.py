@@ -1,7 +1,7 @@
 """libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
 
-CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. Said are a
-line when the library is loaded, one when cuInit has answered, one for each device, and the `end`.
+CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. The child
+prints a line when the library is loaded, one when cuInit has answered, one for each device, and the `end`.
 `machine/driver_reads.py` is the parent's side.
 """
 
@@ -18,7 +18,7 @@ from gpucheck.machine.nvml_fields import Refused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
-# A toolkit's stub answers so whatever it is asked, also for the text of this answer.
+# A toolkit's stub returns this code from every call, also from the one that asks for the text of the code.
 STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 SENSELESS = "libcuda's answer makes no sense"
 
@@ -105,7 +105,7 @@ def capability(major: int, minor: int) -> str:
 
 
 def read_device(driver: Driver, index: int) -> dict[str, object]:
-    """Return what libcuda tells of one device without a context; each field is asked for on its own."""
+    """Return the fields of one device that libcuda gives without a context; each field is read separately."""
     fields_read: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
     unknown: dict[str, str] = {}
     try:
@@ -138,7 +138,7 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
 
 
 def main() -> int:
-    """Say everything that libcuda tells, once."""
+    """Print everything that libcuda reports, once."""
     say = claim_stdout()
     try:
         driver = Driver(load())

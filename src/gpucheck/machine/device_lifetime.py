@@ -1,10 +1,10 @@
 """Keep a lost device's memory from being freed, and end its process. Loads no torch.
 
 Pinned memory that a non-blocking copy has used records an event when it is freed, and so does a device's memory that
-another stream has used. On a device that is lost this fails in a C++ destructor, where nothing can catch it: the
-process is aborted, and the report with it. An error of a kernel may even come up there first. Therefore such memory is
-owned here from its allocation on and let go only right after the device was waited for without an error. Once the
-device is lost nothing is freed any more, and the process ends without Python's and C++'s own clearing up.
+another stream has used. The event fails on a lost device in a C++ destructor, where nothing can catch it: the process
+is aborted, and the report with it. An error of a kernel may even come up there first. This module therefore owns such
+memory from its allocation on and lets go of it only right after the device was waited for without an error. Nothing is
+freed any more once the device is lost, and the process ends without the cleanup of Python and C++.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Waited(Protocol):
-    """A device, as far as it is asked here: an `Accel`."""
+    """The part of a device that this module uses: an `Accel`."""
 
     @property
     def id(self) -> str: ...
@@ -30,25 +30,27 @@ class Waited(Protocol):
         ...
 
 
-# By devices: what is owned, and the errors that lost one, with all that their frames hold. "" is one that is not known.
+# The owned objects by device, and the errors that lost one, with all that their frames hold. "" is an unknown device.
 _OWNED: dict[str, list[object]] = {}
 _LOST: dict[str, list[BaseException]] = {}
 _ANY = ""
 
 
 def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or a device's that another stream will use, until `settle`. Called as it is allocated.
+    """Keep pinned memory, or a device's that another stream will use, until `settle`. Call it right after the
+    allocation.
 
-    What is owned for no device by name is let go with whichever settles first: where one is at work at a time.
+    Objects that are owned for no named device are let go with whichever device settles first; only one is at work at a
+    time.
     """
     _OWNED.setdefault(device, []).append(thing)
     return thing
 
 
 def settle(*devices: Waited, error: BaseException | None = None) -> None:
-    """Wait for the devices, and let go of all that is owned for them; of what the frames of `error` hold as well.
+    """Wait for the devices, and let go of all that is owned for them and of all that the frames of `error` hold.
 
-    Where waiting raises, that is raised on, and nothing is let go.
+    An error of the wait is passed on, and nothing is let go.
     """
     for device in devices:
         try:
@@ -58,11 +60,11 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
             raise
     if error is not None:
         _clear(error)
-        # What frames and errors hold in a circle would be freed at any later time.
+        # Reference cycles of frames and errors would be freed at an arbitrary later time.
         gc.collect()
     was_lost = is_lost()
     for name in (*(device.id for device in devices), _ANY):
-        # One that answers is not lost, whatever a library called its error.
+        # A device that answers is not lost, whatever error a library reported.
         _LOST.pop(name, None)
         _OWNED.pop(name, None)
     if was_lost and not is_lost():
@@ -70,7 +72,7 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
 
 
 def begin(device: Waited) -> None:
-    """Work on a device begins: what an earlier command in this process has left is let go, if it can be."""
+    """Begin work on a device: let go of what an earlier command in this process has left, if that is possible."""
     if _OWNED or _LOST:
         settle(device)
 
@@ -93,11 +95,11 @@ def _clear(error: BaseException) -> None:
 
 
 def saw(error: BaseException, device: str | None = None) -> bool:
-    """Take note of an error; whether it may have left this process without its device: nothing is freed then.
+    """Take note of an error; return whether it may have cost this process its device, so that nothing is freed.
 
-    It is enough that the device raised it, since not every one says that it stays: `settle` finds out.
+    An error that the device raised is enough, since not every one says that it is permanent: `settle` finds out.
     """
-    from gpucheck import messages  # children start on the user's clock, and few meet an error
+    from gpucheck import messages  # the user waits for children to start, and few meet an error
 
     cause, _ = messages.cause_in(messages.chain_of(error))
     is_of_device = cause is not None and cause.whose == "device"
@@ -108,7 +110,7 @@ def saw(error: BaseException, device: str | None = None) -> bool:
 
 def lose(error: BaseException, device: str | None = None) -> None:
     """A device is lost to this process: keep the error with its frames, and free nothing any more."""
-    # What lies in circles is not looked for again.
+    # Existing reference cycles are never searched again.
     gc.freeze()
     _immortal(_OWNED)
     _immortal(_LOST)
@@ -125,9 +127,9 @@ def _immortal(thing: object) -> None:
 
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
-    """While much is made that stays, as by an import of torch: the collector of cycles does not walk over it again and
-    again. With `is_ours`, for a process of gpucheck's own, it never does, nor as that ends, which would take as long as
-    the import."""
+    """Turn the cycle collector off while many lasting objects are made, as by an import of torch, so that it does not
+    search them again and again. `is_ours` is for a process of gpucheck: these objects are never searched, nor at its
+    end, which would take as long as the import."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -162,7 +164,8 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Around all that a process does, its `sys.exit` included: it ends as is right for what became of its device."""
+    """Wrap all that a process does, its `sys.exit` included: the process ends in the way that suits the state of its
+    device."""
     try:
         yield
     except SystemExit as ended:

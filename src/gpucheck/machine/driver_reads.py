@@ -19,10 +19,10 @@ from gpucheck.report.facts import Device
 
 # A driver that keeps its cards ready answers well within this.
 ANSWER_S = 5.0
-# One that does not (no persistence mode, nobody at work) first brings each up, in turn: 1 to 3 s a card, says NVIDIA
-# (docs.nvidia.com/deploy/driver-persistence, November 2026).
+# A driver that does not (no persistence mode, nobody at work) first starts each card, in turn: 1 to 3 s a card,
+# according to NVIDIA (docs.nvidia.com/deploy/driver-persistence, November 2026).
 START_OF_A_CARD_S = 3.0
-# How the state of a card begins at which NVML hung or ended its process, and that of those behind it.
+# The first words of the state of a card at which NVML hung or ended its process, and of the cards behind it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 Opened = TypeVar("Opened", bound="Door")
@@ -48,8 +48,8 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """The answers of NVML or libcuda. `code` is the answer to its start, 0 for success; `error` is why there is
-    nothing, or not all. `version` is libcuda's, the other three versions are NVML's."""
+    """The answers of NVML or libcuda. `code` is the answer to its start, 0 for success; `error` is why some or all
+    readings are missing. `version` is libcuda's, the other three versions are NVML's."""
 
     code: int | None = None
     error: str | None = None
@@ -107,8 +107,8 @@ def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverRead
 class Door:
     """A child that asks one of NVIDIA's libraries.
 
-    The question is sent first and the answer waited for later: what the parent does in between costs no time.
-    `waiting` gets a sentence where NVML's start takes longer than that of a driver that keeps its GPUs ready.
+    The question is sent first and the answer waited for later: what the parent does in between costs no time. `waiting`
+    is called with a sentence if NVML starts more slowly than with a driver that keeps its GPUs ready.
     """
 
     library, module = "", ""
@@ -199,7 +199,7 @@ class NvmlDoor(Door):
 
 
 class CudaDoor(Door):
-    """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
+    """A child that reads libcuda once. libcuda is read again only by a new process: cuInit's answer never changes."""
 
     library, module = "libcuda", LIBCUDA_READER
 

@@ -1,7 +1,7 @@
 """The meaning of an exception for the device: the one place that turns it into a fact.
 
-What class and text do not tell, a small kernel in a fresh process does: a sound card must not be blamed for a call of
-ours that makes no sense, nor a broken one pass for a bug. Importing this module imports no torch.
+A small kernel in a fresh process decides where class and text do not: a healthy card must not be blamed for an invalid
+call of ours, nor a broken one pass for a bug. Importing this module imports no torch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.fault import Fault, Kind, first_line
 
-# As for torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of a minute, and
-# the first kernels load their libraries.
+# The limit is that of torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of
+# a minute, and the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
 # A product of ones is its inner dimension, whatever the precision; small enough to take no memory worth naming.
 _SIDE = 64
 
-# Where code of ours lies, and Python's own. What is installed lies within the latter's folder.
+# The folders of our code and of Python's own. Installed packages lie within Python's folder.
 _OURS = Path(gpucheck.__file__).parent
 _PYTHON, _INSTALLED = Path(os.__file__).parent, ("site-packages", "dist-packages")
-# What raises an error that Python code makes, or that Python itself does; all else calls into a library.
+# Instructions that raise an error of Python code, or of Python itself; all others call into a library.
 _RAISING = frozenset({"RAISE_VARARGS", "RERAISE", "FOR_ITER"})
 
 # The device → WORKS, why it fails, or None where that could not be found out.
@@ -39,7 +39,7 @@ Ask = Callable[[str], str | None]
 
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
-    """Return what an exception means that was raised in the command `where` at work on `device` (None: not known).
+    """Return the meaning of an exception that the command `where` raised at work on `device` (None: unknown).
 
     `ask` finds out whether the device works in a fresh process, which is asked only where the error does not tell.
     """
@@ -66,11 +66,11 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
 
 
 def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
-    """Return what an exception stands for, with the class and the text that say so: its own, or those that it came
+    """Return the cause of an exception, with the class and the text that show it: its own, or those that it came
     from."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
-        # An error of ours that another process raised: what it came from is in its reason alone.
+        # An error of ours that another process raised has its origin in its reason alone.
         name, _, text = error.why.partition(": ")
         named = text and name.replace(".", "").isidentifier()
         raised, text = (name, text) if named else ("", error.why)
@@ -90,11 +90,11 @@ def is_device(error: GpucheckError) -> bool:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Return whether torch or one of its libraries raised this, told by the place where it was raised; else it is our
-    bug.
+    """Return whether torch or one of its libraries raised this, judged by the place where it was raised; otherwise it
+    is our bug.
 
-    torch raises RuntimeError, whatever its libraries fail with. Its C++ leaves no frame: the innermost one is then
-    ours, at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is our bug all the same.
+    torch raises RuntimeError for every error of its libraries. Its C++ leaves no frame: the innermost one is then ours,
+    at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is our bug all the same.
     """
     trace = error.__traceback__
     if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
@@ -119,11 +119,11 @@ def fresh_process(device: str) -> str | None:
 
 
 def read(heard: Heard) -> str | None:
-    """Return what a fresh process came to. Memory that is taken, or a device that one process holds alone, is no
+    """Return the result of a fresh process. Memory that is taken, or a device that one process holds alone, is no
     answer."""
     answer, ending = heard.merged, heard.ending
     if "ok" not in answer:
-        # What ended before torch was loaded, or was killed from outside, has not met the device.
+        # A process that ended before torch was loaded, or was killed from outside, has not reached the device.
         if not answer or ending.how == "killed":
             return None
         return f"no answer within {ending.limit_s:.0f} s" if ending.how == "late" else f"ended with {ending.status}"

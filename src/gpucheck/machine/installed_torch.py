@@ -22,7 +22,7 @@ from gpucheck.report.facts import Device, TorchBuild
 
 # Importing torch from a cold disk or a network file system has been seen to take most of a minute.
 TIMEOUT_S = 60.0
-# How `version.py` gives a name a text or None: `cuda: Optional[str] = '12.8'`.
+# An assignment of a text or None in `version.py`: `cuda: Optional[str] = '12.8'`.
 _ASSIGNED = re.compile(r"""^(\w+)(?: *:[^=\n]*)? *= *(?:(['"])(.*)\2|None)\s*(?:#.*)?$""", re.MULTILINE)
 
 
@@ -41,7 +41,7 @@ def read() -> TorchBuild:
 
 
 def from_folder(folder: Path) -> TorchBuild:
-    """The torch whose package folder this is. What `version.py` does not tell stays None."""
+    """The torch whose package folder this is. A field that `version.py` does not define stays None."""
     names = {match[1]: match[3] for match in _ASSIGNED.finditer(text_of(folder / "version.py"))}
     if not {"__version__", "cuda"} <= names.keys():
         return TorchBuild(path=str(folder))
@@ -62,10 +62,10 @@ def from_folder(folder: Path) -> TorchBuild:
 def load(budget_s: float | None = None) -> None:
     """Import torch into this process: whole, or not at all. It counts against the command's time budget, if one is set.
 
-    What a handler of Ctrl-C or SIGTERM raises in the middle of it passes through torch's compiled code, which ends the
-    process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an ImportError. So it
-    is raised once torch is imported; a second one ends at once, and so does the first after `errors.patience_s`, where
-    that is set. Raises CannotLook where torch cannot be imported.
+    An exception that a handler of Ctrl-C or SIGTERM raises during the import passes through torch's compiled code,
+    which ends the process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an
+    ImportError. The exception is therefore raised once torch is imported; a second signal ends the process at once, and
+    so does the first after `errors.patience_s`, where that is set. Raises CannotLook where torch cannot be imported.
     """
     if "torch" in sys.modules:
         return

@@ -1,8 +1,8 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
-A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, one for each device
-before (`at`) and after each step (its identity, its fields, its links), and the `end`: what was read before a call that
-never returns is not lost. `machine/driver_reads.py` is the parent's side.
+A request says whether `processes` and `links` are wanted. The answer is a line for the driver, one for each device
+before (`at`) and after each step (its identity, its fields, its links), and the `end`, so that a call that never
+returns does not lose earlier readings. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def without_ecc(row: Row) -> None:
-    """Where ECC is off nothing is counted: what the counters answer is no number of errors."""
+    """Mark the error counts as unknown where ECC is off: the counters then count nothing."""
     ecc = row.device.get("ecc") or {}
     if ecc.get("enabled") is not False:
         return
@@ -179,9 +179,9 @@ def without_ecc(row: Row) -> None:
 
 
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
-    """All that is asked of one device by itself."""
+    """Read everything that concerns one device alone."""
     row.read(pynvml, handle, fields.DETAILS)
-    # Of all children on the machine one clock: differences of counters are held against it.
+    # All children on the machine share this clock, by which differences of counters are timed.
     row.put("read_at_s", time.monotonic())
     if (counts := row.answer(pynvml, fields.SRAM, lambda: _sram(pynvml, handle))) is not None:
         row.put(fields.SRAM, counts)
@@ -211,7 +211,7 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 
 
 def is_much(row: Row) -> bool:
-    """Return whether more of the card's memory is in use than what nobody would look for."""
+    """Return whether more of the card's memory is in use than can be ignored."""
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
     if not used or not total or row.device.get("memory_source") != "nvml v2":
         return False
@@ -369,7 +369,7 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
         problems.append("incorrect_configuration")
-    # What came of it is told once it is completed.
+    # NVML gives the result only once the state is completed.
     error = fields.refusal(pynvml, info.status).reason if info.status and state == "completed" else None
     return {"state": state, "error": error, "problems": problems}
 
@@ -408,7 +408,7 @@ def _value(value: Any) -> int:
 def answer(
     pynvml: Any, started: dict[str, Any], say: Say, *, with_processes: bool = False, with_links: bool = False
 ) -> None:
-    """Read everything once and say it, what takes many calls last."""
+    """Read everything once and print it; the readings that take many calls come last."""
     driver = {**started, **system(pynvml)}
     counted = 0
     try:
@@ -418,7 +418,7 @@ def answer(
     say({"driver": driver, "count": counted, "at": 0})
     rows: list[tuple[Row, Any]] = []
     for row, handle in identify(pynvml, counted):
-        # One by one: the device that was begun last is the one at which NVML hangs.
+        # The devices are read one by one: if NVML hangs, it hangs at the device that was begun last.
         say({**row.line(len(rows), lacks=() if handle is None else ("*",)), "at": len(rows) + 1})
         rows.append((row, handle))
     for place, (row, handle) in enumerate(rows):
@@ -426,14 +426,15 @@ def answer(
             continue
         say({"at": place})
         read_details(pynvml, handle, row)
-        # Who has it alone, and that nobody is at work on a busy card, is told of the card.
+        # Processes are read without a request too where the state of the card depends on them: exclusive mode, full
+        # load, much memory in use.
         is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
         is_full = (row.device.get("utilization_percent") or 0) >= 100
         if with_processes or is_exclusive or is_full or is_much(row):
             read_processes(pynvml, handle, row)
             sum_processes(row)
             if not (with_processes or is_exclusive or (is_full and row.device.get("processes") == [])):
-                # Nobody asked who they are.
+                # The request did not ask for them.
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)

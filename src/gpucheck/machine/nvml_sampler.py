@@ -1,9 +1,8 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
 
-The child samples by itself and keeps what it read: the process that is being measured is not woken. It is started with
-the device's UUID and says one line, `{"sampling": true}` or `{"error": …}`. Each request is answered by
-a line for each sample since the last, one of this very moment being the last, and the `end`.
-`measure/telemetry.py` is the parent's side.
+The child samples in a thread and keeps the readings: the measured process is not woken. It is started with the device's
+UUID and says one line, `{"sampling": true}` or `{"error": …}`. The answer to a request is a line for each sample since
+the last request, then a sample of the present, and the `end`. `measure/telemetry.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from gpucheck.machine.nvml_fields import Refused, Row, call
 
 # NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
 INTERVAL_S = 0.05
-# Ten minutes of samples; a parent that takes none for so long wants none.
+# Ten minutes of samples; a parent that reads none for that long needs none.
 MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
-# How busy the device is: asked for by the second argument alone, since it costs a call for each sample.
+# The load of the device: it is read only if the second argument asks for it, since it costs a call for each sample.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
-# In millijoules since the driver was loaded (Volta and later).
+# The counter is in millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
-# What the energy counter is to a MIG instance.
+# The reason why a MIG instance has no energy.
 OF_CARD = "counted for the whole GPU, not for its MIG instances"
 
 
@@ -41,7 +40,7 @@ class Sampler:
 
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
-        # Energy is the whole card's, of whatever its other instances do; clock, heat and link are shared.
+        # Energy includes the other instances of the card; clock, heat and link are shared.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
         self._fields += BUSY if busy else ()
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
@@ -63,7 +62,7 @@ class Sampler:
             del self._kept[:-MOST_KEPT]
 
     def sample(self) -> dict[str, Any]:
-        """One reading; its time is the middle of its taking, on the clock of `Accel.host_now`."""
+        """Take one reading; its time is the middle of the calls, on the clock of `Accel.host_now`."""
         began = time.perf_counter()
         row = Row()
         row.read(self._pynvml, self._handle, self._fields)
@@ -82,7 +81,7 @@ class Sampler:
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
     """The handle of the device with this UUID, and whether it is the card of a MIG instance that has it.
 
-    NVML answers what is sampled for cards alone. Raises Refused where it lists no such device.
+    NVML gives these readings for whole cards only. Raises Refused where it lists no such device.
     """
     listed = read.identify(pynvml, read.count(pynvml))
     cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]

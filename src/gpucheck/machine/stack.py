@@ -30,7 +30,7 @@ BUILT_IN = tuple(
     for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
     for above in ("", "usr/")
 )
-# Where packages put the driver's libraries and the loader looks only if it is told to.
+# Folders in which packages put the driver's libraries, and which the loader searches only if it is configured to.
 ELSEWHERE = (
     *("usr/lib/wsl/lib", "usr/local/nvidia/lib64", "usr/local/nvidia/lib", "usr/lib/x86_64-linux-gnu/nvidia/current"),
     *("usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib/nvidia"),
@@ -65,7 +65,7 @@ def is_compat(path: str) -> bool:
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
 
-# A reboot alone does not help where what is installed is of two versions.
+# A reboot alone does not help if two versions are installed.
 ONE_VERSION = (
     "dpkg -l | grep -i nvidia (rpm -qa | grep -i nvidia): if packages of both versions are installed, install all in "
     "one version, from one repository; then reboot"
@@ -134,7 +134,7 @@ MODULE_PLACES = (
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds, and a Python for it starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
-# In a child: a wedged driver may let an open wait for ever. It starts within milliseconds, without our modules.
+# A child opens them: a wedged driver may let an open wait for ever. It starts within milliseconds, without our modules.
 OPEN_PROGRAM = """
 import os, sys
 for path in sys.argv[1:]:
@@ -168,9 +168,10 @@ class Stack:
     kernels that have NVIDIA's module on disk, `parameters` those of its memory module. `log` is the kernel's lines
     about the driver, None with `log_error` where it may not be read.
 
-    `path_folders` are the folders of LD_LIBRARY_PATH, from what they really are to what is written there;
-    `path_libraries` were found in them, which the loader asks first, `libraries` where it looks next; `stray_libraries`
-    are on disk where it does not look, `unlinked` are versioned files without the name that programs ask for.
+    `path_folders` are the folders of LD_LIBRARY_PATH, their real path → the path as it is written there.
+    `path_libraries` were found in these, which the loader searches first, `libraries` where it searches next.
+    `stray_libraries` are on disk where it does not search; `unlinked` are versioned files without the name that
+    programs ask for.
 
     `fabric_manager` is whether it runs here, `shm_bytes` the size of /dev/shm.
     """
@@ -216,7 +217,7 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
     devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     given = [part for part in library_path.split(":") if part]
-    # In the loader's order.
+    # The folders are in the loader's order.
     searched = [*configured(root), *(root / name for name in BUILT_IN)]
     elsewhere = [root / name for name in ELSEWHERE]
     modules = names_in(root / "sys/module")
@@ -228,9 +229,9 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         parameters=_parameters(root),
         nodes=_nodes(root),
         libraries=_libraries(searched),
-        # The first of one counts.
+        # The first spelling of a folder counts.
         path_folders={os.path.realpath(part): part for part in reversed(given)},
-        # What a test gives may lie below its root already.
+        # The folders that a test gives may lie below its root already.
         path_libraries=_libraries(
             Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given
         ),
@@ -266,7 +267,7 @@ def _parameters(root: Path) -> dict[str, str] | None:
 def _nodes(root: Path) -> tuple[Node, ...]:
     """The driver's nodes and WSL's, and whether this user may open them.
 
-    A control group's refusal shows in opening alone: rights and mode look right.
+    Only opening shows a refusal by a control group: owner and mode look right.
     """
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
     places = {f"/dev/{name}": root / "dev" / name for name in names}
@@ -301,7 +302,7 @@ def _secure_boot(root: Path) -> bool | None:
 
 
 def _has_fabric_manager(root: Path) -> bool | None:
-    """Return whether its process is to be seen; a container sees its own processes alone."""
+    """Return whether the fabric manager's process is visible; a container sees only its own processes."""
     folders = list((root / "proc").glob("[0-9]*"))
     # The kernel cuts the name of nv-fabricmanager to 15 letters.
     return any(first_line(folder / "comm") == "nv-fabricmanage" for folder in folders) if folders else None
@@ -314,7 +315,7 @@ def _size_of(path: Path) -> int | None:
         return None
 
 
-# -- torch, in a child of the interpreter that is diagnosed: one that hangs is the patient -----------------------------
+# -- torch, read in a child of the interpreter that is diagnosed -------------------------------------------------------
 
 # It needs nothing but the standard library and Python 3.8.
 TORCH_PROGRAM = Path(__file__).with_name("torch_probe_child.py")
@@ -334,11 +335,12 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True)
 class TorchProbe:
-    """The report of the diagnosed interpreter and its torch. None is not known, mostly because an earlier step failed.
+    """The report of the diagnosed interpreter and its torch. None means unknown, usually because an earlier step
+    failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early, or
-    `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that, which
-    says nothing of torch: its answer had become pointless, or its process was ended from outside; `unstarted` why the
+    `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why the answer was not awaited, which
+    says nothing about torch: it had become pointless, or the process was ended from outside. `unstarted` is why the
     interpreter cannot be started. `active_elsewhere` is the variable that names an active environment whose programs do
     not get this torch. `versions` are those of installed distributions by name, several for one that is installed
     twice. `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is
@@ -348,8 +350,8 @@ class TorchProbe:
     the libcudart that is loaded, `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.
     `missing_files` are libraries that installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the
     packages that torch asks for in exactly one version, with the one that is there; None for none. `externally_managed`
-    is whether the interpreter is the system's own, which pip may not change; `torch_folders` are all torches on its
-    path, the one that is imported first, `pythonpath_torch` the entries of PYTHONPATH by which any is found;
+    is whether the interpreter is the system's own, which pip may not change. `torch_folders` are all torches on its
+    path, the one that is imported first; `pythonpath_torch` are the entries of PYTHONPATH by which any is found.
     `conda_torch` is the version of a torch that conda has on record beside one that pip installed. `has_compiler` and
     `cache_has_libcuda` are what triton looks for.
     """
@@ -396,14 +398,15 @@ class TorchProbe:
     cache_has_libcuda: bool | None = None
 
 
-# What any Python since 2.0 prints of itself, and no other program.
+# A program for any Python since 2.0, whose output no other program prints.
 _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
-    """Why `--python` of a command cannot be this one; None where it can. `unstarted` says why it did not start.
+    """Return why `--python` of a command cannot be this interpreter; None where it can. `unstarted` says why it did not
+    start.
 
-    What a program that is no Python printed is left out: most repeat the script that they were given.
+    The output of a program that is no Python is left out: it usually repeats the given script.
     """
     version, why = None, unstarted
     if why is None:
@@ -432,15 +435,16 @@ def probe(
     cut: Cut | None = None,
 ) -> TorchProbe:
     """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it."""
-    # As a user's own process starts it: with the current folder on the path, where a stray file may shadow torch.
+    # The child starts like a user's own process: with the current folder on the path, where a stray file may shadow
+    # torch.
     argv = [python or sys.executable, "-c", TORCH_PROGRAM.read_text(encoding="utf-8")]
     return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
 def said(lines: Sequence[Line]) -> Line:
-    """Return what a program of ours says that runs in the diagnosed interpreter, the later lines over the earlier ones.
+    """Return the merged lines of a program of ours in the diagnosed interpreter; later lines replace earlier ones.
 
-    Only its own, which have a mark: there a start-up file may print whatever it likes.
+    Only lines with our mark count: a start-up file of that interpreter may print anything.
     """
     marked = [line for line in lines if line.get("gpucheck")]
     return {name: value for line in marked for name, value in line.items() if name != "gpucheck"}

@@ -1,7 +1,8 @@
-"""Run by the interpreter that is diagnosed, from its text: the standard library alone, Python 3.8 or newer.
+"""The interpreter that is diagnosed runs this program from its text: it needs only the standard library, of Python 3.8
+or newer.
 
-Without arguments it reads torch; with two times in seconds and the names of devices it loads these. Says a line of JSON
-at each step, so that whatever hangs or crashes afterwards does not take the earlier ones along.
+It reads torch if there are no arguments; two times in seconds and the names of devices make it load these. It prints a
+line of JSON at each step, so that a later hang or crash does not lose the earlier lines.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 
 AT_START = frozenset(sys.modules)
-# A stray json.py in the current folder must break torch, if anything: not this program.
+# A stray json.py in the current folder may break torch, but must not break this program.
 FOLDER = [sys.path.pop(0)] if __name__ == "__main__" and sys.path[:1] == [""] else []
 
 import gc  # noqa: E402
@@ -27,16 +28,16 @@ CUDA_LIBRARIES = (
     *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
     *("libcufft", "libcurand", "libnccl"),
 )
-# What libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API Overview". The
-# engines are left out: NVIDIA's smaller packages do without some.
+# The libraries that libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API
+# Overview". The engines are left out: NVIDIA's smaller packages do without some.
 CUDNN_PARTS = {
     8: ("ops_infer", "ops_train", "cnn_infer", "cnn_train", "adv_infer", "adv_train"),
     9: ("graph", "ops", "cnn", "adv", "heuristic"),
 }
 # The records of what pip installed that brings torch's libraries.
 PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
-# How torch asks for exactly one version of a package: `nvidia-cudnn-cu12==9.10.2.21; platform_system == "Linux"`, with
-# brackets in older metadata.
+# A requirement of torch for exactly one version of a package: `nvidia-cudnn-cu12==9.10.2.21; platform_system ==
+# "Linux"`, with brackets in older metadata.
 PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([\w.+!]+)\)?\s*(?:;(.*))?$")
 
 
@@ -91,7 +92,8 @@ def distributions() -> dict[str, list[str]]:
 
 
 def conda_torch() -> str | None:
-    """The version of the torch that conda installed here and pip replaced; None where one of them has it alone."""
+    """The version of the torch that conda installed here and pip replaced; None if only one of the two has installed
+    it."""
     from importlib import metadata
 
     records = sorted(glob.glob(os.path.join(glob.escape(sys.prefix), "conda-meta", "pytorch-[0-9]*.json")))
@@ -103,7 +105,7 @@ def conda_torch() -> str | None:
 
 
 def content(path: str) -> bytes | None:
-    """What a file of the system's holds; None where it cannot be read."""
+    """The content of a system file; None where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -126,16 +128,16 @@ def stem(path: str) -> str:
 
 
 def library_path() -> dict[str, str]:
-    """The folders of LD_LIBRARY_PATH, from what they really are to what is written there."""
+    """The folders of LD_LIBRARY_PATH: their real path → the path as it is written there."""
     written = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
     return {os.path.realpath(part): part for part in reversed(written)}
 
 
 def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
-    """Return what is loaded of CUDA's libraries and where from; `folder` is torch's.
+    """Return which of CUDA's libraries are loaded and from where; `folder` is torch's.
 
-    Foreign is what lies outside of the environment although that has its own, or should have: `brings_its_own` is
-    whether this torch is a wheel that has them installed beside it.
+    A library is foreign if it lies outside of the environment although that has its own, or should have:
+    `brings_its_own` is whether this torch is a wheel that has them installed beside it.
     """
     site = os.path.dirname(folder)
     places = [os.path.join(place, "nvidia", "*", "lib") for place in sys.path] + [os.path.join(folder, "lib")]
@@ -168,7 +170,7 @@ def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
 
 
 def runtime_version(files: list[str]) -> str | None:
-    """The version of the libcudart that is loaded; it starts no driver to tell it."""
+    """The version of the libcudart that is loaded, read without starting a driver."""
     import ctypes
 
     for path in files:
@@ -248,7 +250,7 @@ def public(version: str) -> str:
 
 
 def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
-    """Which of these packages are not there in the version asked for, and the version that is; None for none."""
+    """The packages that are not there in the version asked for, each with the installed version; None for none."""
     from importlib import metadata
 
     absent: dict[str, str | None] = {}
@@ -276,10 +278,10 @@ def active() -> tuple[str, str] | None:
 
 
 def active_elsewhere(torch: str | None) -> str | None:
-    """The variable that names the active environment, where its programs would not get this torch (its folder).
+    """The variable that names the active environment if its programs would not get the torch in this folder.
 
-    What counts is where torch is, its files or its distribution: an interpreter may read the packages of another
-    environment. Without torch it is whether this interpreter reads the packages of the active environment at all.
+    The place of torch's files or distribution decides: an interpreter may read the packages of another environment. The
+    question without torch is whether this interpreter reads the packages of the active environment at all.
     """
     from importlib import metadata
 
@@ -314,7 +316,7 @@ def other_accelerator(torch: Any) -> tuple[str | None, int]:
 
 
 def run(torch: Any, device: str) -> str | None:
-    """One kernel and one product on a device; what was raised, or None where the results were right."""
+    """Run one kernel and one product on a device; return what was raised, or None where the results were right."""
     try:
         ones = torch.ones(64, device=device)
         if float((ones + ones).sum().item()) != 128.0:
@@ -333,10 +335,10 @@ def main() -> None:
     from importlib import util
     from shutil import which
 
-    # What a system's own interpreter has that pip is kept from: PEP 668.
+    # The file by which a system keeps pip from changing its own interpreter: PEP 668.
     marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     stray = shadowing() if FOLDER else []
-    # As triton looks for them.
+    # Triton searches these in the same way.
     compiler, cache = os.environ.get("CC") or which("gcc") or which("clang"), loader_cache()
     folders, given = torch_places()
     asked = requirements()
@@ -358,7 +360,7 @@ def main() -> None:
         missing_files=missing_files(),
         unmet=unmet(asked),
     )
-    # From here on as in a process of the user's: what hides a module hides it from torch.
+    # The rest runs as in a process of the user's: a file that hides a module hides it from torch too.
     sys.path[:0] = FOLDER
     hidden = {os.path.splitext(name)[0] for name in stray}
     for name in set(sys.modules) - AT_START:
@@ -374,7 +376,7 @@ def main() -> None:
     try:
         import torch
     except Exception:
-        # Which libraries it met so far is what a failed import mostly comes of.
+        # A failed import is usually caused by one of the libraries loaded so far.
         say(**loaded(imported or "", bool(asked)))
         raise
     folder = os.path.dirname(getattr(torch, "__file__", None) or "")
@@ -413,7 +415,7 @@ def main() -> None:
         kernels.append({"device": device, "error": run(torch, device)})
         say(kernels=kernels, warnings=caught)
     say(stage="end", warnings=caught, kernels=kernels, **loaded(folder, bool(asked)))
-    gc.freeze()  # nothing of torch is garbage: looking for it takes a third of the time, and is waited for
+    gc.freeze()  # no object of torch is garbage: a search takes a third of the time, for which the user waits
 
 
 # -- a short load ------------------------------------------------------------------------------------------------------
@@ -427,7 +429,8 @@ COPIED_BYTES = 8 * 2**20
 
 
 def prepared(torch: Any, device: str) -> tuple[Any, Any, Any]:
-    """A matrix on the device, host memory that it can copy from by itself, and where that goes."""
+    """Return a matrix on the device, host memory that the device can copy from without the CPU, and the copy's
+    destination."""
     matrix = torch.randn((SIDE, SIDE), dtype=torch.float16, device=device)
     host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
     return matrix, host, torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
@@ -476,9 +479,9 @@ if __name__ == "__main__":
             load(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
         else:
             main()
-    except KeyboardInterrupt:  # a signal from outside is no word of torch's
+    except KeyboardInterrupt:  # a signal from outside says nothing about torch
         raise
-    except BaseException as error:  # the last words of a patient, SystemExit too
+    except BaseException as error:  # report the error that ends the diagnosed process, SystemExit too
         say(error=first_line(error))
         if sys.argv[1:]:
             # Freeing pinned memory on a device that is lost aborts the process: it ends without freeing anything.

@@ -82,7 +82,7 @@ def rate(time: TimeStats, work: float, unit: str) -> Rate:
 
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
-    """Return what the samples themselves tell of their worth: autocorrelated, drift, noisy."""
+    """Return the flags that follow from the samples alone: autocorrelated, drift, noisy."""
     flags = []
     interval = stats.interval(samples)
     if interval is not None and interval.autocorrelated:
@@ -173,7 +173,7 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
     kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
-    # Of one run too: a file's statistics need not follow from its samples.
+    # Statistics are derived again for one run too: those of a file need not follow from its samples.
     first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
     if len(rows) == 1:
         return first
@@ -231,7 +231,7 @@ def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
 
 
 def _merged_part(group: Sequence[Part]) -> Part:
-    """A part of all runs: what cut it off in any run, cut off the whole."""
+    """A part of all runs: a reason that cut it off in any run counts for the whole."""
     ended = [part.ended for part in group]
     whole = None if None in ended else next(filter(None, ended), "")
     return replace(group[0], begun=any(part.begun for part in group), ended=whole)

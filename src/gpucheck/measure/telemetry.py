@@ -23,7 +23,7 @@ ENERGY_SPAN_S = 2.0
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # nvml.h: it "may be also reported during PState or clock change", so one reading of it says nothing.
 FLASHES = "hw_slowdown"
-# Normal at full load.
+# This reason is normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
 # A setting counts only where the clock is really lower.
 HELD = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
@@ -39,7 +39,7 @@ Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. Where it cannot, `reason` says why and every answer is None."""
+    """A child that samples one device. `reason` says why it cannot; every answer is then None."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = ""
@@ -142,7 +142,7 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
             name: statistics.mode(values) if (values := [link[name] for link in links if link.get(name)]) else None
             for name in PCIE
         },
-        # NVLink-C2C to the device's own CPU, in one direction; None where NVML tells of none.
+        # NVLink-C2C to the device's own CPU, in one direction; None where NVML reports none.
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
         "unknown": unknown,
     }, ""
@@ -175,7 +175,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     share = clock["median"] / most if clock and most else None
     is_below = share is not None and share < HELD_BELOW
-    # At its highest clock a row was not held: the counters belong to other work in their time.
+    # A row at its highest clock was not held: the counters then belong to other work.
     powered = bool(long & set(POWER_VIOLATIONS)) and (share is None or is_below)
     raised = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
@@ -188,7 +188,8 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Seconds by cause that the clock was held, from the last reading before the windows to the first after; that span.
+    """Seconds by cause that the clock was held, from the last reading before the windows to the first after, and the
+    length of that span.
 
     None where the counters were not read on both sides.
     """

@@ -1,7 +1,7 @@
 """The one measuring loop: the time of a call on the device's clock or on the host's, and the row that it makes.
 
-On the device's clock the stream is held while a window of calls is enqueued, so that launching them is not in it. A
-window counts only if its first time stamp was still ahead of the device when the last call had been enqueued. Nothing
+Windows on the device's clock hold the stream while their calls are enqueued, so that launching is not part of the time.
+A window counts only if its first time stamp was still ahead of the device when the last call had been enqueued. Nothing
 is subtracted and no valid window is dropped.
 """
 
@@ -23,7 +23,7 @@ from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
 
-if TYPE_CHECKING:  # torch is loaded by whoever opens a device
+if TYPE_CHECKING:  # the code that opens a device loads torch
     from gpucheck.machine.accel import Accel
 
 # -- windows on the device's clock: calls between two time stamps ------------------------------------------------------
@@ -52,7 +52,7 @@ class Timer(Protocol):
         """Seconds on the device's clock between two time stamps that it has passed."""
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait about so long before the next call; False where the device cannot."""
+        """Make the stream wait for about `seconds` before the next call; False where the device cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ Mode = Literal["unheld", "held", "launch-bound"]
 
 # An event's resolution (CUDA's documentation of cudaEventElapsedTime): 0.05 % of the shortest full window.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
-# Of a shorter window the resolution is a tenth or more: its length is no time, and there is no rate.
+# The resolution is a tenth or more of a shorter window: its length is no time, and there is no rate.
 LEAST_WINDOW_S = 10 * RESOLUTION_S
 # A faster clock later must not make windows too short.
 WINDOW_HEADROOM = 1.2
@@ -84,16 +84,16 @@ UNTIMED_CALLS = 4
 LONG_CALL_S = 10e-3
 # No hiccup of the host makes a short call look this long.
 SURELY_LONG_S = 0.1
-# The host stays ahead of a device whose calls take so many times longer than enqueueing them.
+# The host stays ahead of a device whose calls take at least this many times longer than enqueueing them.
 AHEAD_RATIO = 5.0
-# In an unheld window whose first time stamp the device had passed already, the device did not wait for a host that took
-# at most half of its time.
+# An unheld window whose first time stamp the device had already passed counts if enqueueing took at most half of it:
+# the device then did not wait for the host.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# After this many windows in a row with too slow a host, the stream is held. A shorter series is a pause of the host of
+# The stream is held after this many windows in a row with too slow a host. A shorter series is a pause of the host of
 # some milliseconds. A hold distorts the result: a rest makes a device at its power limit faster.
 MOST_HESITATIONS = 20
-# The hold covers the enqueueing half as long again, and the hold's own launch.
+# The hold lasts half as long again as the enqueueing, plus its own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
 # The longest hold: behind a longer one a time budget ends too late, and a driver that also draws a desktop ends a
 # kernel after seconds.
@@ -122,7 +122,7 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """The cost of a call that takes about `about_s` seconds: the least of three tries, of a long call of one."""
+    """The cost of a call that takes about `about_s` seconds: the least of three tries; a long call needs one."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -186,12 +186,13 @@ class Launcher:
         waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        # The length too: else a host that hesitates within the untimed calls would have the stream held from then on.
+        # The length counts too: a host that hesitates within the untimed calls would otherwise have the stream held
+        # from then on.
         ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
         valid = waiting or ahead or self.mode == "launch-bound"
         if valid:
             self._failures = 0
-        # The window lay at the end of what was waited for.
+        # The window was the last part of the wait.
         return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
 
     def fail(self, window: Window) -> bool:
@@ -258,17 +259,17 @@ def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
 Clock = Literal["device events", "host"]
 Launch = Literal["held", "unheld", "host"]
 
-# The interval is checked only here: checked continuously, it would eventually be narrow by chance. Not at 10 yet, for
-# percentiles need 20 samples; without time for them the budget ends the row.
+# The interval is checked only here: checked continuously, it would eventually be narrow by chance. The first check is
+# at 20, because percentiles need 20 samples; the budget ends a row that has no time for them.
 LOOKS = (20, 40, 80, 160, 320)
 # A row's samples, unless its time ends first.
 WANTED_SAMPLES = 10
 # The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
 MOST_HOST_CALLS = 5000
-# A row whose call on nothing takes more than this share measures the call and not the work. At 1 % no pinned copy below
-# 128 MiB had a rate on an H100: of 16 MiB in 0.32 ms the call takes 2 to 3 %.
+# A row whose call on nothing takes more than this share measures the call and not the work. A limit of 1 % left no
+# pinned copy below 128 MiB with a rate on an H100: the call takes 2 to 3 % of the 0.32 ms of 16 MiB.
 CALL_BOUND = 0.05
-# Time stamps are rounded: a window of just a millisecond is one.
+# Time stamps are rounded, so a window just below a millisecond counts as one.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
 # The host's clocks count in up to 100 ns (Windows). A call that is waited for is longer.
@@ -348,7 +349,7 @@ def started_now() -> str:
 
 
 def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
-    """Call and wait for so long, at least once; return the seconds of one call."""
+    """Call and wait for `for_s` seconds, at least once; return the seconds of one call."""
     began, calls = timer.host_now(), 0
     while not calls or timer.host_now() - began < for_s:
         call()
@@ -387,7 +388,7 @@ class _Samples:
 
 
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
-    """Run the call for so long, at least twice; return about the seconds of one call, and of all."""
+    """Run the call for `warmup_s` seconds, at least twice; return about the seconds of one call, and of all."""
     began = timer.host_now()
     if work.prepare is not None:
         work.prepare(0, 1)
@@ -430,7 +431,7 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
 
 
 def too_short(calls: int, least_s: float) -> str:
-    """Why windows of so many calls have no time."""
+    """The reason why windows of `calls` calls have no time."""
     return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, too short for the clock"
 
 
@@ -445,7 +446,7 @@ def _on_host_clock(
         if work.prepare is not None:
             work.prepare(len(samples.windows) + 1, untimed + calls)
             timer.synchronize()
-        # After the refill of a buffer the first calls find caches and TLB in another state than the rest.
+        # The first calls after the refill of a buffer find caches and TLB in another state than the rest.
         for _ in range(untimed):
             work.call()
         timer.synchronize()
@@ -492,7 +493,7 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
 def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
     """Return the samples with what was read beside them: telemetry or why there is none, the cores others `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
-    # Where the device's own clock counts, others on the CPU cost samples and not time.
+    # Others on the CPU cost samples, not time, where the device's own clock counts.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
     return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
@@ -518,7 +519,7 @@ def measured(
     verify: Callable[[], dict[str, Any]],
     **columns: Any,
 ) -> Measurement:
-    """Time work while the device is watched, then verify its result; the row, with `columns` as `measurement` has them.
+    """Time work while the device is watched, verify its result and return the row; `columns` are as in `measurement`.
 
     `threads` is how many cores the work would use on the host; `verify` returns details of the row.
     """

@@ -35,8 +35,8 @@ MOST_NAMED = 8
 def command(options: MemoryOptions, emit: Emit) -> None:
     """Read the memory of one device, run the sequence on it, and judge both.
 
-    Where torch cannot use a GPU, NVML answers for it. Raises UsageError for what names no single device, CannotLook for
-    a device that is not there or that nobody knows the memory of.
+    NVML answers where torch cannot use a GPU. Raises UsageError for a name that is not of a single device, CannotLook
+    for a device that is not there or whose memory is unknown.
     """
     facts = inventory.read(processes=True)
     emit(Started(facts))
@@ -69,7 +69,7 @@ def command(options: MemoryOptions, emit: Emit) -> None:
             emit(Failed(faults.of(error, WHERE, device_id, step=watchdog.step())))
         elif not answered:
             raise
-    except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
+    except (RuntimeError, MemoryError) as error:  # errors of torch and its driver; any other exception is a bug of ours
         fault = faults.of(error, WHERE, device_id, step=watchdog.step())
         emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
@@ -80,7 +80,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
     """Answer for the GPUs that `requested` names from NVML alone, because torch cannot use them; False without any."""
 
     def is_meant(card: Device) -> bool:
-        # Without CUDA a number is NVML's.
+        # A number is NVML's index where CUDA does not work.
         by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
         return requested in ("auto", "all") or by_number or choose.is_named(card, requested)
 
@@ -122,7 +122,7 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     """Total, free and used memory, as the driver sees it, and what this process holds outside torch's allocator: its
     context, libraries and handles.
 
-    `before` is the device as read before this process used it; `info` its free and total memory now. What is held
+    `before` is the device as read before this process used it; `info` its free and total memory now. The memory held
     outside is the rise since then less what the allocator reserved; None where either is not known, or where another
     process moved more than that in between.
     """
@@ -182,7 +182,7 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
 
 
 def judge_allocator(allocator: Allocator, kind: str) -> Finding:
-    """Which allocator is behind torch's tensors, and with what settings."""
+    """Report the allocator behind torch's tensors, and its settings."""
     name = allocator.backend or f"torch's own for {kind}"
     settings = allocator.settings or "default settings"
     evidence = {"backend": allocator.backend, "settings": allocator.settings, "exact": allocator.is_default}

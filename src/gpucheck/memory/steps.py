@@ -16,9 +16,9 @@ from gpucheck.units import MIB, capacity
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
-# One request for each kind of segment: its bytes, what `memory_allocated` rises by, and `memory_reserved`. By torch's
-# c10/core/AllocatorConfig.h, unchanged since torch 1.0, requests are rounded up to 512 B, and their segment has 2 MiB
-# for up to 1 MiB, 20 MiB for up to 10 MiB, and the request's own size above that.
+# One request for each kind of segment: its bytes, and by how much `memory_allocated` and `memory_reserved` rise. torch
+# (c10/core/AllocatorConfig.h, unchanged since 1.0) rounds requests up to 512 B, and their segment has 2 MiB for up to 1
+# MiB, 20 MiB for up to 10 MiB, and the request's own size above that.
 TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
 # More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
 TEMPORARY_SIZE = 32 * MIB
@@ -47,8 +47,8 @@ BOUND = {"=": "", "≥": "at least "}
 
 
 def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """The four figures after each step, exactly, for the native allocator with an empty cache and so many bytes
-    allocated and reserved at the start."""
+    """The four figures after each step, exactly, for the native allocator with an empty cache, `held` bytes allocated
+    and `taken` reserved at the start."""
     blocks = held + sum(block for _, block, _ in TENSORS)
     segments = taken + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE

@@ -24,17 +24,17 @@ from gpucheck.program.simulated_devices import is_transformed
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
-# Kernels keep tensors for the backward pass, a CPU's others than CUDA's. A fused attention keeps no scores, but the
-# logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps
-# its output and a reserve.
+# Kernels keep tensors for the backward pass, and those of a CPU keep others than CUDA's. A fused attention keeps no
+# scores, but the logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN
+# of cuDNN keeps its output and a reserve.
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
 _HALF = (torch.float16, torch.bfloat16)
-# Gates and cell of each step, layer and direction that cuDNN's reserve holds, beside the input of each layer but the
-# first, and a bit for each element of that where dropout is. NVIDIA does not publish it. An H200 measured 33 networks
-# (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB more. So did an LSTM (736 000 000 bytes)
-# and a GRU (864 000 000) in 2017 (pytorch issue 2895).
+# The values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. It also holds
+# the input of each layer but the first and, with dropout, a bit for each element of that input. NVIDIA does not publish
+# it. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB more.
+# The formula also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue 2895).
 _HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 
 Made = tuple[Tensor, ...]
@@ -59,7 +59,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     ) -> Any:
         ctx.world, ctx.compute, ctx.lent, ctx.device, ctx.count = world, compute, lent, device, len(given)
         ctx.seed = torch.get_rng_state()
-        with world.uncounted(), without("AutocastCUDA"):  # what is given was cast
+        with world.uncounted(), without("AutocastCUDA"):  # the arguments are already cast
             out = compute(*given) if world.has_values else shapes(*given)
             books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size in kept]
         for tensor in (*out, *books):
@@ -141,8 +141,8 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
 
-# Torch decides whether autocast is on, and in which dtype. But its kernels cast what C++ takes for a tensor on
-# CUDA, which one of a simulated GPU is not: others take their place.
+# Torch decides whether autocast is on, and in which dtype. Its kernels cast only what C++ takes for a tensor on CUDA,
+# which a tensor of a simulated GPU is not: the kernels here take their place.
 
 _GUARD, _KEY = "torch._C._IncludeDispatchKeyGuard", "torch._C.DispatchKey"
 _REGISTERED = "torch._C._dispatch_get_registrations_for_dispatch_key"
@@ -156,7 +156,7 @@ _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 
 def autocast_here() -> Any:
-    """Send the operations of this thread by the kernels of autocast, while this lasts and it is on."""
+    """Route this thread's operations through autocast's kernels inside the `with` block, if autocast is on."""
     if not _CAN_CAST:
         return contextlib.nullcontext()
     return torch_private.need(_GUARD)(torch_private.need(_KEY).AutocastCUDA)
@@ -164,7 +164,7 @@ def autocast_here() -> Any:
 
 @contextlib.contextmanager
 def autocasting(world: World) -> Iterator[None]:
-    """While this lasts, autocast for "cuda" casts what claims to lie there."""
+    """Make autocast for "cuda" cast the tensors that claim to lie there, inside the `with` block."""
     if not _CAN_CAST:
         yield
         return
@@ -190,7 +190,8 @@ def autocasting(world: World) -> Iterator[None]:
 
 
 def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
+    """Call `func`. torchvision's own kernels run in float32 in a region of autocast and return the dtype of the first
+    tensor."""
     name = getattr(func, "_qualified_op_name", "")
     is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
     if not is_cast or name not in torch_private.need(_REGISTERED)("AutocastCUDA"):
@@ -243,7 +244,8 @@ def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
 
 
 def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
-    """Arguments with the floats on CUDA in another dtype. In the region's own a weight is cast once in a region."""
+    """Arguments with the floats on CUDA in another dtype. A weight is cast to the region's own dtype only once in a
+    region."""
     if isinstance(value, (list, tuple)):
         return type(value)(cast(world, item, dtype) for item in value)
     if isinstance(value, dict):
@@ -273,8 +275,8 @@ def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 
-# torch keeps one choice of attention's kernels for all threads. Two that change it for a call at the same time may put
-# back the other's: one at a time.
+# torch keeps one choice of attention's kernels for all threads. Two threads that change it for a call at the same time
+# may restore each other's choice, so that only one at a time may.
 _CHOOSING = threading.RLock()
 
 
@@ -298,7 +300,7 @@ def _attention(
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
-    if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of them add it to each score
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of the kernels add the mask to each score
         zero = torch.zeros((), dtype=given[0].dtype, device=device)
         given[3] = torch.where(given[3], zero, float("-inf"))
     added = given[3] if attn_mask is not None else None

@@ -1,8 +1,9 @@
-"""Which rank holds up a job: from when each rank arrived at each collective. Pure, and free of torch.
+"""Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure, and free of
+torch.
 
 A rank that is late at one collective makes its siblings late at the next, and they wait inside their own phases: so
-neither lateness nor durations name anybody. What names a rank is how long it took since it was last released, beside
-its siblings: a collective that all wait for releases all of its ranks when the last one arrives.
+neither lateness nor durations name anybody. The time that a rank took since it was last released names it, compared
+with its siblings: a collective that all wait for releases all of its ranks when the last one arrives.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from typing import Literal
 
 from gpucheck import stats
 
-# Below so many steps 8 blocks hold too few of them.
+# 8 blocks hold too few steps each if there are fewer steps than this.
 FEWEST_STEPS = 60
-# The first steps load, compile and fill caches, and DDP lays out its buckets anew.
+# The first steps load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
-# What a rank must cost before it is named: a share of a step, and a time that nobody's clock or scheduler makes.
+# The least cost of a rank that is named: a share of a step, and a time longer than errors of clocks and schedulers.
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
-# Of all ranks together: so often may a rank of a sound job be named.
+# The probability that any rank of a sound job is named by chance.
 LEVEL = 0.001
-# Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
-# NCCL hosts may issue a step while others are at the one before.
+# Ranks that run ahead of the last in more than this share of the steps did not wait for it: with NCCL hosts may issue a
+# step while others are at the one before.
 AHEAD = 0.02
 # The costliest steps are those in which this share of the cost arises.
 MOST = 0.9
-# Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
+# Work of every n-th step is named from this share of the job's time on, if it was seen at least this often.
 LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
@@ -57,8 +58,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Table:
     """The input of the judge: `clock_error_s` is how far a rank's clock may be off, as a mean of its calls, and
-    `clock_most_s` at any call. With `inside`, the arrivals are the time inside the call, negated, of ranks that have no
-    clock in common."""
+    `clock_most_s` at any call. `inside` means that the arrivals are the time inside the call, negated, of ranks that
+    have no clock in common."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -78,8 +79,8 @@ class Verdict:
     cost_s: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
-    # In which part of the steps each rank is last, and the collective of a step at which the named one is latest, by
-    # its group and place among those of the group.
+    # The share of the steps in which each rank is last, and the collective of a step at which the named one is latest,
+    # by its group and place among those of the group.
     shares: Mapping[int, float] = field(default_factory=dict)
     where: tuple[str, int] | None = None
     # The step from which on the rank is slower than before; None where it is compared with others.
@@ -115,7 +116,7 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
-    # With long tails every rank's mean is beyond the median of its siblings: what they have in common names nobody.
+    # Long tails put every rank's mean beyond the median of its siblings: a shift that all ranks share names nobody.
     ordered = sorted(means.values())
     beyond = {
         rank: mean - _clock(table, rank) - max(stats.median_without(ordered, bisect.bisect_left(ordered, mean)), 0.0)
@@ -131,11 +132,12 @@ def judge(table: Table) -> Verdict:
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
-    # Where most steps cost next to nothing, who is last in them holds up nobody: the time counts.
+    # The rank that is last in a step that costs next to nothing holds up nobody: if most steps are such, the time
+    # counts.
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
-    # A checkpoint or an evaluation of one rank: at equal distances chance makes nobody late.
+    # A checkpoint or an evaluation of one rank: chance does not make a rank late at equal distances.
     seen = period(lost)
     regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
     if regular is not None and not alone:
@@ -163,20 +165,21 @@ def judge(table: Table) -> Verdict:
 
 
 def _most(costs: Sequence[float]) -> int:
-    """Return in how many steps, the costliest first, `MOST` of the sum arises."""
+    """Return the number of steps, the costliest first, that make up `MOST` of the sum."""
     ordered = list(itertools.accumulate(sorted(costs, reverse=True)))
     return bisect.bisect_left(ordered, MOST * ordered[-1]) + 1
 
 
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return who is last in nearly all of these steps, every n-th one, if that is no chance; else what is missing."""
+    """Return the rank that is last in nearly all of these steps, every n-th one, unless that may be chance; else what
+    is missing."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):
         return None, ""
 
     def chance(times: int) -> float:
-        # Two steps make the distance and the first the rank: the others agree with these.
+        # The first two steps give the distance and the first one the rank; this is the chance that the others agree.
         return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
 
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
@@ -196,7 +199,7 @@ class Period:
 
 
 def period(values: Sequence[float]) -> Period | None:
-    """Return at which equal distances values stand out, if all there do, by more than half of what is usual there, and
+    """Return the period at which values stand out: all of its places, by more than half of the usual excess there, and
     next to none elsewhere."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
@@ -204,7 +207,7 @@ def period(values: Sequence[float]) -> Period | None:
     base, middle = stats.quantile(values, 0.25), ordered[count // 2]
     for every in range(2, min(count // FEWEST_TIMES, MOST_EVERY) + 1):
         for first in range(every):
-            # Nearly all places are left out by their first three.
+            # The first three values rule out nearly all places.
             if first + 2 * every >= count or min(values[first : first + 2 * every + 1 : every]) < middle:
                 continue
             members = values[first::every]
@@ -224,14 +227,15 @@ def ordinal(number: int) -> str:
 
 
 def _ahead(table: Table) -> float:
-    """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
+    """The share of the steps in which a rank made the last call of the next step before all had come to that of this
+    one."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
-    """Return how far behind the middle the last of a step arrives, whoever waits for it; the mean of the steps."""
+    """Return how far behind the middle the last rank of a step arrives, waited for or not; the mean of the steps."""
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
@@ -246,9 +250,9 @@ def _behind_middle(ordered: Sequence[float]) -> float:
 def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
     """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
-    Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
-    are alike: together they tell the spread of a block better than one alone, but one that varies more, as where others
-    use its processor, counts with its own.
+    Blocks are widened until neighbours correlate little, and the remaining correlation widens the error. Ranks of a job
+    are alike: together they show the spread of a block better than one alone. A rank that varies more, as where others
+    use its processor, keeps its own spread.
     """
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
@@ -295,7 +299,7 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
     for step in steps:
         first, second, *_ = sorted(named, key=lambda rank: -late[rank].get(step, 0.0))
         latest[first] += late[second].get(step, 0.0) < late[first].get(step, 0.0) / 2
-    # Where one of them is latest in nearly all, the others are late too, by less.
+    # The others are late too, by less, where one of them is latest in nearly all steps.
     return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
@@ -304,10 +308,10 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
 
 @dataclass(slots=True)
 class _Lateness:
-    """By step: how much later each rank was than its siblings, and who was last."""
+    """The lateness of each rank by step, compared with its siblings, and the last rank."""
 
     late: dict[int, defaultdict[int, float]]
-    # By how much that one was last, and its rank.
+    # The time by which the last rank was last, and the rank.
     last: dict[int, tuple[float, int]] = field(default_factory=dict)
     # The time that was waited for each rank, in all calls in which it was the last.
     waited: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -347,7 +351,7 @@ def releases(table: Table) -> tuple[list[Call], list[bool]]:
     """The calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
     if not table.inside:
-        # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
+        # A call that ranks wait for comes after all that its ranks did before; other groups do not matter.
         calls.sort(key=lambda call: max(call.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
     return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
@@ -360,7 +364,7 @@ def _lateness(table: Table) -> _Lateness:
     for call, is_release in zip(calls, releasing, strict=True):
         if not is_release:
             continue
-        # A group that meets for the first time: lateness from before is nobody's that can be known.
+        # A group that meets for the first time is left out: the cause of earlier lateness is unknown.
         if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
             ordered = sorted(own.values())
@@ -379,8 +383,8 @@ def _lateness(table: Table) -> _Lateness:
 def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
     """Return whether the ranks of each call went on only when its last had arrived.
 
-    DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
-    step is: what it brings is needed for the next.
+    DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a step
+    is waited for, since the next step needs its result.
     """
     final: dict[tuple[str, int], int] = {}
     orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -391,7 +395,7 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
             orders[rank].append((at, index))
     lasts = [max(call.arrivals.values()) for call in calls]
     pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
-    # How long the last rank of each call took to its own next one.
+    # The time that the last rank of each call took to its own next one.
     of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
     gaps: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
     for (own, index), (at, following) in pairs:

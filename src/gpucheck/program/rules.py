@@ -1,6 +1,6 @@
-"""Which operands of an operation may lie on different devices, as CUDA's kernels have it. Pure.
+"""The operands of an operation that may lie on different devices, by CUDA's kernels. Pure.
 
-The default is torch's own: all operands on one device. What differs from it is a row of `RULES`. Sources:
+The default is torch's own: all operands on one device. Each exception is a row of `RULES`. Sources:
 native_functions.yaml (`device_check`), the checks of the kernels that are named there as not checked, and for 0-dim CPU
 tensors torch's CUDA code (2.9), which was called with one at each argument of each operation.
 """
@@ -80,16 +80,17 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# Operations that take one dtype on CUDA, indices aside. A CPU's norms take two, and without values all do.
+# Operations that take one dtype on CUDA, indices aside. A CPU's norms take two, and so do all operations on tensors
+# without values.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
 )
 OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
 
-# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
-# the dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
-# another dtype, which NORMED does not let it ask. BANNED is refused. All others that autocast knows run in float32.
+# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in the
+# dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
+# another dtype; NORMED take no other dtype. BANNED is refused. All others that autocast knows run in float32.
 LOWERED = (
     *("_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d"),
     *("conv_transpose3d", "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "prelu", "addmm"),
@@ -103,7 +104,7 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# Operations that consist of such. In inference mode torch takes them apart below the place where it casts.
+# Operations that consist of several such ones. torch decomposes them in inference mode below the place where it casts.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
@@ -119,7 +120,8 @@ safe to autocast."""
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operation is given. `device` None is not known; `written` is what it writes to."""
+    """A tensor that an operation is given. `device` is None if it is unknown; `written` marks an operand that the
+    operation writes to."""
 
     name: str
     device: str | None
@@ -136,11 +138,11 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any if they are 0-dim. `host`
-    must lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a
-    list. `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
-    results have, where it is not the common one. With `by_position`, the entries of several lists at one position must
-    agree; other positions do not matter.
+    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any if they are 0-dim. `host` must
+    lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a list.
+    `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
+    results have, where it is not the common one. `by_position` means that the entries of several lists at one position
+    must agree; other positions do not matter.
     """
 
     operations: tuple[str, ...]
@@ -262,7 +264,8 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-# `x[index] = 0.5` becomes these since torch 2.15 if both are on one device, as all are here: else torch copies first.
+# torch 2.15 and newer turn `x[index] = 0.5` into these if both are on one device, as all are here: else torch copies
+# first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
 # Operations on elements whose name is not that of the operation on lists.
@@ -274,7 +277,7 @@ class Verdict:
     """The verdict of an operation on its operands. `device` is where its results lie, None where that is not known.
 
     `wrong` are the operands that do not lie where they must, `expected` the device where they must; `on_host` are
-    results that lie on the CPU whatever the rest. An operation of others is not `judged`.
+    results that lie on the CPU whatever the rest. Operations of other libraries are not `judged`.
     """
 
     device: str | None
@@ -290,7 +293,7 @@ def rule_of(operation: str) -> Rule | None:
     space, _, name = operation.partition("::")
     if space not in JUDGED:
         return None
-    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # in place it is the same
+    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # the rule of the operation in place is the same
     if own is None and name.startswith(("_foreach_", "_amp_foreach_")):  # element by element
         element = name.partition("foreach_")[2].removesuffix("_")
         return replace(_BY_NAME.get(_ELEMENTS.get(element, element), _DEFAULT), by_position=True)
@@ -324,7 +327,7 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         if operand.argument in rule.numbers or (every and not (rule.by_position and operand.name == operand.argument))
     ]
     others = [operand for operand in core if operand not in numbers]
-    if not all(operand.argument == "out" for operand in others):  # of numbers alone no kernel of a GPU makes its result
+    if not all(operand.argument == "out" for operand in others):  # no kernel of a GPU works on numbers alone
         core = others
     device = _common(core or known)
     if rule.follows is not None:

@@ -1,7 +1,8 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
-device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.
+device. Functions that the mode does not see (module-level functions of `torch.cuda`, classes) are replaced while the
+engine runs.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _CONSTRUCTORS = torch_private.need("torch.utils._device._device_constructors")
 
 
 class Surface(TorchFunctionMode):  # type: ignore[misc]
-    """Answers what is asked of torch in Python, and tells the dispatch mode for which call it works."""
+    """Answers calls of torch's Python interface, and passes the current call on to the dispatch mode."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
         # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
-        # Functions of torch by what was put in their place: torch names the latter.
+        # The functions of torch by their replacements: torch names the latter.
         self.originals: dict[Any, Any] = {}
         self._constructors = frozenset(_CONSTRUCTORS())
 
@@ -125,7 +126,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
-        """Raise where a tensor is read on the host that claims to lie elsewhere."""
+        """Raise where the host reads a tensor that claims to lie elsewhere."""
         text = KINDS.get(func, _OTHER).type_error
         for name, tensor in tensors:
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
@@ -184,7 +185,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
-        if at is not None and kwargs.get("device") is not None:  # it would hold what it is given, which stays
+        # The sparse tensor would hold its given parts, which stay where they are.
+        if at is not None and kwargs.get("device") is not None:
             args, kwargs = self._all_on(device, args, kwargs)
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
@@ -245,7 +247,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function under this mode, which torch lays aside while it works on a call: user code runs in some."""
+        """Return the function run under this mode, which torch lays aside while it works on a call: some calls run user
+        code."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             own = self.world.here
@@ -262,8 +265,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd knows: the gradient goes back to where the tensor was. Without a `device` the tensor stays,
-    and what takes it moves it."""
+    """A move that autograd knows: the gradient goes back to where the tensor was. The tensor stays if there is no
+    `device`, and the operation that takes it moves it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
@@ -346,7 +349,8 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
-    """A number as text, which torch does not make of a meta tensor; of another tensor what is printed."""
+    """Format a number as text, which torch does not do for a meta tensor; any other tensor is formatted as it is
+    printed."""
     if tensor.dim() or type(tensor) is not Tensor:
         return str(surface.again(object.__format__)(tensor, spec))
     if surface.world.stands_in(tensor):
@@ -374,13 +378,13 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
 
 
 def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A tensor that is made of data where another one is, unless a device is named."""
+    """A tensor made from data on the device of another tensor, unless a device is named."""
     device = kwargs.get("device") or _device_get(surface, tensor)
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.new`, as of SparseAdam; it takes a tensor or a storage where that is."""
+    """`Tensor.new`, which SparseAdam uses; the result from a tensor or a storage lies where that is."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, surface, tensor, *args, **kwargs)
@@ -413,7 +417,8 @@ def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, *
 
 
 def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """Sequences with padding, and their lengths on the host: it is decomposed before an operation is seen."""
+    """Sequences with padding, and their lengths on the host: torch decomposes this function before an operation is
+    seen."""
     out = surface._called(_UNPACKED, args, kwargs)
     surface.world.claims.put(out[1], CPU)
     return out
@@ -433,7 +438,7 @@ def _named_device(value: Any) -> Any:
     return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-# -- what torch does with the devices of what it is given, by function -----------------------------------------------
+# -- treatment of devices, by function ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,11 +446,11 @@ class Kind:
     """Treatment of devices by a function of torch: by default its tensors lie on one, and so do its results.
 
     `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
-    is torch's text where it refuses them with a TypeError. `alike` is torch's text where it compares the devices of its
-    tensors itself, because only operations on one each follow. `first` is how many of its tensors tell where its
-    results lie. It copies what it is given to its first argument (`copies`), to the device of the result (`carries`) or
-    of `out` (`fills_any`). `of_data` makes a tensor where its data is; a tensor that is a size, as in
-    `torch.arange(n)`, is only read. `sparse_at` is the position of a sparse tensor's values.
+    is torch's text where it refuses them with a TypeError. `alike` is torch's text where the function compares the
+    devices of its tensors itself, because each of its operations takes tensors of one device. `first` is how many of
+    its tensors decide where its results lie. Its input is copied to its first argument (`copies`), to the device of the
+    result (`carries`) or of `out` (`fills_any`). `of_data` makes a tensor where its data is; a tensor that is a size,
+    as in `torch.arange(n)`, is only read. `sparse_at` is the position of a sparse tensor's values.
     """
 
     answer: Callable[..., Any] | None = None
@@ -490,7 +495,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _UNPACKED: _unpacked,
     # Printing shows the simulated device.
     _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
-    # `Module.to` reads its arguments with it: its `device` makes nothing.
+    # `Module.to` reads its arguments with this function, whose `device` makes no tensor.
     _parsed: lambda surface, *args, **kwargs: _parsed(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
@@ -521,7 +526,7 @@ KINDS: dict[Any, Kind] = {
 }
 
 
-# -- what is asked past the mode ---------------------------------------------------------------------------------------
+# -- calls that the mode does not see ----------------------------------------------------------------------------------
 
 
 class _Generator(torch.Generator):  # type: ignore[misc]
@@ -610,7 +615,7 @@ class _Waits(contextlib.AbstractContextManager[Any]):
 
 
 class _Event(_Waits):
-    """An event, a class of its own: a program may ask which it has, and `run` counts the waits for each."""
+    """An event, in a separate class: a program may ask which it has, and `run` counts the waits for each."""
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to wait for."""
@@ -653,7 +658,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         uuid=None,
         warp_size=32,
     )
-    # Done already, and nothing to count.
+    # These are done already, and there is nothing to count.
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),
@@ -701,7 +706,7 @@ def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, Any]:
-    """Return what `torch.cuda` answers of its memory: as it was counted, and 0 where it is not."""
+    """Return the memory functions of `torch.cuda`: they give the counted memory, and 0 where it is not counted."""
     memory = counted or Memory[Place]()
 
     def reset(*args: Any) -> None:
@@ -725,7 +730,7 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
 
 
 def _accelerator(world: World) -> dict[str, Any]:
-    """Return what `torch.accelerator` answers."""
+    """Return the functions of `torch.accelerator`."""
     return {
         "is_available": _constant(True),
         "device_count": _constant(world.count or 1),
@@ -835,8 +840,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
 
 def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
-    """Group lists of tensors by the device that the first one's claim, not by the host, and by dtype: torch moves
-    numbers to the device of a group."""
+    """Group lists of tensors by dtype and by the device that the first list's tensors claim, not by the host: torch
+    moves numbers to the device of a group."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
         devices = [surface.device_of(tensor) for tensor in lists[0]]
@@ -877,7 +882,7 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[Surface]:
-    """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
+    """Make tensors claim their devices in `world`, and torch say that a GPU is here, inside the `with` block."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)

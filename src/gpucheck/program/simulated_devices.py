@@ -1,7 +1,8 @@
-"""Which device a plain CPU tensor says it is on, whose line said so, and by which names a line reaches the tensor.
+"""The device that a plain CPU tensor claims, the line that claimed it, and the names by which a line reaches the
+tensor.
 
 The table of claims goes by storage: views share one and so a device; what is written in place stays where it is. An
-entry ends with its storage. Whose a tensor is comes from the running frames.
+entry ends with its storage. The running frames show to whom a tensor belongs.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ COUNTED = torch.device("cuda:0")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a tensor on the CPU comes from: what it is called or what made it, and the user's line."""
+    """The origin of a tensor on the CPU: its name or what made it, and the user's line."""
 
     kind: OriginKind
     what: str
@@ -138,7 +139,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of a storage. `device` None is not known: it settles with the first operation that knows."""
+    """The claim of a storage. `device` is None while it is unknown: the first operation that determines it sets it."""
 
     device: torch.device | None
     origin: Origin | None = None
@@ -163,11 +164,11 @@ class Claims:
         return any(row.is_pinned for storage in storages_of(tensor) if (row := self.storages.of(storage)) is not None)
 
     def of(self, tensor: Tensor) -> Claim:
-        """Return the claim of a tensor. Of one that has no storage of its own nothing is known."""
+        """Return the claim of a tensor. Nothing is known of a tensor without a storage."""
         storage = storage_of(tensor)
         if claim := self._claim(storage):
             return claim
-        if tensor.device.type != "cpu":  # a meta tensor says so itself, unless it stands for one without values
+        if tensor.device.type != "cpu":  # a meta tensor claims `meta`, unless it stands for a tensor without values
             return Claim(tensor.device)
         return Claim(None if storage is None else CPU)
 
@@ -201,7 +202,7 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
-    """The storages of a tensor, a sparse one's of its values first; none where it has none of its own."""
+    """The storages of a tensor, for a sparse one that of its values first; none where it has no storage."""
     while is_transformed(tensor):
         tensor = _unwrapped(tensor)
     try:
@@ -211,14 +212,15 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
         return []
 
 
-# -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
+# -- the origin of a tensor on the wrong device ------------------------------------------------------------------------
 
 
 def cause(
     frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
 ) -> tuple[Origin | None, str | None, str | None]:
     """Return where an operand that is not on the device `expected` comes from, and an expression for it at the failing
-    line; and one for the right device where it was made, if it should be made there: None if it should be moved.
+    line. If it should be made on that device, also return an expression for the device at the line that makes it: None
+    if it should be moved.
     """
     origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
@@ -314,7 +316,7 @@ def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
     """The line that assigns a name first; of those that call `calls`, where this is given."""
     at = None
     for instruction in dis.get_instructions(code):
-        # From Python 3.13 on `starts_line` is a bool, and the line has a name of its own.
+        # `starts_line` is a bool from Python 3.13 on, where `line_number` has the line.
         at = getattr(instruction, "line_number", None) or instruction.starts_line or at
         is_call = not calls or f"{calls}(" in linecache.getline(code.co_filename, at or 0)
         if instruction.opname.startswith("STORE") and instruction.argval == name and is_call:
@@ -322,7 +324,7 @@ def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
     return None
 
 
-# -- who holds it ------------------------------------------------------------------------------------------------------
+# -- the holder of a tensor --------------------------------------------------------------------------------------------
 
 
 def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -333,7 +335,7 @@ def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
-    """A state that an optimizer made before the model moved; one that was restored then has its origin."""
+    """A state that an optimizer made before the model moved; a restored state has its origin already."""
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
@@ -412,7 +414,8 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
 
 
 def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
-    """The line of a class's methods that gives `self.name` a value, where there is one; `alone` if it sets no other."""
+    """The line of a class's methods that assigns `self.name`, if there is one; `alone` leaves out lines with several
+    targets."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
     for code in (function.__code__ for function in functions if rank(function.__code__.co_filename) < 2):
         lines = _lines(code)

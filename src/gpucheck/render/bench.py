@@ -47,7 +47,8 @@ def bandwidth_page(report: Report) -> Page:
 
 
 def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> Answer | None:
-    """Return the rate of copies in memory (else of another operation), of the largest array; cold where one is."""
+    """Return the rate of copies in memory (else of another operation) for the largest array, with a cold cache if that
+    was measured."""
     rated = [row for row in measurements if row.rate is not None]
     if not rated:
         return None
@@ -94,7 +95,7 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
 
 
 def overlap_page(report: Report) -> Page:
-    """Return for each device what hides in one line, then a row for each case."""
+    """Return one line for each device with the share of copies that is hidden, then a row for each case."""
     results = report.results.get("bench_overlap", ())
 
     def name(entry: OverlapResult) -> str:
@@ -116,7 +117,7 @@ def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, li
 
 
 def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
-    """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied."""
+    """Return how much of a pinned copy on a second stream is hidden, in the worse direction; else of another copy."""
     from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
     best = judge.answering(entries)
@@ -153,7 +154,7 @@ def crossover_page(report: Report) -> Page:
         """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
         copied = [entry for entry in entries if entry.transfers] or entries
         won = [entry for entry in copied if entry.device_faster_from is not None]
-        # At the sizes tried, which the table tells.
+        # The answer holds for the sizes tried, which the table has.
         lost = ", ".join(entry.operation for entry in copied if entry.device_faster_from is None)
         if not won:
             return Answer(device, f"GPU does not pay for {lost}") if entries else None
@@ -211,7 +212,7 @@ def collective_page(report: Report) -> Page:
     largest = largest_collectives(rows)
     best = largest.get("all-reduce") or next(iter(largest.values()))
     case, is_gloo = best.case, best.case["backend"] == "gloo"
-    # No device's figure, but that of all of them.
+    # The figure belongs to all devices, not to one.
     place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {short_name(best.device)}"
     place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
@@ -219,7 +220,7 @@ def collective_page(report: Report) -> Page:
     text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
     answers = [Answer(DeviceRef(place), text)]
     findings = [replace(finding, device=None) for finding in report.findings]
-    # A collective without a row is missing in the table: what is not there is said below it.
+    # A collective without a row is missing in the table: its finding stands below.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
     below = [Line(), *(Line(f"{finding.title} ({finding.message})") for finding in left)] if left else []
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
@@ -266,14 +267,14 @@ def all_page(report: Report) -> Page:
     findings = [
         measured.named(_of_benchmark(finding), several=len(devices) > 1)
         for finding in measured.remarks_once(report.findings)
-        # Why one was skipped stands in its row.
+        # A skipped benchmark has its reason in its row.
         if finding.verdict != "skip"
     ]
     details = measured.flag_lines(answered.headlines, lambda line: f"{line.benchmark} {line.case}")
     return Page(answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings)
 
 
-# In the order of the sentence; the two worst are named.
+# The verdicts in the order of the sentence; the two worst are named.
 _COUNTED: dict[Verdict, str] = {
     "fail": "failed",
     "inconclusive": "inconclusive",
@@ -321,9 +322,10 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """The finding with its benchmark's name in front, as several say the same; not what is about the machine.
+    """The finding with its benchmark's name in front, as several have the same title; findings about the machine stay
+    as they are.
 
-    Where the title fills the line, it is without its message: a second clause of the same.
+    The message is left out where the title fills the line.
     """
     from gpucheck.bench.benchmarks import BENCHMARKS
 

@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("verdict", "left"),
     Column("notes", "left", keep=1, wraps=True),
 )
-# What changed comes first.
+# Changes come first.
 _SIGNS: dict[Change, tuple[Verdict, str]] = {
     "slower": ("warn", "slower"),
     "cannot tell": ("inconclusive", "inconclusive"),
@@ -38,7 +38,7 @@ def page(report: Report) -> Page:
     """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
     gate, changes = finding_of(report, _GATE), finding_of(report, _CHANGES)
-    # The gate, where it did not pass, is what the answer is about; else what changed.
+    # The answer is about the gate where it did not pass, else about the changes.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         return Page(findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
@@ -96,7 +96,7 @@ def _interval(row: ComparedRow) -> str:
 
 
 def _subject(compared: Comparison, gate: Finding | None) -> str:
-    """Which command's rows, on which devices, how often each ran, and what they are held against."""
+    """The compared rows: their command and devices, how often each ran, and what they are held against."""
     rows = compared.rows
     devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
     counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
@@ -134,7 +134,7 @@ def _same(rows: Sequence[ComparedRow]) -> set[str]:
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
     notes = [*row.differences, *(FLAGS.get(flag, (flag, ""))[0] or flag for flag in row.flags)]
-    # Too few runs are said once, above; what cannot be compared is among the differences.
+    # Too few runs are mentioned once, above; rows that cannot be compared are among the differences.
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS and not not_comparable(row.differences):
         notes.insert(0, row.why)
     label = row_text(row, " ")

@@ -22,12 +22,12 @@ from gpucheck.report.report import Report
 Value = TypeVar("Value", int, float)
 # Cells of a bar.
 _BAR = 5
-# Faults that are seen in a column: there it stays as long as the table does.
+# Faults that are seen in a column, which then stays as long as the table does.
 _SEEN_IN = {
     **dict.fromkeys(("low_clock", "throttled", "power_limited", "power_limit", "clock_setting", "violations"), "MHz"),
     **dict.fromkeys(("link_width", "link_generation", "pcie_replays"), "PCIe"),
 }
-# Said in the first line where it is so: there is no GPU.
+# The finding that there is no GPU, and the advice that the first line then has.
 NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
 # States of devices in few words; the others are as short as they are.
@@ -40,7 +40,7 @@ _SHORT_STATES = (
     (ASLEEP, "asleep"),
     ("not read", "not read"),
 )
-# A choice: so far below a limit a reader should look twice.
+# A choice: a reader should look twice at a value this close to its limit.
 _NEAR_CELSIUS = 5.0
 
 
@@ -73,14 +73,15 @@ def _body(report: Report) -> list[Block]:
         body += [devices_table(facts.devices, report.findings), Line()]
     if any(device.processes for device in facts.devices):
         body += [_processes(facts), Line()]
-    # What hides cards is said once for all of them.
+    # The settings that hide cards are shown once for all cards.
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
     below = [*(Line(mask) for mask in masks if mask), *versions_line(facts)]
     return [*body, *below] if below else body[:-1]
 
 
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
-    """Return the first line where nothing is wrong, and the finding that it says, or is where there is no line."""
+    """Return the first line where nothing is wrong, with the finding that it states; else no line, and the finding that
+    comes first."""
     if (none := finding_of(report, NONE)) is not None:
         return None, none
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
@@ -102,7 +103,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
-    """Return what nobody could look at, though nothing is found wrong."""
+    """Return what could not be checked, though nothing is found wrong."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     words = [f"{kept} not accessible"] if kept else []
     return [*words, "Xid unread"] if finding_of(report, "log.unreadable") else words
@@ -199,7 +200,7 @@ def _memory_share(device: Device) -> float | None:
 
 
 def _temperature(device: Device) -> Cell:
-    """In a warm colour near the card's lowest limit."""
+    """The temperature, in a warm colour near the card's lowest limit."""
     now = device.temperature_celsius
     if now is None:
         return Cell(UNKNOWN)
@@ -233,7 +234,7 @@ def link(pcie: Link | None) -> str:
 
 
 def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
-    """The worst that is seen of this device, else why it is not simply there, else what it does."""
+    """The worst finding about this device, else why it cannot be used, else its activity."""
     if device.kind == "cpu":
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
@@ -250,7 +251,7 @@ def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
 
 
 def is_about(finding: Finding, device: Device) -> bool:
-    """A card that is lost may not even tell its UUID."""
+    """Return whether a finding is about a device; a lost card may not even give its UUID."""
     uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
     if device.uuid and uuid:
         # Both: cloned virtual machines have had GPUs with one UUID.
@@ -298,7 +299,7 @@ def called(device: Device) -> str:
 
 
 def versions_line(facts: Facts) -> list[Block]:
-    """The versions, where they were read: of a command that was cut off before, nothing is said."""
+    """The versions; empty for a command that was cut off before they were read."""
     return [Line(versions(facts), "dim")] if facts.python is not None else []
 
 

@@ -35,19 +35,19 @@ _COLUMNS = (
     Column("state", "left"),
     Column("shown by", "left", wraps=True),
 )
-# How a rung stands as a sign: what is not known is not healthy.
+# The sign of a stage's state: an unknown stage is not healthy.
 _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "ok"),
     "broken": ("fail", "broken"),
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "unknown"),
 }
-# What asks for action, the worst first.
+# The verdicts that ask for action, the worst first.
 COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question", "warn": "warning"}
 
 
 def page(report: Report) -> Page:
-    """Return the diagnosis first, how it shows and what to type, then what stands on its own, then the ladder."""
+    """Return the diagnosis with its symptom and what to type, then independent findings, then the stages."""
     result = report.results.get("doctor")
     first = finding_of(report, result.first or "") if result is not None else None
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
@@ -58,14 +58,14 @@ def page(report: Report) -> Page:
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
-        # How it shows and how sure it is; the id is what `explain` takes.
+        # The symptom and the certainty; `explain` takes the id.
         sure = SURE[first.evidence["certainty"]]
         under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
         if first.evidence.get("settle"):
             under.append(Line(f"to make sure: {first.evidence['settle']}"))
         line = answer(first.verdict, first.title)
         return Page(line, body, findings=others, cause=first, under=under, order=gravity)
-    # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
+    # The finding about the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counts["fail"]:
@@ -77,7 +77,7 @@ def page(report: Report) -> Page:
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
-    """Return what holds for the machine; where something else asks for action, the worst of that is the verdict."""
+    """Return the line about the machine; its verdict is the worst of the findings beside it that ask for action."""
     counts = {verdict: counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
     if whole.verdict == "inconclusive":
         return answer("inconclusive", whole.title)
@@ -87,7 +87,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 
 def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
-    """The rungs that there are here, without the `title` that the first line has already."""
+    """The stages of this machine, without the `title` that the first line has already."""
     here = [rung for rung in rungs if rung.state != "absent"]
     rows = [
         (rung.rung, verdict_cell(*_STATES[rung.state]), "" if rung.shown_by == title else rung.shown_by)
@@ -122,13 +122,13 @@ def smoke_page(report: Report) -> Page:
     findings = report.findings
     every = [_checks(findings)] if findings else []
     if len(findings) == 1 and not findings[0].device:
-        # No check ran, and why is the answer.
+        # No check ran, and the reason is the answer.
         return Page(None, versions_line(report.facts), every, cause=findings[0])
     several = len({finding.device for finding in findings if finding.device}) > 1
     asking = []
     for finding in findings:
-        # A check's title says what must hold: beside a failure it would read as if it did.
-        # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
+        # A check's title says what must hold: beside a failure it would read as if it did. Findings of no check (a
+        # device that did not open, a requirement) have a title that says what is wrong.
         if finding.device:
             title = f"{finding.device}: {finding.id}" if several else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
@@ -190,7 +190,7 @@ def memory_page(report: Report) -> Page:
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
         body += [finding_line(others), Line()]
-    # Where torch keeps no figures there is nothing to show.
+    # Nothing is shown where torch keeps no figures.
     if any(step.verdict != "skip" for step in steps):
         body.append(_steps(steps))
     details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps]
@@ -199,7 +199,8 @@ def memory_page(report: Report) -> Page:
 
 
 def _answer(report: Report, judged: Finding | None) -> Line | None:
-    """Return what the sequence came to and how much is free. None where something failed before: that stands first."""
+    """Return the result of the sequence and how much memory is free. None where something failed before: that stands
+    first."""
     overall = finding_of(report, "memory.device") or finding_of(report, "memory.host")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
@@ -243,7 +244,7 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
 
 
 def _head(figure: str, figures: Sequence[str]) -> str:
-    """Two lines: what is counted, above the first of its two figures, and whether it is its peak."""
+    """Two lines: the counted quantity, above the first of its two figures, and whether the figure is the peak."""
     counted = figure.removeprefix("max_")
     first = next(figure for figure in figures if figure.removeprefix("max_") == counted)
     word = counted.removesuffix("_bytes").removeprefix("memory_")
@@ -258,7 +259,7 @@ def _figure(row: FigureCheck) -> Cell:
 
 
 def _mebibytes(size: int | None) -> str:
-    """In MiB, to the last block of 512 bytes where it is no whole number."""
+    """A size in MiB, exact to the block of 512 bytes where it is no whole number."""
     if size is None:
         return UNKNOWN
     whole, rest = divmod(size, units.MIB)
@@ -269,7 +270,7 @@ def _mebibytes(size: int | None) -> str:
 
 
 def status_page(report: Report) -> Page:
-    """The verdict, the worst of what is wrong, the GPUs; the stages of the ladder and what asks for nothing with -v."""
+    """The verdict, the worst problem, the GPUs; `-v` adds the stages and the findings that ask for nothing."""
     result: DoctorResult | None = report.results.get("doctor")
     whose = [finding for finding in report.findings if finding.id == "status.interpreter"]
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
@@ -288,8 +289,8 @@ def status_page(report: Report) -> Page:
 def _status_answer(
     result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
 ) -> tuple[Line | None, Finding | None, list[Line]]:
-    """Return the first line, the finding that it says (or that is it), and what is said below; nothing where a finding
-    has to come first."""
+    """Return the first line, the finding that it states (or that is the first line), and the lines below; nothing where
+    a finding has to come first."""
     by_id = {finding.id: finding for finding in reversed(findings)}
     if NONE in by_id:
         return None, by_id[NONE], []

@@ -16,7 +16,7 @@ _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "lef
 SURE: dict[Certainty, str] = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text alone does not prove it"}
 _SYMPTOM = "a symptom: the text does not name its cause"
-# What else a long log holds: more than this is a list that nobody reads.
+# The most further causes of a long log that are shown: nobody reads a longer list.
 _MOST_OTHERS = 5
 
 
@@ -34,7 +34,7 @@ def page(report: Report) -> Page:
 
 def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
-    # The text's own numbers stand for the general meaning where the step is made of them too.
+    # A specific text (with its own numbers) needs no general meaning.
     meaning = [] if first.specific or not first.meaning else [Line(first.meaning)]
     body: list[Block] = [*meaning, Line(f"{_certainty(first)} ({first.id})", "dim")]
     if first.conditions:
@@ -85,13 +85,13 @@ def lint_page(report: Report) -> Page:
     mistakes = [block for finding in placed for block in _mistake(finding)]
     ignored = [Line(f"{counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
-    # Nothing was wrong, or there was nothing to read.
+    # The finding that nothing was wrong, or that there was nothing to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
     return Page(_lint_verdict(placed, result), mistakes, ignored, others, cause=clean)
 
 
 def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
-    """Return what all of it comes to, in one line; None where another finding says so."""
+    """Return the verdict on all files, in one line; None where another finding states it."""
     if not placed:
         return None
     counts = Counter(finding.verdict for finding in placed)
@@ -111,7 +111,7 @@ def _mistake(finding: Finding) -> list[Block]:
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
     lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
     if source := evidence.get("source"):
-        # What would move the cursor is a blank.
+        # A character that would move the cursor is shown as a blank.
         shown = "".join(letter if letter.isprintable() else " " for letter in source.strip())
         lines.append(Line(f"{evidence['line']} | {shown}"))
     return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]

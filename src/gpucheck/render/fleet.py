@@ -42,7 +42,7 @@ _EXITS: dict[int | None, Verdict] = {0: "pass", 1: "fail", 3: "skip", 4: "inconc
 
 
 def page(report: Report) -> Page:
-    """A fleet's verdict, its bad nodes with cause and action, then counts; of one node, what its parts came to."""
+    """A fleet's verdict, its bad nodes with cause and action, then counts; for one node, the results of its parts."""
     judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
     if judged is not None:
         return _fleet(report, judged)
@@ -59,13 +59,13 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     asking = [row for row in fleet.nodes if row.state != "good"]
     body: list[Block] = []
     if asking:
-        # In one cell: at 80 columns a column of its own would be the first to go.
+        # Cause and fix share a cell: a separate column would be the first to go at 80 columns.
         causes = [f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN for row in asking]
         states = [verdict_cell(*VERDICTS[row.state]) for row in asking]
         rows = zip([row.host for row in asking], states, causes, strict=True)
         body.append(table(_NODES, rows))
     body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
-    # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
+    # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
@@ -94,7 +94,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     told = answer(report.summary.verdict, f"{node.host} is {word}")
     rows: list[Sequence[str | Cell]] = []
     for part in node.parts:
-        # What it had found until its time was up is no pass.
+        # Results of a part whose time was up are no pass.
         ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
         rows.append([part.id, verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
     parts = table(_PARTS, rows)

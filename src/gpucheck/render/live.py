@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.status import Status
     from rich.text import Text
 
-# Once one of these comes, the usage was right.
+# The usage was right once one of these comes.
 _WORK = (Answered, Failed, Finished, Judged, Measured, Skipped, Trial)
 HINT = "Ctrl-C: stop and report"
 
@@ -27,15 +27,15 @@ HINT = "Ctrl-C: stop and report"
 class LiveView:
     """Shows a command's events as they come. It is an `Emit`; close it before anything else is printed.
 
-    With `quiet`, only warnings are shown. Lines that come before the work begins are held back: wrong usage that only
-    the work can see (a target that does not load) is then told alone.
+    `quiet` shows only warnings. Lines that come before the work begins are held back: wrong usage that only the work
+    can see (a target that does not load) is then shown without them.
     """
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
         self._stream = stream
         self._quiet = quiet
         self._started = time.monotonic()
-        # When the work should be over, in seconds from then: an estimate only ever comes down.
+        # The estimated end of the work, in seconds from the start: the estimate only decreases.
         self._ends_s = math.inf
         self._status: Status | None = None
         self._went_wrong: list[Line] = []
@@ -71,7 +71,7 @@ class LiveView:
                 self._judged(finding or of_fault(fault))
 
     def _judged(self, finding: Finding) -> None:
-        """Keep what went wrong until work goes on: a pipe, and what is found last, have it in the report alone."""
+        """Keep a failure and show it when work goes on; on a pipe, and after the last work, only the report has it."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))

@@ -37,9 +37,9 @@ class Cell:
 class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
-    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen;
-    one that may be `cropped`, to that many characters (0: never), loses its end there rather than cost another column,
-    or wraps there if it is both.
+    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen.
+    Text that may be `cropped` loses its end after that many characters (0: never) rather than cost another column; if
+    it also wraps, it wraps there.
     """
 
     head: str
@@ -53,8 +53,8 @@ class Column:
 class Table:
     """A table; every row has a cell for each column.
 
-    `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. One that is
-    `dense` has less room between its columns. `may_go` says that a first view leaves rows out.
+    `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. A `dense`
+    table has less room between its columns. `may_go` says that a first view leaves rows out.
     """
 
     columns: tuple[Column, ...]
@@ -122,11 +122,11 @@ def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
 def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
     """Numbers with the same precision down a column: the lower quartile has `digits` significant digits.
 
-    A number too small for that precision keeps one significant digit of its own.
+    A number too small for that precision keeps one significant digit.
     """
     scaled = [None if value is None else value / scale for value in values]
     known = sorted(abs(value) for value in scaled if value)
-    # What is a hundred times smaller than the largest must not add digits to the whole column.
+    # A number a hundred times smaller than the largest must not add digits to the whole column.
     large = [value for value in known if value >= known[-1] / 100]
     places = len(units.significant(large[len(large) // 4], digits).partition(".")[2]) if large else 0
     texts = []
@@ -139,7 +139,7 @@ def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits
 # A cell of a bar that is filled to one eighth, two, and so on.
 EIGHTHS = "▏▎▍▌▋▊▉"
 HALF = EIGHTHS.index("▌")
-# What stands for gpucheck's own signs where an encoding has no others.
+# Replacements of gpucheck's own signs for encodings that lack them.
 _PAIRS = ("→", "->", "≥", ">=", "≤", "<=", "…", "...", "×", "x", "µ", "u", "²", "2", "░", ".", "█", "#")
 ASCII = str.maketrans(
     {"°": ""}
@@ -152,7 +152,7 @@ ASCII = str.maketrans(
 def bar(share: float | None, width: int) -> str:
     """A bar of `width` cells, of which `share` (0 to 1) is filled; empty where the share is not known.
 
-    What is not nothing shows.
+    A share above zero is always visible.
     """
     if share is None:
         return ""

@@ -24,13 +24,13 @@ from gpucheck.render.tables import ALWAYS, ASCII, Column, Table
 from gpucheck.render.text import ADVICE, Block, Line
 from gpucheck.report.report import Report
 
-# Wide enough for any table: what is no terminal gets every column, and nothing is wrapped.
+# Wide enough for any table: output that is no terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
 # A column that wraps is worth having from this width on.
 LEAST_WRAPPED = 36
-# A column that stays no longer than this is dropped before a text that always stays is cut.
+# Columns with a `keep` below this are dropped before a column that always stays is cut.
 NICETY = 3
-# Below this a table that does not fit turns into `name: value` lines.
+# A table that does not fit turns into `name: value` lines below this width.
 NARROW = 50
 
 
@@ -49,7 +49,7 @@ def show(out: Console, blocks: Sequence[Block]) -> None:
         if out.is_terminal:
             out.print(renderable, soft_wrap=soft_wrap)
         else:
-            # What is kept in a file or pasted somewhere needs no spaces at the ends of lines.
+            # Text that is kept in a file or pasted somewhere needs no spaces at the ends of lines.
             with out.capture() as capture:
                 out.print(renderable, soft_wrap=soft_wrap)
             out.file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
@@ -130,7 +130,8 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
         # The least important goes first, of equals the rightmost.
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
-        # Text is cut only once what is less important is gone; a state, before what is more than a nicety goes.
+        # A column is cut only after all columns with a lower `keep` were dropped; one that is never dropped has NICETY
+        # in place of its `keep`.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
         whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else NICETY)]
@@ -148,7 +149,8 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
 
 
 def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]) -> int:
-    """Characters that these columns take side by side; text that wraps, or is not `whole`, counts as far as it must."""
+    """Characters that these columns take side by side; text that wraps, or is not `whole`, counts with its least
+    width."""
     widths = []
     for index in kept:
         column = table.columns[index]
@@ -210,7 +212,7 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
 def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
     """Give a function that shows blocks in place on a terminal, and one after another elsewhere.
 
-    At the end the last ones stay in sight.
+    The last blocks stay in sight at the end.
     """
     out = console(stream)
     last: list[Block] = []

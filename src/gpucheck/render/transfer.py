@@ -1,6 +1,6 @@
 """`gpucheck bench transfer` as blocks: for each device its copies by size, and common idioms that copy.
 
-Then the parts that share a link: both ways at once, all devices at once, and from device to device.
+The parts that share a link follow: both ways at once, all devices at once, and from device to device.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
-        # Of runs that were measured in different ways the most count.
+        # The way with the most runs counts if runs were measured in different ways.
         for row in sorted(measurements, key=lambda row: len(row.runs))
     }
     gains = {(gain.direction, gain.size_bytes): gain.gain for gain in answer.gains}
@@ -213,10 +213,10 @@ def _peer(measurements: Sequence[Measurement]) -> list[Block]:
     lines: list[list[str]] = []
     for source, paths in zip(ids, matrix["path"], strict=True):
         cells = [f"{next(texts)}{'*' * (path == 'staged')}" for path in paths]
-        # To itself it copies elsewhere.
+        # The diagonal is empty: a copy within one device uses no link.
         cells[len(lines)] = ""
         lines.append([source, *cells])
-    # The number alone where all are of a kind: eight devices then fit into 80 columns.
+    # The number alone is enough where all are of a kind: eight devices then fit into 80 columns.
     is_short = len({name.partition(":")[0] for name in ids}) == 1
     heads = [name.partition(":")[2] if is_short else name for name in ids]
     columns = [Column("from", "left"), *(Column(f"to {head}") for head in heads)]

@@ -36,10 +36,10 @@ def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
     """The dataclass `kind` from its JSON. Unknown keys are ignored, missing ones take their default; a TypedDict keeps
     what it does not know as plain data.
 
-    Raises KeyError where a field without a default is missing, TypeError where the data has another shape. Of data
-    that anybody may have written (`foreign`) also where a value has another type than its field or is none of its
-    literals, or is a number that no quantity has: a whole number of more than 64 bits, or infinity. Characters of its
-    text that do not print are written out.
+    Raises KeyError where a field without a default is missing, TypeError where the data has another shape. Data that
+    anybody may have written (`foreign`) also raises TypeError where a value has another type than its field or is none
+    of its literals, or is a number that no quantity has: a whole number of more than 64 bits, or infinity. Characters
+    of its text that do not print are written out.
     """
     return typing.cast(T, decoder(typing.cast(Any, kind), kind.__name__, foreign)(data))
 
@@ -48,8 +48,8 @@ def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
 def hints(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields or a TypedDict's keys.
 
-    The annotations are text, which takes longer to read than all else here. What a module imports for type checkers
-    alone it gives by its `late_types`.
+    The annotations are text, which takes longer to read than all else here. A module gives the types that it imports
+    for type checkers alone by its `late_types`.
     """
     return typing.get_type_hints(kind, localns=getattr(sys.modules[kind.__module__], "late_types", dict)())
 
@@ -85,7 +85,7 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """Any data, but no number that no quantity has. Its depth is that of the text it was read from."""
+    """Any data; raises TypeError for a number that no quantity has. Its depth is that of the text it was read from."""
     if isinstance(value, (int, float)):
         return _number(where, value)
     if isinstance(value, str):

@@ -23,7 +23,7 @@ class Started:
 class Progress:
     """A step begins. `done` of `total` steps are behind; `best` is the best result so far, as text for a person.
 
-    One that is `live` says how a step goes on: it is for a line that refreshes, not for a pipe.
+    A `live` event says how a step goes on: it is for a line that refreshes, not for a pipe.
     """
 
     step: str
@@ -77,7 +77,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """torch opened a device: what the driver's own interfaces did not tell of it, torch may."""
+    """torch opened a device: torch may know what the driver's own interfaces did not report."""
 
     device: Device
 
@@ -100,7 +100,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that was asked for was not done: a finding that the work makes, for no row tells of it."""
+    """Something that was asked for was not done: the work makes the finding, since no row shows it."""
 
     finding: Finding
 
@@ -118,7 +118,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A part is behind: what there is may be written down now. `why` is what kept it from all it was asked for."""
+    """A part is over: its results may be written down now. `why` is the reason if it did not do all that it was asked
+    for."""
 
     part: str
     device: str | None = None

@@ -12,7 +12,7 @@ from gpucheck.report.finding import Finding
 # works, or was not at work.
 Kind = Literal["device", "memory", "error"]
 DEVICE_ERROR = "device.error"
-# Where no benchmark was at work: the command itself failed.
+# The id of an error while no benchmark was at work: the command itself failed.
 OWN_ERROR = "gpucheck.error"
 _LONGEST_LINE = 400
 
@@ -23,9 +23,9 @@ class Fault:
 
     `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised (empty: a
     process ended without one) and `text` its message; `cause` is the row of `messages.CAUSES` that this is, None where
-    it is not known. One that `poisons` leaves the process unable to use the device. `fresh` is what a small kernel in a
-    fresh process said: `works`, why it failed, or None where none was asked. `silent_s` is for how long nothing was
-    heard of the device, where that is all.
+    it is not known. `poisons` means that the process cannot use the device any more. `fresh` is what a small kernel in
+    a fresh process said: `works`, why it failed, or None where none was asked. `silent_s` is how long the device was
+    silent, where that is the fault.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ def in_words(fault: Fault) -> str:
 
 def _cause(fault: Fault) -> str:
     cause = BY_ID.get(fault.cause or "")
-    # Of a call that may be at fault itself its own words say more.
+    # The error's own words say more about a call that may be at fault itself.
     if cause is not None and cause.whose not in ("program", "library"):
         return cause.title
     return first_line(fault.text) or fault.error

@@ -51,7 +51,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """torch's four figures on the device. On a CPU torch keeps none: there they are None and the resident set is given.
+    """torch's four figures on the device. They are None on a CPU, where torch keeps none and the resident set is given.
 
     `source` says which allocator or which system interface they come from.
     """

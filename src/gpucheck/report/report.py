@@ -35,8 +35,8 @@ class Summary:
 class Part:
     """A part of a command's work on one device, or on several at once (None), from its plan to its end.
 
-    `ended` is None while it is at work, and for one that was cut off; empty where all was done that was asked for, else
-    what kept it from that: `time`, `memory`, `fault`, `error`.
+    `ended` is None while it is at work, and for one that was cut off; empty if it did all that was asked for, else the
+    reason why not: `time`, `memory`, `fault`, `error`.
     """
 
     id: str
@@ -49,8 +49,8 @@ class Part:
 class Report:
     """The document of one command: what was seen, and what it comes to.
 
-    `parts` is what was planned and begun, `skips` what the work says was not done, `faults` what broke it off. From
-    these, the facts and the measurements a benchmark's `findings` and `results` can be told again at any time.
+    `parts` is what was planned and begun, `skips` what the work says was not done, `faults` what broke it off. A
+    benchmark's `findings` and `results` can be derived from these, the facts and the measurements again at any time.
     """
 
     schema: str
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def incomplete(self) -> str:
-        """Why not all was done that was asked for; empty where it was."""
+        """The reason why not all was done that was asked for; empty if all was."""
         if self.summary.complete:
             return ""
         if self.faults and self.summary.exit not in (errors.INTERRUPTED, errors.TERMINATED):
@@ -117,7 +117,7 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     if code == errors.OK:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
-    # What was cut off has not failed; it is not known.
+    # Work that was cut off has not failed: its verdict is unknown.
     unknown = (errors.UNDECIDED, errors.INTERRUPTED, errors.TERMINATED)
     least: Verdict = "skip" if code == errors.COULD_NOT_LOOK else "inconclusive" if code in unknown else "fail"
     return min((worst, least), key=WORST_FIRST.index)
@@ -198,8 +198,8 @@ class Collector:
     ) -> Report:
         """The report so far. `code` is an exit status from outside the findings (an error, a signal).
 
-        It is not complete where a fault broke work off, whatever `complete` says. With a `judge` the findings are what
-        he says of the document, and after these what was judged where the work was done.
+        It is not complete where a fault broke work off, whatever `complete` says. A `judge` gives the findings from the
+        document; those that were judged where the work was done follow.
         """
         ended = all(part.ended is not None for part in self.parts.values() if part.begun)
         whole = Report(
@@ -229,7 +229,7 @@ class Collector:
 
 
 def _with(facts: Facts, opened: Device) -> Facts:
-    """The facts with what torch told of a device that it opened, where nobody else had told it."""
+    """The facts with torch's values for a device that it opened, where no other source had given them."""
     known = next((device for device in facts.devices if device.id == opened.id), None)
     if known is None:
         return replace(facts, devices=(*facts.devices, opened))
@@ -244,7 +244,7 @@ def document(report: Report) -> str:
 
 
 def events_of(document: Report) -> Iterator[Event]:
-    """The events that fold into what a document holds beside its judgement: an earlier run's, told again."""
+    """The events that fold into what a document holds beside its judgement, to replay an earlier run."""
     yield events.Started(document.facts)
     for part in document.parts:
         if part.device is not None:
@@ -256,6 +256,6 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Answered(name, value) for name, value in document.results.items())
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
-    # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
+    # The ends come last, as in the run itself: what is written down or judged at the end of a part must have its rows.
     ended = [part for part in reversed(document.parts) if part.ended is not None]
     yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)

@@ -34,7 +34,7 @@ class Passed:
 
 
 class Wrong(Exception):
-    """Something came out otherwise than it must; `evidence` holds both."""
+    """A result differs from the right one; `evidence` holds both."""
 
     def __init__(self, message: str, /, fix: str | None = None, **evidence: Any) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
 def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     """Needs a device whose memory can run out without harm; else the reason for a skip.
 
-    Where the system shares it, everything would suffer.
+    A system that shares its memory would suffer as a whole.
     """
     accel, host = dut.accel, dut.host
     if accel.is_cpu:

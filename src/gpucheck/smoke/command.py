@@ -1,7 +1,7 @@
 """`gpucheck smoke`: does everything that a training job relies on work here?
 
-A check is a row of `options.CHECKS` and a function that returns what it saw, or raises. Whatever else it raises is its
-finding.
+A check is a row of `options.CHECKS` and a function that returns what it saw, or raises. Any other exception is the
+finding of the check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[Device
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
-# A check's time on a busy machine: it begins so long before the command has to be over.
+# The longest check on a busy machine: the last one begins at least this long before the command has to be over.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
@@ -63,7 +63,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
         now = time.monotonic()
         until = now + (deadline - now) / (len(chosen) - place)
         if _check(device_id, checks, facts, emit, until) is not None:
-            # A lost device may leave what fails the checks of the next one in this process.
+            # A lost device may leave errors in this process that fail the checks of the next one.
             for other in chosen[place + 1 :]:
                 title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
                 emit(Judged(Finding(USABLE_ID, "skip", title, why, device=other)))
@@ -71,7 +71,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
-    """Run the checks on a device; how it died on the way, None where it did not.
+    """Run the checks on a device; return how it died on the way, None where it did not.
 
     A device that torch cannot use is the failed check.
     """
@@ -117,7 +117,7 @@ def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
     try:
         chosen = choose.choose(requested, facts)
     except CannotLook as error:
-        # Asked for by name and not in this machine: that is no finding about the machine (exit 3).
+        # A device that was asked for by name and is not in this machine is no finding about the machine (exit 3).
         if not _present_but_unusable(requested, facts):
             raise
         emit(Judged(unusable(error)))
@@ -144,10 +144,11 @@ def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
 
 
 def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
-    """Run each check and emit its finding; how the device died on the way, None where it did not.
+    """Run each check and emit its finding; return how the device died on the way, None where it did not.
 
-    Once the device answers nothing, the rest is skipped with that reason; so is what has not begun at `deadline` (of
-    `time.monotonic`), but the first of it is inconclusive: whether it passes is unknown, and so is the whole.
+    The rest is skipped with that reason once the device answers nothing. Checks that have not begun at `deadline` (of
+    `time.monotonic`) are skipped too, but the first of them is inconclusive: whether it passes is unknown, and so is
+    the whole.
     """
     why_not: str | None = None
     died: Fault | None = None
@@ -176,7 +177,7 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
 
 
 def _fault(check: Check, finding: Finding, dut: DeviceUnderTest, reason: str) -> Fault:
-    """A device that died in a check: what the check met, where that was an error, else what it answers since."""
+    """The fault of a device that died in a check: the error of the check, else the device's answer since then."""
     text = str(finding.evidence.get("text", reason))
     cause = messages.cause_of(text)
     error = str(finding.evidence.get("type", "RuntimeError"))

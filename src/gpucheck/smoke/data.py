@@ -1,5 +1,5 @@
 """Tensors and data get to the device whole and in time: round trips, pinned and non-blocking copies, a DataLoader.
-And running out of memory can be caught, and leaves nothing behind."""
+Running out of memory can be caught, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Pas
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
-    """Raise Wrong with how many of these are true, and what they are, unless none is."""
+    """Raise Wrong with the number of those that are true, and `what` they are, unless none is."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {what}", **evidence)
@@ -133,9 +133,9 @@ def main() -> int:
 # -- DataLoader -------------------------------------------------------------------------------------------------------
 
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
-# Workers that import torch anew (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
+# Workers that import torch again (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# Bytes in flight at once, with room: workers × prefetched batches × bytes, each batch in a file of its own.
+# Bytes in flight at once, with room: workers × prefetched batches × bytes, each batch in a separate file.
 SHM_NEEDED = 8 * MIB
 # Docker's default, too little for real batches: torch's workers then die of a bus error.
 SHM_SMALL = 64 * MIB
@@ -190,9 +190,10 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
 def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     """The work's result or error; `accel` is torch's current device.
 
-    No handler of a signal runs in a thread of its own. What one raises is dropped in the middle of a fork, and where it
-    cuts through a queue's `put` the queue stays locked: torch's own, which it hangs up in the main thread alone and
-    which raises once a worker has died, left that thread waiting for the lock forever.
+    Handlers of signals run in the main thread only, so that none can interrupt the work. An error of a handler is
+    dropped in the middle of a fork. In the middle of a queue's `put` it leaves the queue locked: torch's own handler,
+    which it installs in the main thread alone and which raises once a worker has died, left that thread waiting for the
+    lock forever.
     """
     done: Future[list[Batch]] = Future()
 
@@ -241,7 +242,7 @@ NAN_PATTERNS = {
 
 
 def usable(dut: DeviceUnderTest) -> Passed:
-    """The device computes something, and tells what it is."""
+    """The device computes something, and identifies itself."""
     accel = dut.accel
     if reason := accel.why_broken():
         raise Wrong(f"{accel.id} does not compute: {reason}")

@@ -147,7 +147,7 @@ def has_tf32(dut: DeviceUnderTest) -> str | None:
 
 
 def tf32(dut: DeviceUnderTest) -> Passed:
-    """With TF32 allowed, products and convolutions stay within the bound of TF32."""
+    """Products and convolutions stay within the bound of TF32 where that is allowed."""
     with precision.precision("tf32"):
         left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
         real = precision.observed(left, right, out)
@@ -166,7 +166,7 @@ def tf32(dut: DeviceUnderTest) -> Passed:
 
 
 def autocast(dut: DeviceUnderTest) -> Passed:
-    """Under autocast products are in low precision, weights and gradients float32, and it ends with its block."""
+    """Products under autocast are in low precision, weights and gradients float32, and autocast ends with its block."""
     kind = dut.accel.kind
     low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
     layer = nn.Linear(64, 48, bias=False)

@@ -13,8 +13,8 @@ from gpucheck.options import LIMITS, option
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check's id, what it claims, what it means where it fails and what to do then; and the function that proves it
-    and what that needs, as `module.function`.
+    """A check's id, its claim, the meaning of a failure and the fix; and the function that makes the check and the one
+    for its requirement, as `module.function`.
 
     The modules are those of this folder. They import torch: `command` loads them.
     """
@@ -27,7 +27,7 @@ class Check:
     needs: tuple[str | Callable[..., Any], ...] = ()
 
 
-# In the order of a training job: what comes first is what the rest stands on.
+# The checks are in the order of a training job: later ones rely on earlier ones.
 CHECKS = (
     Check(
         "device.usable",

@@ -1,7 +1,7 @@
 """`gpucheck stress`: every device at work at once, each in a separate process, and what came of it.
 
 This process uses no device: whatever a driver does to a child, the others' results are kept. All children begin at the
-same time, once each has its memory; one that fails or falls silent is ended, and told as what it is.
+same time, once each has its memory; one that fails or falls silent is ended, and reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Start = Callable[[str], LineChild]
 class World:
     """The readings of the machine, and the start of children; tests give their own.
 
-    For `opening_s` a child may say nothing until it is ready, for `silent_s` at work; as for a benchmark's device.
+    A child may be silent for `opening_s` until it is ready and for `silent_s` at work, like a benchmark's device.
     """
 
     read: Callable[[], Facts] = inventory.read
@@ -53,7 +53,8 @@ class World:
 def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
     """Put the devices under load and answer with what each did; `judge` says what it comes to.
 
-    Raises UsageError and CannotLook for a device that is not there. A signal raises on, once the answer so far is told.
+    Raises UsageError and CannotLook for a device that is not there. The exception of a signal is passed on after the
+    answer so far is given.
     """
     world = world or World()
     division = plan(options.duration_s, options.kinds)
@@ -153,7 +154,7 @@ class _Run:
                 continue
             last = _same_device(first, after)
             was, now = _counted(first), {} if last is None else _counted(last)
-            # A counter that fell was started anew with the driver.
+            # A counter that fell was reset with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
@@ -198,7 +199,7 @@ class _Run:
                 time.sleep(POLL_S)
 
     def _hear(self, runner: _Runner) -> bool:
-        """Take in what one has said; whether it has said anything."""
+        """Take in the lines of one child; return whether there were any."""
         assert runner.talk is not None
         try:
             line = runner.talk.receive(0.0)
@@ -250,7 +251,7 @@ class _Run:
             runner.end("")
 
     def _lost(self, runner: _Runner, ending: Ending) -> None:
-        """A child that died: what its last words stand for, else how it ended."""
+        """Record a child that died: the meaning of its last words, else how it ended."""
         cause = messages.cause_of(ending.stderr)
         killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
         cause_id, is_lost = (None, False) if cause is None else (cause.id, cause.poisons)
@@ -291,7 +292,7 @@ def _same_device(first: Device, after: Facts) -> Device | None:
 
 
 def _counted(device: Device) -> dict[str, int]:
-    """The error counters of a device that NVML tells; a name is there where it is known."""
+    """The known error counters of a device, by name."""
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
     counters = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,

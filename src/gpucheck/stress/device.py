@@ -1,8 +1,8 @@
 """The child of `stress`: one device from its first step to its last.
 
-The parent says the setup in a line, the child answers `ready`; with `go` it begins. From then on it says a line for
-what it has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
-What may take long without a word says so first (`busy`, in seconds). The last line has `end`, with `fault` where the
+The parent says the setup in a line, the child answers `ready`; with `go` it begins. Its lines from then on say what it
+has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step. Work that
+may take long without a line is announced first (`busy`, in seconds). The last line has `end`, with `fault` where the
 device failed.
 """
 
@@ -36,7 +36,8 @@ WHERE = "stress"
 TELL_EVERY_S = 0.5
 # A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
-# Wrong steps that are told one by one; the others are counted. A device that computes nothing right fills no document.
+# Wrong steps that are reported one by one; the others are counted. A device that computes nothing right fills no
+# document.
 MOST_WRONG = 16
 
 
@@ -134,14 +135,14 @@ class State:
     ) -> None:
         self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
-        # How many wrong results were said, by whether rounding explains them.
+        # The number of wrong results that were reported, by whether rounding explains them.
         self._told_wrong: collections.Counter[bool] = collections.Counter()
         self._began_s = self._told_s = 0.0
         # Readings since this turn began.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
-        """Turn after turn until the time is over, and at least one of each kind."""
+        """Run turn after turn until the time is over, and at least one of each kind."""
         self._began_s = self.clock()
         self.work.start()
         self.watch.take()
@@ -150,7 +151,7 @@ class State:
                 self._turn(turn * self.plan.parts, setup)
 
     def _turn(self, first: int, setup: dict[str, Any]) -> None:
-        """Step after step until the turn ends that has this first point: one step where it went by already."""
+        """Run steps until the turn with this first point ends: one step where that is over already."""
         kind, ends = self.plan.kind_of(first), first + self.plan.parts
         setup["step"] = kind
         self.work.begin(kind)

@@ -18,21 +18,22 @@ from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 
-# A GPU that gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
+# The share by which a GPU that gpu-fryer calls slow is slower than the best GPU of a node; healthy ones of one model
+# lie within some percent.
 SLOW = 0.10
 # The share of the points that must show it: one dip is no slow device.
 MOST_POINTS_SHOW = 0.75
-# Below this number of points of a kind nothing is said about its speed.
+# The speed of a kind with fewer points than this is not judged.
 FEWEST_POINTS = 6
 # Fewer slow points than this are dips.
 FEWEST_SLOW = 3
-# Noise of 7 % brings about so many slow points; a GPU at work has 1 to 2 %.
+# Noise of 7 % makes this share of the points slow; a GPU at work has 1 to 2 %.
 MOST_UNEVEN = 0.2
-# With fewer GPUs of a model it is not known which speed is that of most.
+# The usual speed of a model is unknown with fewer GPUs of it.
 FEWEST_SIBLINGS = 3
 # Devices that share links may be slower than a sibling without a fault.
 _SHARED = frozenset({"copies"})
-# Held by the hardware, and no setting: heat, or power that does not come.
+# The hardware holds the clock, and no setting does: heat, or power that is missing.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
 _HELD = {
     "sw_power_cap": "the power limit",
@@ -57,7 +58,7 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
-# The cause of a counter that has a fix of its own.
+# The causes of counters that have a specific fix.
 _CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
@@ -130,7 +131,7 @@ def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
 
 
 def odd(devices: Sequence[StressDevice]) -> list[Odd]:
-    """The results of which devices of one model have different first ones."""
+    """The results whose first values differ between devices of one model."""
     differing = []
     for group in siblings(devices):
         for result in dict.fromkeys(name for device in group for name in device.checksums):
@@ -279,7 +280,7 @@ def _ratio(points: Sequence[StressPoint]) -> float | None:
 
 
 def _is_uneven(points: Sequence[StressPoint]) -> bool:
-    """Return whether so many points lie below what the device can do that its thirds show no speed that it kept."""
+    """Return whether too many points lie below the device's best rate for its thirds to show a steady speed."""
     rates = sorted(point.rate.median for point in points)
     low = sum(rate < (1 - SLOW) * rates[len(rates) * 3 // 4] for rate in rates)
     return low >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
@@ -331,8 +332,8 @@ def _limits(held: Counter[str]) -> str:
 
 
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """A finding for each GPU that is slower than its siblings in some kind of work; where none is, for each that is
-    faster than most of at least three: which of them are usual is then unknown."""
+    """A finding for each GPU that is slower than its siblings in some kind of work. If none is, one for each of at
+    least three GPUs that is faster than most, since the usual speed is then unknown."""
     slower, faster = _differences(group, kinds, above=False), {}
     if not slower and len(group) >= FEWEST_SIBLINGS:
         faster = _differences(group, kinds, above=True)

@@ -33,8 +33,8 @@ MOST_POINTS = 48
 class Plan:
     """The turns of a run: `turns` of `turn_s` seconds on average, the kinds of work one after the other.
 
-    A turn's length is its kind's by WEIGHTS; each is `parts` points of the curve long. It depends on the duration and
-    the kinds alone, so that all devices do the same at the same time.
+    A turn's length is its kind's by WEIGHTS; each is `parts` points of the curve long. A plan depends on the duration
+    and the kinds alone, so that all devices do the same at the same time.
     """
 
     kinds: tuple[str, ...]
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def _ends_s(self) -> list[float]:
-        """When each point is over."""
+        """The end of each point, in seconds."""
         round_s = self.turn_s * len(self.kinds) / sum(WEIGHTS[kind] for kind in self.kinds)
         turns_s = [round_s * WEIGHTS[kind] for kind in self.kinds] * (self.turns // len(self.kinds))
         return list(itertools.accumulate(turn_s / self.parts for turn_s in turns_s for _ in range(self.parts)))

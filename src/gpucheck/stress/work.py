@@ -42,11 +42,11 @@ _GOLDEN, _MIX_1, _MIX_2 = -7046029254386353131, -4658895280553007687, -772359229
 PATTERNS = ("ones", "address", "random")
 # Seeds of random words that take turns.
 _SEEDS = 4
-# Words that are made, compared and hashed at once, and so the size of what that takes beside them: much less than a
-# device's memory; on a CPU enough for every core, which wait for each other after each.
+# Words that are made, compared and hashed at once. They bound the temporary memory, which is much less than a device's;
+# on a CPU a chunk occupies every core, and the cores wait for each other after each chunk.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB
 # The side of the products: as large as rates need, so that filling and comparing a result takes some 7 % of a product's
-# time (3¼ times its bytes beside 2·side³ operations); a core's own takes milliseconds.
+# time (3¼ times its bytes beside 2·side³ operations); the smaller product of a CPU takes milliseconds on a core.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy is long beside its start.
@@ -132,8 +132,8 @@ class Work:
         # The next pattern, window and result, how many products a step has, and which way copies go next.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
-        # The patterns in the windows of memory since the turn began, and the windows tested in the run: by the place
-        # the pattern's name and number, and how many words.
+        # The patterns in the windows of memory since the turn began, each place with the pattern's name and number; and
+        # the windows tested in the run, each place with its number of words.
         self._written: dict[int, tuple[str, int]] = {}
         self._tested: dict[int, int] = {}
         self._steps, self._began_s = 0, 0.0
@@ -164,7 +164,7 @@ class Work:
         return made
 
     def _make_arena(self, fill_bytes: int) -> None:
-        """As much memory as can be had of what was asked for: results, then what copies go from and to."""
+        """Allocate as much as possible of the memory asked for: results, then the buffers of copies."""
         copy, chunk = (_COPY_CPU if self.accel.is_cpu else _COPY) // WORD, len(self._index)
         slot = _words(self._first).numel()
         window = self._window if self.accel.is_cpu else 1
@@ -216,7 +216,7 @@ class Work:
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def begin(self, kind: str) -> None:
-        """A turn begins: what copies carry was overwritten by what came before."""
+        """A turn begins: earlier work has overwritten the data of copies."""
         self._written.clear()
         if kind in ("copies", "mixed"):
             self._out.copy_(self._source())
@@ -264,9 +264,10 @@ class Work:
         return Step("products", flop, self._kind.unit, seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
-        """A window read and written: what the round before left in it, so that the whole memory lies between the two.
+        """Read and write a window: the pattern that is read is from the round before, so that the whole memory lies
+        between writing and reading.
 
-        In the first round nothing of the turn stands there yet, and what was just written is read.
+        The first round reads what was just written, since no pattern of this turn stands there yet.
         """
         at = self._at if self._at < len(self.arena) else 0
         window = self.arena[at : at + self._window]
@@ -321,7 +322,7 @@ class Work:
     ) -> tuple[list[int], float, float]:
         """Compute the next results between other work; return which, their operations, and the seconds of it all.
 
-        They were made unlike any result before: one that is not computed must not pass.
+        The results' memory is poisoned first: a result that is not computed must not pass.
         """
         count = len(self._slots)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
@@ -333,9 +334,9 @@ class Work:
         return slots, 2.0 * self.side**3 * len(slots), seconds
 
     def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
-        """The words of every result that differ from the first one's; of the last result the checksum too.
+        """The words of every result that differ from the first one's, and the checksum of the last result.
 
-        What is wrong is looked at for no longer than a step; a device that computes nothing right has more of it.
+        Wrong results are examined for no longer than a step; a device that computes nothing right has more of them.
         """
         first = _words(self._first)
         counts = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
@@ -350,9 +351,9 @@ class Work:
         return wrong
 
     def _examined(self, slot: int, kind: str, words: int | None) -> StressWrong:
-        """Which elements of a product differ from the first one's, and how far they are from float64.
+        """Find which elements of a product differ from the first one's, and how far they are from float64.
 
-        Compared on copies that the host has: what a device that computes wrongly says of its results proves nothing.
+        The comparison uses copies on the host: the word of a device that computes wrongly proves nothing.
         """
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
@@ -410,7 +411,7 @@ class Work:
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """The device's words to one host buffer, and at the same time what the other one has to the device."""
+        """Copy the device's words to one host buffer, and at the same time those of the other one to the device."""
         to, origin = self._hosts[self._phase % 2], self._hosts[(self._phase + 1) % 2]
         with self._side_stream():
             to.copy_(self._out, non_blocking=True)
@@ -418,11 +419,12 @@ class Work:
         self._phase += 1
 
     def _arrived(self, kind: str) -> list[StressWrong]:
-        """Return what came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
+        """Return what is wrong with the words that came to the device, and poison them. The buffer that it came from is
+        poisoned too."""
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
-            # A buffer on the host that was wrong already had come to it so.
+            # A buffer that is wrong on the host already was wrong when it came there.
             is_right = torch.equal(origin, self._sent)
             now, way = (self._back.cpu(), "to the device") if is_right else (origin, "to the host")
             wrong.append(self._miscopied(now, way, kind))
@@ -432,7 +434,7 @@ class Work:
         return wrong
 
     def _left(self, kind: str) -> list[StressWrong]:
-        """Return what the last copy of a step left on the host: no other one brings it back to the device any more."""
+        """Return what is wrong with the last copy of a step on the host: no later one brings it back to the device."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
             return []
@@ -455,7 +457,7 @@ class Work:
 
 
 def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str, Any]:
-    """How many words on the host differ, and the first of them, at `at` and its place; empty if none does."""
+    """Return how many words on the host differ, and the first of them, at `at` and its place; empty if none does."""
     places = (now != right).nonzero().view(-1)
     if not len(places):
         return {}
@@ -475,7 +477,7 @@ def _hex(word: torch.Tensor) -> str:
 
 
 def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
-    """Allocate so many words, or as many as can be had. Raises CannotLook where it is far less."""
+    """Allocate `words` words, or as many as possible. Raises CannotLook where it is far less."""
     wanted = words
     while True:
         try:

@@ -65,7 +65,8 @@ def state() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """Products of float32 in this precision for a while; reduced-precision reductions and accumulation are off."""
+    """Compute products of float32 in this precision inside the `with` block; reduced-precision reductions and
+    accumulation are off."""
     settings = _settings(wanted)
     before = [(owner, attribute, getattr(owner, attribute)) for owner, _, attribute, _ in settings]
     try:

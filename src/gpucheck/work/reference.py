@@ -1,7 +1,7 @@
 """The correctness of a product: sampled rows in float64 on the CPU, with a bound for each element.
 
 The bound is probabilistic (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019): rounding
-errors of K terms grow like √K, not K. For random inputs of mean zero it is
+errors of K terms grow like √K, not K. The bound for random inputs of mean zero is
 
     |error| ≤ u_out·|c| + SIGMAS·σ·s + d·(|c| + s),    σ = 2·u_in + √K·u_acc,    s = √(Σ_k (a_ik·b_kj)²)
 
@@ -30,9 +30,9 @@ _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float1
 _ACCUMULATOR = 2.0**-23
 # V100 adds four products at once, later parts more (ibid.).
 _TERMS_AT_ONCE = 4
-# Of float8 Hopper's tensor cores keep 13 bits behind the point of the largest of 32 terms, and what they come to is
-# promoted to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval);
-# with fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Others keep more.
+# Hopper's tensor cores keep 13 bits of float8 products behind the point of the largest of 32 terms, and promote their
+# sum to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval); with
+# fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Others keep more.
 _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
 FAST_ACCUMULATION = "fast accumulation"
 # Fewer random numbers than this may come out the same, the smallest whole ones among them.
@@ -96,7 +96,7 @@ class Errors:
             return torch.full_like(expected, _HALF_OF_ONE)
         size = expected.abs()
         bound = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
-        # Where everything is zero the smallest number of the output's format is still room for nothing.
+        # Errors are divided by the bound, so that it is never zero.
         return bound.clamp_min_(torch.finfo(torch.float32).tiny)
 
 
@@ -247,8 +247,8 @@ def count_of(count: int, total: int) -> int | None:
 def unequal(got: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return None where `got` is right; else a copy of it and the right elements, both on the CPU.
 
-    `got` has one dimension; the right elements are `expected` on its device, `wanted` on the CPU. If the two are equal,
-    the difference was gone at the second look: memory, or the comparison, is unsteady.
+    `got` has one dimension; the right elements are `expected` on its device, `wanted` on the CPU. Two equal tensors
+    mean that the difference was gone at the second look: memory, or the comparison, is unsteady.
     """
     if torch.equal(got, expected) and sample_is(got, wanted):
         return None
@@ -270,8 +270,8 @@ def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
 # thousands of right ones: in bfloat16 they find almost nothing. The products are in float64 and 1/32 of the checked
 # one's operations; they run on the result's device where that has float64, else on the CPU, a part at a time.
 WIDTH = 64
-# Elements that are converted to float64 at once: 64 MiB of them, a few times over: a part of A, of the result as it is,
-# with its last block filled up, and times the signs; a small part for the sums of these.
+# Elements that are converted to float64 at once: 64 MiB of them, about four times: a part of A, and of the result as it
+# is, with its last block filled up, and times the signs; the sums of these take little.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
 # Devices with float64; the CPU computes for the others.
@@ -324,12 +324,13 @@ def check_sums(
         if made.exact:
             threshold = torch.full_like(difference, 0.5)
         else:
-            # Of each element: u_out·|c| where it was rounded to any nearest number (a third of its square, on average),
-            # and what adding up leaves. A random sign makes of what always has one direction one more of these.
+            # The variance of each element: rounding to the nearest number gives u_out·|c| (a third of its square, on
+            # average), and adding up gives the rest. A random sign turns an error that always has one direction into
+            # one more random term.
             spread = left.square() @ squares_of_b
             variance = (made.result**2 / 3 + 2 * made.drift**2) * squares + (made.sigma**2 + 2 * made.drift**2) * spread
             threshold = SIGMAS * variance.sqrt_().clamp_min_(torch.finfo(torch.float32).tiny)
-        # On the host from here on: a place or a count from a broken device may be anything.
+        # The host does the rest: a place or a count from a broken device may be anything.
         threshold = threshold.cpu()
         share = _share(difference.cpu(), threshold)
         at = int(share.argmax())
@@ -358,7 +359,7 @@ def _wide(part: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _added(
     matrix: torch.Tensor, signs: torch.Tensor, width: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the sums of its columns with their signs, `width` at a time, and the sums of their squares."""
+    """The sums of each row's columns with their signs, `width` at a time, and the sums of their squares."""
     rows, n = matrix.shape
     blocks = -(-n // width)
     sums = torch.empty(rows, blocks, dtype=torch.float64, device=device)

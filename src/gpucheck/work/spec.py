@@ -28,7 +28,7 @@ LARGEST_SAMPLE = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a workload comes from: a built-in name, or `attribute` of a file or of a module."""
+    """The source of a workload: a built-in name, or `attribute` of a file or of a module."""
 
     text: str
     built_in: str | None = None

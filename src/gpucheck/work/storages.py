@@ -26,8 +26,8 @@ torch_private.need("torch.UntypedStorage._cdata")
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
 
-# Up to torch 2.9, where Python collects a storage's object in a cycle, such as `torch.save` leaves, its weak references
-# end, and then torch revives it, as the storage lives on.
+# torch up to 2.9 revives a storage that lives on after Python has collected its object in a cycle, such as `torch.save`
+# leaves; its weak references have then ended.
 _REVIVES = torch.__version__ < (2, 10)
 
 # The place that made a storage, like a line of a program.
@@ -54,7 +54,7 @@ class Storages:
         self.freed: Callable[[Row], None] = lambda row: None
         self.lock = threading.RLock()
         self._ended: list[int] = []
-        # While Python collects: references to storages, which may outlive their objects. A collection of the youngest
+        # References to storages while Python collects: storages may outlive their objects. A collection of the youngest
         # looks only at storages since the last one.
         self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
@@ -127,7 +127,7 @@ class Moment(Generic[P]):
 
 @dataclass(slots=True)
 class Memory(Generic[P]):
-    """The memory of one device. `total_bytes` None is a size that nobody gave. `moment` says in which phase and step.
+    """The memory of one device. `total_bytes` is None if nobody gave a size. `moment` returns the phase and the step.
 
     A request takes whole blocks of `block_bytes`: CUDA's, unless another allocator takes requests as they are.
     """
@@ -137,7 +137,7 @@ class Memory(Generic[P]):
     where: Callable[[], P | None] = lambda: None
     block_bytes: int = BLOCK_BYTES
     storages: Storages = field(default_factory=Storages)
-    # Since the start, since the program reset it, and in each phase.
+    # The peaks since the start, since the program reset them, and in each phase.
     peak: int = 0
     peak_since_reset: int = 0
     peaks: dict[str, int] = field(default_factory=dict)

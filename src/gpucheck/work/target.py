@@ -136,7 +136,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 
 def random_tensor(given: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
-    """A batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless told)."""
+    """A batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless given)."""
     shape = (size, *(int(length) for length in given.shape))
     if given.dtype == "bool" or given.dtype in INTEGRAL:
         low, high = (0, 1) if given.low is None or given.high is None else (int(given.low), int(given.high))
@@ -157,7 +157,7 @@ def own_batches(
 ) -> Callable[[int], Batch]:
     """Batches of the user's `make_batch(batch_size)`: `(inputs, reference)` where there is a loss, else the inputs.
 
-    Along an axis it is called with that axis's size as a keyword of its name. Batches are moved to the device.
+    It is called with the axis's size as a keyword of its name if there is an axis. Batches are moved to the device.
     """
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
@@ -222,14 +222,14 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     """The loss of a model's output, and its name.
 
     The model's own first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a dictionary of losses
-    alone. Else cross-entropy against random classes where a floating output has a class axis (the second, or of three
-    axes the last, with more than one class), else the mean square.
+    alone. The fallback is cross-entropy against random classes where a floating output has a class axis (the second, or
+    of three axes the last, with more than one class), else the mean square.
     """
     own = _returned_loss(output)
     if own is not None:
         return own, "the model's own"
     if isinstance(output, Mapping) and output and all(map(_is_loss, output.values())):
-        # As detection models return them in training.
+        # Detection models return such a dictionary in training.
         return torch.stack([value.float() for value in output.values()]).sum(), "the sum of the model's own losses"
     tensor = _floating(output)
     if tensor is None:
@@ -536,7 +536,7 @@ def step(
 ) -> None:
     """One step as in a training loop; in inference the forward pass alone, in inference mode.
 
-    Without `update` the optimizer is left as it is. `kept` holds the output until the next one, as a loop's variable.
+    The optimizer stays as it is if `update` is False. `kept` holds the output until the next one, as a loop's variable.
     """
     recipe = workload.recipe
     kept = [] if kept is None else kept
@@ -614,7 +614,7 @@ def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContex
 def compiled(model: nn.Module, make_batch: Callable[[int], T]) -> Callable[[int], T]:
     """Compile the model in place; returns `make_batch` that resets the compiler with each new size.
 
-    Without that, torch gives up after some sizes and runs the model uncompiled, which takes other memory.
+    torch would otherwise give up after some sizes and run the model uncompiled, which takes other memory.
     """
     model.compile(dynamic=False)
     last: list[int] = []
@@ -651,7 +651,7 @@ def compiler_errors(target: str) -> Iterator[None]:
 def import_compiler(*, is_ours: bool = True) -> None:
     """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
 
-    A killed process would leave an empty one. The process `is_ours`, or a program's, whose leaks are reported.
+    A killed process would leave an empty one. `is_ours` is False in a program's process, whose leaks are reported.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -705,7 +705,7 @@ def _import_file(file: str) -> Any:
     if spec is None or spec.loader is None:
         raise TargetError(f"the target's file {file} is not a Python file", "", "its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # Known by its name while it runs, as dataclasses and pickling in it expect.
+    # The module is known by its name while it runs, as dataclasses and pickling in it expect.
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module

@@ -27,7 +27,7 @@ _SKIPPED = frozenset(
 )
 # Frames of Python; a level of nesting takes about three.
 _DEPTH = 5000
-# About five seconds of work: what is shorter needs no line.
+# Files between two steps of the progress, about five seconds of work; fewer files need none.
 _STEP = 500
 
 
@@ -114,7 +114,7 @@ def _below(given: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def with_room() -> Iterator[None]:
-    """Without the collector of circles, which takes a third of the time to search trees that are in use; and with room
+    """Run without the cycle collector, which takes a third of the time to search trees that are in use, and with room
     for trees as deep as a chain of a thousand `elif`."""
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
@@ -141,7 +141,7 @@ class Run(Expressions):
     """One function of a file, or the file itself, walked through once."""
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
-        """These statements, one after the other, up to one that leaves."""
+        """Walk through these statements in order, up to one that leaves."""
         for statement in body:
             if self.flow.dead:
                 return
@@ -191,7 +191,7 @@ class Run(Expressions):
             self._store(node, node.target, known, node.value)
 
     def _store(self, node: ast.stmt, target: ast.expr, known: Value, value: ast.expr) -> None:
-        """One target of an assignment: several at once each get their part."""
+        """Assign to one target; each of several targets at once gets its part."""
         if isinstance(target, (ast.Tuple, ast.List)):
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
             parts = parts if len(parts) == len(target.elts) else [value] * len(target.elts)
@@ -275,7 +275,7 @@ class Run(Expressions):
         self._loop(node, None, self.test(node.test))
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
-        """A loop: first tried for what a pass leaves to the next, then walked through."""
+        """Walk through a loop: once to see what a pass leaves to the next, then to report."""
         self.loops.append(node)
         before = self.flow.copy()
         for quiet in (1, 0) if not self.quiet else (1,):
@@ -340,7 +340,7 @@ class Run(Expressions):
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
-        """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+        """Walk through a function, once, and return the effect of a call. A recursive call has no known effect.
 
         `args` are those of the call that is met first.
         """
@@ -430,7 +430,7 @@ class Run(Expressions):
         return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
 
     def _annotations(self, node: ast.expr | None) -> Iterator[str]:
-        """The names in an annotation that stand for the value: of `Tensor | None` and `Optional[Tensor]` Tensor."""
+        """The names in an annotation that stand for the value: `Tensor` for `Tensor | None` and `Optional[Tensor]`."""
         match node:
             case ast.Constant(str() as text):
                 yield text.strip("'\" ").removesuffix(" | None")
@@ -444,7 +444,7 @@ class Run(Expressions):
     # -- classes -------------------------------------------------------------------------------------------------------
 
     def judge_class(self, node: ast.ClassDef) -> None:
-        """A class: first what its attributes are, then each method."""
+        """Judge a class: first its attributes, then each method."""
         owner = self.file.classes[node.name]
         if owner.node is not node:  # another of this name
             return
@@ -500,7 +500,8 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
 
 
 def _in_list(value: Value, key: str) -> Value:
-    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
+    """An element of a list or a dict that is an attribute: its tensor stays behind like one that is an attribute
+    itself."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 

@@ -48,14 +48,14 @@ class Class:
     is_module: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
-    # Whether it makes parameters, buffers, or modules that may have some.
+    # The class makes parameters, buffers, or modules that may have some.
     has_state: bool = False
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
     handed_on: set[str] = field(default_factory=set)
     # Methods that forward, or a step of Lightning, goes through; and those that a dataset runs in forked workers.
     forwards: set[str] = field(default_factory=set)
     in_workers: set[str] = field(default_factory=set)
-    # What its set-up methods leave in self; None before they were walked through.
+    # The attributes that its set-up methods leave in self; None before they were walked through.
     attributes: dict[str, Value] | None = None
 
 
@@ -64,10 +64,10 @@ class File:
     """A file while it is judged: its tree, names, processes, and the mistakes so far."""
 
     tree: ast.Module
-    # From line 0; and the ids of ignore comments by line from 1, an empty set for all.
+    # The source lines, from line 0; and the ids of ignore comments by line from 1, an empty set for all.
     lines: list[str]
     ignored: dict[int, frozenset[str]]
-    # By name, what it was imported as, in dots.
+    # The dotted path of each imported name.
     imports: dict[str, str] = field(default_factory=dict)
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class File:
     in_workers: set[str | int] = field(default_factory=set)
     starts_children: bool = False
     spawns: bool = False
-    # By line, column and rule: the mistake, and whether a comment ignores it.
+    # The mistakes by line, column and rule, each with whether a comment ignores it.
     mistakes: dict[tuple[int, int, str], tuple[Finding, bool]] = field(default_factory=dict)
-    # By id of a function: what became of walking through it, and the place where it was defined.
+    # The effects of functions by id, each with the place where the function was defined.
     effects: dict[int, Place] = field(default_factory=dict)
     parents: dict[int, Place] = field(default_factory=dict)
 
@@ -206,7 +206,7 @@ def _class(node: ast.ClassDef) -> Class:
             if isinstance(argument, ast.Starred) or name in _REGISTER:
                 inner = argument.value if isinstance(argument, ast.Starred) else argument
                 made.handed_on.add(self_attribute(inner))
-                # A list of a local name: which attribute it is too is not followed.
+                # A list of a local name: lint does not follow which attribute holds it too.
                 made.registers_by_hand |= isinstance(inner, ast.Name) and name in _REGISTER[:3]
     return made
 
@@ -233,7 +233,7 @@ def method_kind(function: Function) -> str:
 
 # -- a file as a tree -------------------------------------------------------------------------------------------------
 
-# What stands somewhere in a file.
+# A node with a place in the file.
 Node = ast.expr | ast.stmt
 # A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
 MOST_BYTES = 4 * 2**20
@@ -284,7 +284,7 @@ _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__()
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """The node and all below it, without operators and contexts. They are kept with it, to be asked for again."""
+    """The node and all below it, without operators and contexts. The result is kept with the node for later calls."""
     below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
@@ -297,7 +297,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-# Dimensions of a tensor: none, or at least one. `None` is not known.
+# Dimensions of a tensor: none, or at least one. `None` means unknown.
 SCALAR, DIMENSIONS = 0, 1
 
 
@@ -359,7 +359,7 @@ def join(value: Value, other: Value) -> Value:
     if value.kind == "device" and "cuda" in (value.place, other.place):
         place = "cuda"  # "cuda" if it is there else "cpu": written for a GPU
     elif {value.place, other.place} == {"default", "input"}:
-        # On one of the ways it is on the CPU: whoever comes that way meets the mistake.
+        # One of the paths has it on the CPU: that path meets the mistake.
         place = "default"
     return Value(
         value.kind if value.kind == other.kind else "tensor",
@@ -399,7 +399,7 @@ class Flow:
     mask: ast.Assign | None = None
 
     def copy(self) -> Flow:
-        """The same, to go another way from here."""
+        """Return a copy of the state, to follow another path from here."""
         return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
@@ -411,7 +411,8 @@ class Flow:
 
 
 def met(flow: Flow, other: Flow) -> Flow:
-    """Where two ways meet. One that has ended does not arrive; what only one sets is not known."""
+    """Return the state where two paths meet. A path that has ended does not count; what only one path sets is
+    unknown."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()
     known = {
@@ -492,7 +493,7 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
 
 
 class Place:
-    """The place in a function (or of the file itself) while it is walked through: what rules ask."""
+    """The place in a function (or of the file itself) while it is walked through: the state that rules ask for."""
 
     def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.file, self.owner, self.body, self.name, self.outer = file, owner, body, name, outer
@@ -501,16 +502,17 @@ class Place:
         self.local_names: set[str] = set()
         self.parameters: set[str] = set()
         self.evidence: set[str] = set()
-        # Whether the parameters lie where the module does, and whether this runs in a forked worker.
+        # Flags: the parameters lie where the module does; this runs in a forked worker; Lightning runs the step.
         self.in_forward = self.in_worker = self.has_framework_step = False
-        # Within how many `with` blocks, or a decorator, nothing has a graph; and factories use another device.
+        # The number of `with` blocks or decorators around this in which nothing has a graph; and in which factories use
+        # another device.
         self.no_graph = self.on_device = 0
-        # Whether a gradient of a tensor that is no leaf is kept somewhere here.
+        # A gradient of a tensor that is no leaf is kept somewhere here.
         self.keeps_gradients = False
         self.loops: list[Loop] = []
         # More than 0 while a loop is walked through only to see what it leaves behind.
         self.quiet = 0
-        # The receiver of each move, by id of its call; and what this does before it starts CUDA.
+        # The receiver of each move, by id of its call; and the nodes that set CUDA_VISIBLE_DEVICES before CUDA starts.
         self.receivers: dict[int, Value] = {}
         self.sets: list[Node] = []
         # Names whose attributes are known.
@@ -537,7 +539,7 @@ class Place:
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
-        """A mistake, once for each place, unless this is a way that is only tried.
+        """Report a mistake, once for each place, unless this pass is only a trial.
 
         Line and column count from 1, in characters. `source` is its first line as it stands in the file, and `width`
         how many characters of it the mistake takes.

@@ -36,13 +36,14 @@ NOT_COMBINING = (
     # The weights of the last may be empty.
     | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
 )
-# What starts CUDA: the driver reads CUDA_VISIBLE_DEVICES there. device_count() asks NVML and manual_seed() waits.
+# Functions that start CUDA, where the driver reads CUDA_VISIBLE_DEVICES. device_count() asks NVML instead, and
+# manual_seed() waits.
 STARTS_CUDA = of_torch(
     "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
     "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
     "torch.cuda",
 )
-# Classes of modules beside those of torch.nn, by the last of their name, which they have from other packages.
+# Base classes of modules beside those of torch.nn, by the last part of their name, from other packages.
 MODULE_BASES = words("ScriptModule GraphModule PreTrainedModel")
 _DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
 DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
@@ -66,7 +67,7 @@ TENSOR_ONLY = words(
     "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
     "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose"
 )
-# What a method of a tensor returns that is no tensor.
+# Methods of a tensor whose result is no tensor.
 NO_TENSOR = words(
     "item tolist numpy size dim numel data_ptr stride is_contiguous is_pinned get_device element_size nelement "
     "backward register_hook storage untyped_storage equal allclose storage_offset"
@@ -77,35 +78,35 @@ METHODS_APART = words(
     "tensor_split split set_ __setitem__ view reshape expand size repeat type record_stream resize_as_ backward"
 )
 REDUCTIONS = words("sum mean max min prod std var norm any all argmax argmin median amax amin logsumexp nansum nanmean")
-# What they return may be a number where what they were called on has dimensions.
+# Methods whose result may be a number although the tensor has dimensions.
 MAY_BE_NUMBERS = words(
     "squeeze select dot vdot inner trace det logdet matmul einsum tensordot norm dist count_nonzero quantile mode take"
 )
-# What has no gradient, whatever it is made of. So have comparisons.
+# Methods whose result has no gradient. Comparisons have none either.
 NO_GRADIENT = words(
     "detach detach_ argmax argmin argsort any all eq ne lt gt le ge long int bool byte short char isnan isinf isfinite "
     "isclose isin logical_and logical_or logical_xor logical_not one_hot count_nonzero nonzero bincount bucketize"
 )
-# What looks at a tensor without its data: views of it, and its shape.
+# Methods that use a tensor without its data: views of it, and its shape.
 NO_READ = words(
     "size dim data_ptr numel nelement record_stream is_pinned copy_ element_size squeeze unsqueeze view reshape "
     "permute transpose expand expand_as view_as flatten detach t swapaxes movedim narrow unflatten stride "
     "storage_offset requires_grad_ is_contiguous get_device unbind chunk split"
 )
-# What they return has at least one dimension.
+# Functions whose result has at least one dimension.
 WITH_DIMENSIONS = words(
     "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile unsqueeze "
     "cat concat stack hstack vstack outer where"
 )
-# What people call the function that makes a loss.
+# Common names of the function that makes a loss.
 LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
-# What a tokenizer or a graph library gives moves in place, and is called so.
+# Common names of objects of tokenizers and graph libraries, which move in place.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
 WAITS = words("synchronize wait wait_event wait_stream barrier join result query")
-# The host waits for what these return, or for its shape.
+# The host waits for the values or the shape of what these return.
 NEEDS_VALUES = words("item tolist numpy equal allclose nonzero argwhere masked_select unique unique_consecutive")
 NO_GRAPH = words("torch.no_grad torch.inference_mode torch.autograd.no_grad torch.autograd.inference_mode")
-# How a forward of a module, or of a Lightning module, is called.
+# Names of the forward methods of modules and of Lightning modules.
 FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
 # Frameworks run these without a graph, or run the backward themselves.
 FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}

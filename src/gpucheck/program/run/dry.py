@@ -41,7 +41,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 from gpucheck.work.target import import_compiler
 
-# Lines that are named of what is held; the JSON has them too.
+# The most lines that are named for held memory, in the JSON too.
 _MOST_LINES = 12
 _MOST_TOLD, _MOST_TEXT = 50, 500
 # The first line of an error that a worker of a DataLoader sent, and a frame as Python writes it.
@@ -52,7 +52,7 @@ _world: engine.World
 _simulated = contextlib.ExitStack()
 _steps = 0
 _trains = False
-# The modules that keep what they read of torch as they load: before it is simulated.
+# Modules that keep references to parts of torch as they load, and so load before torch is simulated.
 _EARLY = (
     *("torch.distributions", "torch.distributed", "torch.distributed.tensor"),
     *("torch.nn.parallel", "torch.utils.checkpoint", "torch.amp"),
@@ -73,11 +73,11 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         moment=lambda: (counters.PHASES[hooks.cells[counters.PHASE]], hooks.cells[counters.STEPS]),
         where=here,
     )
-    # Under torchrun each process of a machine has a GPU of its own there.
+    # Each process of a machine has its own GPU there under torchrun.
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
     _world = engine.World(claims=Claims(memory), gpu=device, has_values=asked["values"], count=count)
     if not _world.has_values:
-        # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
+        # A parameter on the CPU cannot take the data of a tensor without values: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
         # There is nothing to validate, and a value that is assumed would not pass.
         torch.distributions.Distribution.set_default_validate_args(False)
@@ -100,7 +100,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
-        hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
+        hooks._follow = lambda *args: None  # it would hold moved tensors, which must trade places
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", _beginning)
     hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
@@ -164,11 +164,12 @@ def _is_pinned(tensor: Any) -> bool:
         return _world.claims.is_pinned(tensor)
 
 
-# -- what has no part on a CPU ----------------------------------------------------------------------------------------
+# -- parts that a CPU lacks --------------------------------------------------------------------------------------------
 
 
 def _substitutes() -> list[tuple[Any, str, Any]]:
-    """Return what runs in another way here, each said once where it is used."""
+    """Return the replacements of functions that run differently here, each of which is reported once when it is
+    used."""
     distributed = torch.distributed
     patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
@@ -248,8 +249,8 @@ _compile = torch.compile
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """`torch.compile` here: the model itself. Compiled code is not seen operation by operation. Raises what torch does
-    of a keyword and of a Python that it does not know."""
+    """`torch.compile` here: the model itself. Compiled code is not seen operation by operation. Raises the errors of
+    torch for a keyword or a Python that it does not know."""
     _compile(**options)
     _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model
@@ -263,7 +264,7 @@ def _remark(text: str) -> None:
 
 
 def _is_done() -> bool:
-    """Return whether the steps that were asked for are behind: the counted ones, with all that follows each."""
+    """Return whether the requested steps are done: the counted ones, with all that follows each."""
     return bool(hooks.cells[counters.STEPS] >= _steps)
 
 
@@ -276,15 +277,16 @@ def _end_here() -> None:
 
 # Iterators of loaders: their rounds, and the steps and the time in backward passes when each began.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-# Whether a loop got batches of a loader: such loops end themselves. A program with other data is ended at its step.
+# This is set once a loop gets batches of a loader: such loops end themselves. A program with other data is ended at its
+# step.
 _is_fed = False
-# A program trains so many times the steps that were asked for: its loops over loaders are begun again.
+# A program trains at most this many times the requested steps: its loops over loaders are begun again.
 _MOST_EPOCHS = 3
 
 
 def _following(original: Any) -> Any:
     """A loader's `__next__`, which ends after the rounds that were asked for, so that what follows the loop runs too.
-    While a loop gathers gradients, the steps count in place of the rounds."""
+    Steps count in place of rounds while a loop gathers gradients."""
 
     def following(self: Any) -> Any:
         global _is_fed
@@ -404,7 +406,7 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """After a step all that training keeps is there: gradients too."""
+    """All memory that training keeps is there after a step: gradients too."""
     if hooks.cells[counters.STEPS] <= _steps:
         is_counted = lambda tensor: bool(_world.claims.device(tensor) == COUNTED)  # noqa: E731
         with memory_peaks.unseen():
@@ -415,7 +417,7 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
-    """Return what in the place of calls that write over a file from before `began_ns` leaves it alone."""
+    """Return the replacements of calls that write over a file: they leave files from before `began_ns` alone."""
 
     def is_older(path: Any) -> bool:
         try:

@@ -1,7 +1,7 @@
-"""In the program's own process: count what it copies and waits for, by line, and what its steps take.
+"""Count the copies and waits of a program by line, and the times of its steps, in the program's own process.
 
 A few functions of torch are replaced by ones that measure them. Nothing is printed, written, started or kept open: all
-that is counted goes to the shared counters. A failure of ours is noted there and ends the looking, never the program.
+that is counted goes to the shared counters. A failure of ours is noted there and ends the counting, never the program.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
-# Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
-# something was seen in what it copies, all are.
+# The first copies of a line that are examined closely, and later one in this many: a line usually goes on as it began.
+# All copies of a line are examined if something was seen in them.
 _CLOSELY = 32
 # Other optimizers may step this often before the one whose steps are counted is taken for gone.
 _MOST_OTHERS = 8
 
-# The shared counters. A process that the program forks counts into memory of its own, which nobody reads.
+# The shared counters. A process that the program forks counts into its own memory, which nobody reads.
 memory: counters.Shared = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
-# Threads in which something is at work whose parts are not told one by one: printing a tensor waits many times.
+# Threads in which a counted call runs whose inner waits do not count: printing a tensor waits many times.
 _silent: set[int] = set()
 
 _sites: dict[tuple[str, int, int], int] = {}
-# The tensor that was moved last at a site, with its version: the same again is a copy too many.
+# The tensor that was moved last at a site, with its version: the same copy again is superfluous.
 _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 _followed: set[int] = set()
 _was_pinned: dict[int, bool | None] = {}
@@ -56,7 +56,7 @@ _was_pinned: dict[int, bool | None] = {}
 def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     """The number of the user's line at which `frame` was called, for what is done there; -1 where there is no room.
 
-    What `fills` a tensor that was there before has no result that could be discarded.
+    A call that `fills` a tensor that was there before has no result that could be discarded.
     """
     # Most are called by the user's own code, at a line that is known.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
@@ -67,8 +67,8 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     if key in _sites:
         return _sites[key]
     number = cells[counters.SITES]
-    # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
-    # behind the instruction.
+    # The next instruction shows whether the statement throws the call's result away: where the call is inlined, the
+    # place is that of the caches behind the instruction.
     following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
     discarded = at is frame and not fills and next((each.opname == "POP_TOP" for each in following), False)
     line = {"say": "site", "site": number, "kind": kind, "file": lines.path(at.f_code.co_filename), "line": at.f_lineno}
@@ -90,7 +90,7 @@ _kept_codes: list[Any] = []
 
 
 def _count(site: int, size: int, spent_ns: int) -> int:
-    """Count one at a site; where its row begins, or -1."""
+    """Count one call at a site; return where its row begins, or -1."""
     if site < 0:
         return -1
     at = SITES_AT + site * _WIDTH
@@ -130,9 +130,9 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
 
 
 def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> Callable[..., Any]:
-    """Return what reads a tensor's value, measured where that is a device's.
+    """Return a function that reads a tensor's value and is measured if the value is on a device.
 
-    One wait, however many there are in it: printing a tensor reads it many times. With `sized` its bytes count.
+    All waits within it count as one: printing a tensor reads it many times. `sized` counts its bytes too.
     """
 
     @functools.wraps(original)
@@ -191,7 +191,8 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def measured(
     note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the same, with `note` told of each result: with the arguments, the time of the call, and who called."""
+    """Return the same function, which also passes each result to `note`, with the arguments, the time of the call and
+    the caller."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -292,7 +293,8 @@ def _follow(moved: Any, site: int, at: int) -> None:
 
 def is_pinned(tensor: Any) -> bool | None:
     """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on. None
-    for a class that answers for its tensors itself: it may refuse, and a mode of the program's is not asked either."""
+    for a class that answers for its tensors itself, because it may refuse; a mode of the program's is not asked
+    either."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
     with memory_peaks.unseen_by_modes():
@@ -351,19 +353,19 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(phase: int) -> None:
-    """A phase begins: what the one before has left in the peaks is its own."""
+    """A phase begins: the peaks so far belong to the phase before."""
     memory_peaks.read(cells, cells[counters.PHASE])
     cells[counters.PHASE] = phase
 
 
 def forward_begins(*_: Any) -> None:
-    """Data is fetched, or a module runs: after a backward pass whose gradients are only gathered no step comes."""
+    """Data is fetched, or a module runs: no step follows a backward pass whose gradients are only gathered."""
     if cells[counters.PHASE] == 2:
         _enter(0)
 
 
 class _Steps:
-    """Where one step ends and the next begins: an optimizer's step, or the program's own word."""
+    """The end of each step: an optimizer's step, or the program's own word."""
 
     def __init__(self) -> None:
         self.began = now()
@@ -383,7 +385,7 @@ class _Steps:
         _enter(2)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer has done its step. With several the first one's count."""
+        """An optimizer has done its step. The first one's steps count if there are several."""
         if self.inside:
             cells[counters.OPTIMIZER_NS] += now() - self.inside
         if cells[counters.EXPLICIT_STEPS]:
@@ -439,7 +441,7 @@ def step() -> None:
     is_new = not cells[counters.EXPLICIT_STEPS]
     cells[counters.EXPLICIT_STEPS] = 1
     if is_new and cells[counters.STEPS]:
-        # Counts by optimizers until now would make the first step a part of one.
+        # The steps of optimizers until now are left out: they would make the first step only a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
     else:
         _steps.end()
@@ -476,7 +478,7 @@ def _listed(known: Any) -> Any:
 
 
 def install() -> None:
-    """Put what measures in the place of what is measured."""
+    """Replace the measured functions by ones that measure."""
     from torch.optim import optimizer
 
     tensor = torch.Tensor
@@ -539,7 +541,7 @@ def begin(
 
 
 def _forked() -> None:
-    """A process that the program forked: what it does is not told."""
+    """A process that the program forked counts nothing."""
     global memory, cells
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
@@ -548,7 +550,7 @@ def _forked() -> None:
 
 
 def _end() -> None:
-    """The program ends by itself: what it was that ended it, and who held memory where that ran out."""
+    """The program ends: record the error that ended it, and the holders of memory if that ran out."""
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
     memory_peaks.read(cells, cells[counters.PHASE])

@@ -34,7 +34,7 @@ MOST_BYTES = 512 * 2**20
 # Python waited for other ranks in all and in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
-# Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
+# The most that a server's clock drifts in a second, and that NTP corrects it by in a second unless it steps it.
 DRIFT, SLEW = 50e-6, 500e-6
 # Collectives in which every rank waits for the last; the others have a root that does not.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
@@ -60,7 +60,7 @@ class RankRecord:
     world: int = 0
     host: str = ""
     hosts: bool = False
-    # When the job began, and its key.
+    # The start of the job, and its key.
     job: tuple[int, str] = (0, "")
     calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)
     inside: dict[_Key, float] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class RankRecord:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it
-    # answered to a hang stays: a timeout ends such a call before the rank writes its last.
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. The answer at a
+    # hang is kept: a timeout ends such a call before the rank writes its last line.
     pending: set[_Key] | None = None
     has_answered: bool = False
     places: dict[_Key, _Place] = field(default_factory=dict)
@@ -86,8 +86,8 @@ class RankRecord:
     lost: int = 0
     # Sends and receives of NCCL, which the flight recorder has.
     p2p: int = 0
-    # Whether sends and receives were counted; by peer how many of each (-1: from anybody), and those whose waits were
-    # not timed. Of collectives: how many Python waited for.
+    # `has_counted`: sends and receives were counted. `peers`: how many of each, by peer (-1: from anybody). `hidden`:
+    # those whose waits were not timed. `waited`: the collectives that Python waited for.
     has_counted: bool = False
     peers: dict[int, tuple[int, int]] = field(default_factory=dict)
     hidden: int = 0
@@ -113,7 +113,7 @@ class RankRecord:
         """One line of the file. Raises KeyError, TypeError and ValueError for a damaged one."""
         match line["say"]:
             case "rank":
-                # A damaged file may have any number: no more ranks than files can be named.
+                # A damaged file may have any number: this limits the ranks to more than any job has.
                 self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
                 self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
             case "kind":
@@ -155,7 +155,8 @@ class RankRecord:
 
     def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
         group = self.kinds[kind]["group"]
-        if number < self._latest.get(group, 0):  # made again, it begins its numbers anew: only the last one's count
+        # A group that is made again restarts its numbers: only the last one's count.
+        if number < self._latest.get(group, 0):
             for calls in (self.calls, self.inside, self.places):
                 for key in [key for key in calls if key[0] == group]:
                     del calls[key]
@@ -186,7 +187,7 @@ class RankRecord:
         share = (at_ns - before) / max(after - before, 1)
         # Rank 0's own clock, which has no error, does not drift from itself.
         drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
-        # Set anew between two readings: nobody knows when.
+        # The clock was stepped between two readings, at an unknown time.
         jump = max(abs(high - low) - error - other - SLEW * (after - before), 0)
         return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
 
@@ -235,7 +236,7 @@ def read(folder: Path) -> list[RankRecord]:
     has_hosts = len({record.host for record in ranks}) > 1
     for record in ranks:
         record.hosts |= has_hosts
-    # Ranks that had ended before all of the job had begun are of a start before this one: calls need all.
+    # Ranks that had ended before all of the job had begun are of an earlier start: calls need all ranks.
     begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
     ranks = [
         record
@@ -243,7 +244,7 @@ def read(folder: Path) -> list[RankRecord]:
         if not record.calls or (record.on_rank_0(record.ended_ns) or math.inf) >= max(begun, default=0)
     ]
     for name in {name for record in ranks for name in record.groups}:
-        # split_group() of older torch counts the groups of each rank: two groups may have one name. Which call is whose
+        # split_group() of older torch counts the groups of each rank: two groups may have one name. The group of a call
         # is then unknown, and none of them counts.
         alike = [record for record in ranks if name in record.groups]
         if len({record.groups[name] for record in alike}) > 1:
@@ -293,7 +294,7 @@ def result(folder: Path) -> RanksResult:
 
 
 def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
-    """Who holds up the job; undecided where the records do not show all that could make a rank late.
+    """The verdict on the job; undecided where the records do not show all that could make a rank late.
 
     `own` is each rank's own work in a job whose ranks send to each other in its steps.
     """
@@ -390,14 +391,14 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
         step = bisect.bisect(ends[first.rank], created)
         if step >= steps:  # behind the last step of a rank: Join's others go on
             continue
-        # One kind of call may stand at several lines: the last calls have their own.
+        # One kind of call may stand at several lines; the last calls know their own line.
         place = first.places.get(key)
         waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
         calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
-    # A mean, as the costs are: of few long steps the median knows nothing.
+    # A mean, like the costs: the median ignores a few long steps.
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
     return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
@@ -409,7 +410,7 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
 def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
     """The verdict of a job whose ranks send to each other in its steps; None for another.
 
-    In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
+    A rank of such a job that is late at a collective may have waited for a message: arrivals name nobody.
     """
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
         return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
@@ -439,7 +440,7 @@ def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
             return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
         if record.waited < 0.9 * made[record.rank]:
             return f"rank {record.rank} waited for collectives in C++ (as DDP does): its own time is unknown"
-        # From -1: from anybody, so that only the sum is known.
+        # Peer -1 is anybody, so that only the sum is known.
         received = {peer: count for peer, (_, count) in record.peers.items()}
         arriving = {rank: counts.get(record.rank, 0) for rank, counts in sent.items()}
         is_alike = all(arriving.get(peer, 0) == received.get(peer, 0) for peer in {*arriving, *received})
@@ -526,7 +527,7 @@ def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
     if record.exit != 0:
         return False
     others = [other for other in ranks if other is not record]
-    if record.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
+    if record.pending is None:  # its last calls were lost with it, as in os._exit(); its steps are known
         return any(other.steps_made + other.lost_peer > record.steps_made for other in others)
     last = dict(sorted(record.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
@@ -559,9 +560,10 @@ def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
         made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:
             continue
-        # Neither is the odd one where as many ranks make each: two alone, or two of a job without other records.
+        # Neither call is the odd one if as many ranks make each: two ranks alone, or two of a job without other
+        # records.
         (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
-        if most == next_most:  # the first of the ranks is told first
+        if most == next_most:  # the lower rank comes first
             usual = second
         by_rank = {record.rank: record for record in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
@@ -613,7 +615,7 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
         & members[key]
         for key in first
     }
-    # A rank that waits in one call for others is not what a second call waits for: the others are.
+    # A second call does not wait for a rank that waits in one call for others: it waits for these others.
     waiting = {
         record.rank for record in ranks for key in record.pending or () if key in first and inside[key] != members[key]
     }

@@ -38,7 +38,7 @@ PATIENCE_S = 10.0
 
 @dataclass(slots=True)
 class Job:
-    """This rank's end, in the process that watches the program."""
+    """This rank's side of the job, in the process that watches the program."""
 
     rank: int
     world: int
@@ -46,10 +46,10 @@ class Job:
     is_kept: bool
     hang_after_s: float | None
     ends: bool
-    # Whether torchrun says that the ranks are on several hosts.
+    # torchrun says that the ranks are on several hosts.
     has_hosts: bool
     asked_at: float | None = None
-    # Stages of a hang that are done: the stack was asked for, it was written, rank 0 told all.
+    # Stages of a hang that are done: the stack was asked for, it was written, rank 0 reported on all.
     done: int = 0
 
     @property
@@ -72,7 +72,7 @@ class Job:
             file.write((json.dumps(line) + "\n").encode())
 
     def tick(self, pid: int, tell: Callable[[str], None]) -> None:
-        """Look for a hang that any rank has marked: tell where this one is; rank 0 tells all."""
+        """Look for a hang that any rank has marked: report where this rank is; rank 0 reports on all."""
         if not (self.folder / "hang").exists():
             return
         self.asked_at = self.asked_at or time.monotonic()
@@ -91,8 +91,8 @@ class Job:
                             tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
-        """The signal that ends the program now, because the job hangs and that was asked for: at last the one that a
-        stopped process cannot keep."""
+        """The signal that ends the program now, if the job hangs and is to be ended: SIGTERM, and at last SIGKILL,
+        which a stopped process cannot ignore."""
         if not self.ends or self.asked_at is None:
             return None
         waited = time.monotonic() - self.asked_at - ENDED_S
@@ -109,8 +109,8 @@ class Job:
         """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `devices` are those
         that it used, None if that is not known; `error` is what it raised.
 
-        Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
-        process too, which has its report to write within the launcher's patience.
+        The other ranks get a moment to write what they had done if the program failed: the launcher ends them next, and
+        this process too, which has its report to write within the launcher's patience.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
@@ -147,9 +147,11 @@ class Job:
 
 
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
-    """This rank's end of the job that a launcher's environment tells of; None where there is none of several ranks.
+    """This rank's side of the job that the launcher's environment describes; None where there is no job of several
+    ranks.
 
-    Without a folder the ranks of one host meet in a temporary one. Raises CannotLook for a folder that cannot be made.
+    The ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder that cannot be
+    made.
     """
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
@@ -162,13 +164,13 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         made = path.lstat()
         if not member.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
             return None  # somebody else's, or a link to where nothing of ours belongs
-        # Marks of a job before: this one makes none before all of its ranks have begun.
+        # These marks are from a job before: this job makes none before all of its ranks have begun.
         for name in ("hang", "failed"):
             (path / name).unlink(missing_ok=True)
         member.path.with_suffix(".stack").unlink(missing_ok=True)
         member.path.write_text("", encoding="ascii")
     except OSError as error:
-        if not member.is_kept:  # what nobody asked for keeps no program from running
+        if not member.is_kept:  # a temporary folder that cannot be written must not stop the program
             return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
@@ -192,7 +194,7 @@ def _meeting() -> Path:
 
 
 def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
-    """The environment that the program's flight recorder is asked by, with what the user has set left as it is."""
+    """The environment that sets up the program's flight recorder; variables that the user has set stay."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))

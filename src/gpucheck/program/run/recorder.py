@@ -1,7 +1,7 @@
-"""In a rank's own process: hand on what torch's flight recorder has of its collectives, to the rank's file.
+"""Copy the collectives in torch's flight recorder to the rank's file, in the rank's own process.
 
 torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of ours reads
-that, at most every `EVERY_S` seconds and before it wraps. Each step's times come from `look`, which counts them
+that, at most every `EVERY_S` seconds and before it wraps. Each step's times come from `hooks`, which counts them
 already. gloo's sends and receives are in no record: three methods of the process group count them, and from the first
 one on `Work.wait` is timed.
 """
@@ -29,18 +29,18 @@ import torch
 from gpucheck.machine import launcher, torch_private
 from gpucheck.program.run import hooks, memory_peaks
 
-# The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
-# itself: all that it holds is read each time. What ends a program at once costs what was recorded since.
+# The least and the most time between two readings of the recorder, and the share of the time that reading may take:
+# each reading reads all entries. A program that is killed loses the records since the last reading.
 LEAST_S, EVERY_S, COST = 1.0, 30.0, 0.002
 TICK_S = 0.5
 # Share of the recorder that may be new before it is read.
 FULL = 0.75
 # Hangs are looked for after half the smallest timeout of a group, and no later than this.
 LATEST_HANG_S = 300.0
-# Lines of source are kept for so many of the last calls.
+# The source lines of this many of the last calls are kept.
 LINES = 256
 PINGS = 32
-# Sends and receives that are under way; beyond that those that nobody holds any more are let go.
+# The most sends and receives under way; beyond that those that nobody holds any more are dropped.
 MOST_WORKS = 4096
 # No program that is known uses it, and faulthandler's own handler needs no lock of Python's.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
@@ -77,7 +77,7 @@ class Recorder:
             file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
     def step(self, row: tuple[int, ...]) -> None:
-        """A step has ended: `row` is look's, its times in ns."""
+        """A step has ended: `row` is of `hooks`, its times in ns."""
         queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
         beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
         self.steps.append((time.time_ns(), *row[1:7], *beside))
@@ -157,7 +157,7 @@ class Recorder:
                 self.write({"say": "lines", "rows": lines})
 
     def kind(self, entry: dict[str, Any]) -> int:
-        """The number of this operation with these shapes; told once."""
+        """The number of this operation with these shapes; it is written once."""
         what = {
             "group": str(entry["process_group"][0]),
             "name": entry["profiling_name"],
@@ -181,7 +181,7 @@ class Recorder:
         return None
 
     def say_groups(self) -> None:
-        """Which ranks a group has: the recorder does not know it of gloo's."""
+        """Write the ranks of each group, which the recorder does not know for gloo's."""
         world = torch_private.need("torch.distributed.distributed_c10d._world")
         for group, ranks in list(world.pg_group_ranks.items()):
             name = str(world.pg_names.get(group))
@@ -191,7 +191,7 @@ class Recorder:
                 self.write(line)
 
     def end(self) -> None:
-        """The program ends by itself: what is left, with its lines."""
+        """The program ends: write what is left, with its lines."""
         if os.getpid() != self.pid:
             return
         self.stop.set()
@@ -223,7 +223,7 @@ class Exchanges:
         self.counts: dict[tuple[str, int, bool], list[int]] = {}
         # Works that are under way by id, with whether it is a send.
         self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}
-        # Waits of the main thread since the first send or receive: all, and those for one.
+        # Nanoseconds that the main thread waited since the first send or receive: in all, and for sends and receives.
         self.blocked_ns = self.p2p_ns = 0
         # Works whose wait is not timed: in another thread, by asking again and again, or never.
         self.hidden = 0
@@ -300,7 +300,7 @@ def _rank_in_job(group: Any, peer: int) -> int:
 class Clock:
     """Measure the offset of this host's clock from rank 0's: the shortest of repeated round trips is the most exact.
 
-    The address goes through the job's own store, by a client of its own, so that no call of the program's waits.
+    The address goes through the job's own store, by a separate client, so that no call of the program waits.
     """
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
@@ -392,7 +392,7 @@ def begin(asked: dict[str, Any]) -> None:
             handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
             os.close(low)
         faulthandler.register(STACK_SIGNAL, handle, all_threads=True, chain=False)
-        if not faulthandler.is_enabled():  # an abort inside a backend leaves no other word of where it was
+        if not faulthandler.is_enabled():  # an abort inside a backend leaves no other trace of its place
             faulthandler.enable(handle, all_threads=True)
     atexit.register(recorder.end)
     recorder.thread.start()

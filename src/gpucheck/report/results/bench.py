@@ -65,7 +65,7 @@ class LinkUnderLoad:
 
     @property
     def label(self) -> str:
-        """`PCIe 5 x16`; documents from before the kind was told are of PCIe."""
+        """`PCIe 5 x16`; documents without a kind are of PCIe."""
         return f"PCIe {self.generation} x{self.width}" if self.kind in ("PCIe", None) else self.kind
 
 
@@ -126,7 +126,7 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True)
 class CrossoverResult:
-    """At what size a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
+    """The size at which a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
 
     The CPU is faster up to `cpu_faster_up_to`, the device at every size that was tried from `device_faster_from` on;
     None where it is nowhere. `largest` is the largest size that was tried, `ended_by` why none was larger (`time`,
@@ -180,8 +180,8 @@ class SearchResult:
 
     `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
     the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
-    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is which of
-    several runs it is of, from 1; None for the only one.
+    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number
+    of its run, from 1; None for the only one.
     """
 
     device: str

@@ -148,7 +148,7 @@ class RefusedFile:
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """The fleet of one run. `suspect`: more nodes are bad than may be, so that the check itself is to be looked at;
+    """The fleet of one run. `suspect`: more nodes are bad than the limit allows, so that the check itself may be wrong;
     `bad` is empty then. `good` and `bad` hold only names that are safe for a shell."""
 
     run: str

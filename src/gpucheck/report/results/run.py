@@ -53,8 +53,8 @@ class RunLine:
 
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
-    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
-    happened. `discarded` is whether the statement throws the result away.
+    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is the number of steps in
+    which it happened. `discarded` is whether the statement throws the result away.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class RunDevice:
-    """The memory that torch took on a device, in bytes. The peak is that of the whole run, with where it fell."""
+    """The memory that torch took on a device, in bytes. The peak is that of the whole run, with its phase and place."""
 
     id: str
     name: str
@@ -176,8 +176,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed`
-    names what this torch does not let be followed.
+    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed` names what
+    cannot be followed in this torch.
     """
 
     program: tuple[str, ...]
@@ -314,12 +314,12 @@ class CaughtError(Remark):
 class DryResult:
     """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
-    `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
-    program that was cut off. `mixed` are errors about dtypes that the program caught, and the last
-    that a process which it forked met. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a
-    DataLoader were ended early, `not_reached` names functions of the program, and the next line of code that runs once,
-    that use a module, an optimizer or a loss and that the code which ran would have come to.
-    `not_followed` is what this torch does not let be followed.
+    `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` is None if
+    the program was cut off. `mixed` are errors about dtypes that the program caught, and the last one in a process that
+    it forked. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a DataLoader were ended
+    early. `not_reached` names code that did not run although the code that ran leads to it: functions of the program,
+    and the next line of code that runs once, that use a module, an optimizer or a loss. `not_followed` names what
+    cannot be followed in this torch.
     """
 
     program: tuple[str, ...]
@@ -358,13 +358,13 @@ class RankError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
-    """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
-    it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
-    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names what it
-    used, joined by commas. `left_early`: it ended without an error, and others of a group of its made more
-    collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended it.
-    `own_s` is a step without all waits for other ranks and `p2p_s` the waits in sends and receives, in a job that has
-    these in its steps.
+    """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` the share of the steps in
+    which it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a
+    hang, `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names
+    what it used, joined by commas. `left_early`: it ended without an error, and other members of one of its groups made
+    more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended
+    it. `own_s` is a step without all waits for other ranks and `p2p_s` the waits in sends and receives, in a job that
+    has these in its steps.
     """
 
     rank: int
@@ -403,8 +403,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
-    """A collective in which `inside` wait and to which `missing` have not come: of these `waiting` are in another one,
-    which waits too. `resumed`: they came later. `at_ns` is when a rank saw it, after the epoch."""
+    """A collective in which `inside` wait and to which `missing` have not come: of these, `waiting` wait in another
+    collective. `resumed`: they came later. `at_ns` is when a rank saw it, after the epoch."""
 
     call: Collective
     waited_s: float
@@ -420,7 +420,8 @@ class JobHang:
 class JobMismatch:
     """Ranks that make different calls where the same one is due: `ranks` make `call`, most make `expected`.
 
-    Without `has_majority` as many of the known ranks make each call: `ranks` are all of them, and none is to blame.
+    `has_majority` is False if as many of the known ranks make each call: `ranks` are then all of them, and none is to
+    blame.
     """
 
     ranks: tuple[int, ...]
@@ -445,9 +446,9 @@ class PeriodicWork:
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. In a job with sends and receives in its steps
-    arrivals name nobody: `busiest` are the ranks of the stage that works longest by itself, without blame, and a late
-    rank is slower than the siblings of its stage, or than itself before step `since`."""
+    issued the calls (NCCL), or the time inside them. Arrivals name nobody in a job with sends and receives in its
+    steps: `busiest` are the ranks of the stage that works longest, without blame, and a late rank is slower than the
+    siblings of its stage, or than itself before step `since`."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]

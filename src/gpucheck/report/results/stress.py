@@ -64,13 +64,13 @@ class StressWrong:
 class StressDevice:
     """One device; `name` is its id.
 
-    Devices of the same `model` compute the same bits: `checksums` has the first result's of each kind of result.
+    Devices of the same `model` compute the same bits: `checksums` has the checksum of the first result of each kind.
     `reproducible` is whether its libraries promise the same bits every time. `checks` is how often a product was held
     against float64, `worst_of_bound` its largest error as a share of what rounding explains. `wrong` has the first
     wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error counters rose.
-    `power_limit_w` is the limit in force, None where it is unknown.
-    `memory_tested_bytes` is how much of what was filled the memory test has written and read; None without that test.
-    `ended` is empty for a device that ran to the end, else what ended it: `fault`, `error` or `signal`.
+    `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is how much of what was
+    filled the memory test has written and read; None without that test. `ended` is empty for a device that ran to the
+    end, else what ended it: `fault`, `error` or `signal`.
     """
 
     name: str

@@ -1,14 +1,12 @@
-# mypy: ignore-errors
-# (Types would need `typing`, and this file loads nothing that a program could bring under the same name.)
-#
-# Python reads this file as it starts, before the program: it waits for torch and then has it looked at. It takes every
-# trace of itself away, and stops nothing by failing.
+# mypy: ignore-errors (Types would need `typing`, and this file loads nothing that a program could bring under the same
+# name.) Python reads this file as it starts, before the program: it waits for torch and then starts the counting. It
+# takes every trace of itself away, and stops nothing by failing.
 import gc
 import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process is there, the looking failed, and torch's load was seen, or was not.
+# Bytes of the counters: the process is there, the counting failed, and torch's load was seen, or was not.
 _STARTED, _FAILED, _TORCH = range(3)
 _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 
@@ -17,7 +15,8 @@ def _waiting(loaded, stolen):
     """Return `exec_module` of Python's loaders of source files, which waits for torch.
 
     All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
-    hand. A look-up does not. torch's parts without torch mean that a loader of the program's own ran torch.
+    hand. A look-up of a module does not end there. torch's parts without torch mean that a loader of the program's own
+    ran torch.
     """
     original = _LOADERS.exec_module
 
@@ -28,7 +27,7 @@ def _waiting(loaded, stolen):
             return original(self, module)
         loaded(None)
         was_on = gc.isenabled()
-        gc.disable()  # torch and what looks at it stay
+        gc.disable()  # the objects of torch and of the hooks are permanent
         try:
             original(self, module)
             _LOADERS.exec_module = original
@@ -94,7 +93,7 @@ def _begin():
 
                     recorder.begin(json.loads(ranks))
         except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail a program that is measured)
-            memory[_FAILED] = 1  # and that goes on as if nothing had been
+            memory[_FAILED] = 1  # the program goes on as if nothing had happened
             is_told = type(error).__module__ == "gpucheck.errors"
             text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
@@ -110,7 +109,7 @@ def _begin():
 
     def loaded(module):
         """torch begins to load (None), or is there."""
-        if os.getpid() != pid:  # a process that the program forked: nobody's counters are its
+        if os.getpid() != pid:  # a process that the program forked has no counters
             return
         if module is None:
             memory[_TORCH] = _SEEN
@@ -133,7 +132,7 @@ def _begin():
 
 if "GPUCHECK_RUN" in os.environ:
     _begin()
-# What Python would have read without this file.
+# Load the file that Python would have read without this one.
 del sys.modules["sitecustomize"]
 try:
     import sitecustomize  # noqa: F401
