@@ -227,8 +227,8 @@ def clipped(text: str) -> str:
 class Settings:
     """The settings file that was read, what it and the variables set for this command, and every threshold.
 
-    `origins` tells for each value where it was set; a value is null where the command line or nothing set it. The first
-    threshold of an id that is for the device counts.
+    `origins` has for each value the place where it was set; a value is null where the command line or nothing set it.
+    The first threshold of an id that is for the device counts.
     """
 
     file: str | None = None

@@ -306,7 +306,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         "library",
     ),
-    # Any other answer of a runtime or a driver than success.
+    # Any other error of a runtime or a driver.
     Cause(
         "device.runtime",
         "its runtime reported an error",

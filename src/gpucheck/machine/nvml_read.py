@@ -219,7 +219,7 @@ def is_much(row: Row) -> bool:
 
 
 def sum_processes(row: Row) -> None:
-    """Sum the memory of the listed processes; unknown where one of them does not tell, and in MIG mode."""
+    """Sum the memory of the listed processes; unknown where one of them has no figure, and in MIG mode."""
     listed, divided = row.device.get("processes"), (row.device.get("mig") or {}).get("enabled")
     sizes = [process["used_memory_bytes"] for process in listed or ()]
     if listed is not None and None not in sizes and not divided:
@@ -267,7 +267,7 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
-    """The MIG instances of a card, a row each. NVML tells their name, memory and processes; the rest is the card's."""
+    """The MIG instances of a card, a row each. NVML gives their name, memory and processes; the rest is the card's."""
     rows: list[Row] = []
     mig = card.device.get("mig")
     if not mig or not mig["enabled"]:
@@ -305,7 +305,7 @@ LINK_FIELDS = {
 }
 # NVML_GPU_FABRIC_STATE_…; 0 is "not supported".
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
-# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 for yes, 2 for no and 0 where it is not told.
+# NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 for yes, 2 for no and 0 for unknown.
 FABRIC_HEALTH = {
     0: "degraded_bandwidth",
     2: "route_recovery",

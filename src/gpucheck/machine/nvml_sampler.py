@@ -95,7 +95,7 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 
 def _instances(pynvml: Any, handle: Any) -> list[str]:
-    """The UUIDs of a card's MIG instances; none where NVML does not tell any."""
+    """The UUIDs of a card's MIG instances; none where NVML does not report any."""
     uuids = []
     with contextlib.suppress(Refused):  # a card that has no such mode
         for instance in read.instances(pynvml, handle):

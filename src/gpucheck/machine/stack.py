@@ -24,7 +24,7 @@ from gpucheck.machine.kernel_driver import ROOT, PciDevice, first_line, names_in
 from gpucheck.report.codec import from_json
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-# Built into the loaders of the common distributions.
+# The loaders of the common distributions search these without configuration.
 BUILT_IN = tuple(
     f"{above}{folder}"
     for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
@@ -125,7 +125,7 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
 
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
 NVSWITCH_CLASS = "0x0680"
-# Where distributions put the module, below /lib/modules/KERNEL.
+# The places of the module below /lib/modules/KERNEL, by distribution.
 MODULE_PLACES = (
     *("updates", "updates/dkms", "extra", "extra/nvidia*", "extramodules", "kernel/drivers/video"),
     *("kernel/drivers/video/nvidia*", "kernel/nvidia*", "misc", "weak-updates/nvidia*"),
@@ -280,7 +280,7 @@ def _nodes(root: Path) -> tuple[Node, ...]:
 def opened(paths: Sequence[str]) -> list[int | None]:
     """Open each for reading and writing: the errno of a refusal, 0 for none, ETIMEDOUT for the one that hangs.
 
-    Those after one that hangs are None.
+    Paths after one that hangs are None.
     """
     if not paths:
         return []

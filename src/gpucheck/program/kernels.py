@@ -33,8 +33,9 @@ _LSE_ROWS = 32
 _HALF = (torch.float16, torch.bfloat16)
 # The values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. It also holds
 # the input of each layer but the first and, with dropout, a bit for each element of that input. NVIDIA does not publish
-# it. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB more.
-# The formula also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue 2895).
+# the size of the reserve. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others
+# up to 1.2 MB more. The formula also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue
+# 2895).
 _HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 
 Made = tuple[Tensor, ...]
@@ -276,7 +277,7 @@ def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> 
 
 
 # torch keeps one choice of attention's kernels for all threads. Two threads that change it for a call at the same time
-# may restore each other's choice, so that only one at a time may.
+# may restore each other's choice: only one at a time may run.
 _CHOOSING = threading.RLock()
 
 
@@ -336,7 +337,7 @@ def _attention(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
-    """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
+    """Return whether one of CUDA's fused kernels takes the call: flash attention, or the memory-efficient one."""
     tensors = (query, key, value)
     if any(tensor.dim() != 4 or tensor.stride(-1) != 1 or tensor.dtype != query.dtype for tensor in tensors):
         return False

@@ -19,7 +19,7 @@ from typing import Literal
 
 from gpucheck import stats
 
-# 8 blocks hold too few steps each if there are fewer steps than this.
+# 8 blocks need at least this many steps.
 FEWEST_STEPS = 60
 # The first steps load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
@@ -72,7 +72,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
+    """The verdict on a job: the rank that holds it up. `cost_s` is a step's cost, `late_s` by how much each rank is
+    later than its siblings."""
 
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
@@ -95,7 +96,7 @@ def too_few(steps: int) -> str:
 
 
 def judge(table: Table) -> Verdict:
-    """The verdict."""
+    """Judge the job in the table."""
     if table.steps < FEWEST_STEPS:
         return Verdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
@@ -132,8 +133,8 @@ def judge(table: Table) -> Verdict:
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
-    # The rank that is last in a step that costs next to nothing holds up nobody: if most steps are such, the time
-    # counts.
+    # The rank that is last in a step that costs next to nothing holds up nobody: waiting time counts if most steps are
+    # such.
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
@@ -199,8 +200,8 @@ class Period:
 
 
 def period(values: Sequence[float]) -> Period | None:
-    """Return the period at which values stand out: all of its places, by more than half of the usual excess there, and
-    next to none elsewhere."""
+    """Return the period at which values stand out: at all of its places by more than half of their mean excess, and
+    almost nowhere else."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None

@@ -88,7 +88,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if kwargs.get("out") is not None and func not in self._constructors and not kind.fills_any:
             rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
             beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
-            for tensor in tensors_in(kwargs["out"]):  # some compare in C++, and only a copy follows
+            for tensor in tensors_in(kwargs["out"]):  # some functions compare in C++, and later only their copy is seen
                 self.world.apart("out", tensor, beside, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
@@ -466,7 +466,7 @@ class Kind:
 
 
 _OTHER = Kind()
-# None, which is no function, where this torch has none.
+# An entry is None, which is no function, if this torch does not have the function.
 _PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
 _JAGGED = torch_private.find("torch._nested_view_from_jagged")
 _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))

@@ -73,7 +73,7 @@ def is_real(device: torch.device) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of source: `file` as Python names it, from 1."""
+    """A line of source: `file` as Python names it, and `line` from 1."""
 
     file: str
     line: int
@@ -219,8 +219,8 @@ def cause(
     frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
 ) -> tuple[Origin | None, str | None, str | None]:
     """Return where an operand that is not on the device `expected` comes from, and an expression for it at the failing
-    line. If it should be made on that device, also return an expression for the device at the line that makes it: None
-    if it should be moved.
+    line. The last value is an expression for the device at the line that makes the operand, if it should be made there;
+    None if it should be moved.
     """
     origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin

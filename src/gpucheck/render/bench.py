@@ -181,7 +181,7 @@ def crossover_page(report: Report) -> Page:
     )
 
 
-# Each with what its sizes count.
+# The operations, each with the unit of its sizes.
 _OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
 
 # -- collective --------------------------------------------------------------------------------------------------------

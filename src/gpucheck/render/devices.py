@@ -292,7 +292,8 @@ def _command(process: Process) -> str:
 
 
 def called(device: Device) -> str:
-    """Return what tells this device from the others: CUDA's index, else NVML's, else the UUID, which is cut."""
+    """Return the name that distinguishes this device from the others: CUDA's index, else NVML's, else the UUID, which
+    is cut."""
     if device.cuda_index is None and device.id is None:
         return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
     return device.id or UNKNOWN

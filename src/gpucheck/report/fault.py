@@ -83,7 +83,7 @@ def judge(fault: Fault) -> Finding:
         "silent_s": fault.silent_s,
     }
     option = f" --device {fault.device}" if fault.device else ""
-    # A benchmark's ids begin with its name; of another command there is none.
+    # A benchmark's ids begin with its name; other commands have no such name.
     group, _, name = fault.where.partition(" ")
     benchmark = name if group == "bench" and name != "all" else ""
     if fault.kind == "error":

@@ -90,7 +90,7 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
             device_lifetime.begin(accel)
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError as error:
-        # Leaving its context asks the device once more; a dead one repeats the error that is told already.
+        # Leaving its context asks the device once more; a dead one repeats the error that was reported already.
         if died is None:
             emit(Failed(faults.of(error, WHERE, accel.id, step=watchdog.step())))
             raise
@@ -146,9 +146,9 @@ def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
 def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
     """Run each check and emit its finding; return how the device died on the way, None where it did not.
 
-    The rest is skipped with that reason once the device answers nothing. Checks that have not begun at `deadline` (of
-    `time.monotonic`) are skipped too, but the first of them is inconclusive: whether it passes is unknown, and so is
-    the whole.
+    The rest is skipped once the device answers nothing, with that as the reason. Checks that have not begun at
+    `deadline` (of `time.monotonic`) are skipped too, but the first of them is inconclusive: whether it passes is
+    unknown, and so is the whole.
     """
     why_not: str | None = None
     died: Fault | None = None

@@ -71,7 +71,7 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Pas
         dut.accel.synchronize()
         there.copy_(host, non_blocking=True)
         dut.accel.synchronize()
-        # Compared on the device, so that the way back cannot mend or spoil the way there.
+        # The device compares, so that the way back cannot mend or spoil the way there.
         differ = there != wanted.to(dut.device)
         _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
@@ -191,7 +191,7 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     """The work's result or error; `accel` is torch's current device.
 
     Handlers of signals run in the main thread only, so that none can interrupt the work. An error of a handler is
-    dropped in the middle of a fork. In the middle of a queue's `put` it leaves the queue locked: torch's own handler,
+    dropped in the middle of a fork. It leaves a queue locked in the middle of the queue's `put`: torch's own handler,
     which it installs in the main thread alone and which raises once a worker has died, left that thread waiting for the
     lock forever.
     """
@@ -204,7 +204,7 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
         except BaseException as error:  # noqa: BLE001 - handed on to who waits
             done.set_exception(error)
 
-    # A daemon: Ctrl-C ends the wait and the program, not first the work.
+    # A daemon: Ctrl-C ends the wait and the program without waiting for the work.
     threading.Thread(target=run, name="gpucheck loads", daemon=True).start()
     return done.result()
 
@@ -226,7 +226,7 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# Every training job relies on these: a device that does not take one of them fails. The others are tried and told.
+# Every training job relies on these: a device that does not take one of them fails. The others are tried and reported.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),

@@ -207,7 +207,7 @@ def _model() -> nn.Module:
         nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32), nn.GELU(), nn.Linear(32, CLASSES)
     )
     for number, weight in enumerate(layers.parameters()):
-        # Scaled by the fan-in, as torch's own initialisation is.
+        # The weights are scaled by the fan-in, as in torch's own initialisation.
         weight.data = (random(tuple(weight.shape), 50 + number) / math.sqrt(max(weight[0].numel(), 1))).float()
     return layers
 

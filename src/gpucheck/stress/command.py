@@ -159,7 +159,7 @@ class _Run:
             unknown = {} if risen else {"counters": "NVML did not report them before and after"}
             if first.uuid is not None or first.nvml_index is not None:
                 error = after.driver.nvml_error if after.driver is not None else None
-                # NVML may refuse the list of MIG instances; libcuda, which alone tells of some GPUs, may not answer.
+                # NVML may refuse the list of MIG instances; libcuda, the only source for some GPUs, may not answer.
                 gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
                 if gone or (last is not None and is_dead(last)):
                     risen["lost"] = 1
@@ -259,7 +259,7 @@ class _Run:
         self._failed(runner, Fault("device", WHERE, runner.name, "ProcessEnded", text, "", cause_id, is_lost))
 
     def _show(self) -> None:
-        """Tell each turn as it begins."""
+        """Report each turn as it begins."""
         if self._began_s is None:
             return
         point = self.plan.point_at(time.monotonic() - self._began_s)

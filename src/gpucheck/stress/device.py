@@ -128,7 +128,7 @@ class _Point:
 
 
 class State:
-    """A run as it goes: the point at hand, what was told, and what is kept of telemetry."""
+    """A run as it goes: the point at hand, what was reported, and what is kept of telemetry."""
 
     def __init__(
         self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
@@ -214,7 +214,7 @@ class State:
         self._recent.extend(taken)
 
     def _close(self, point: _Point) -> None:
-        """Tell a point of the curve, unless nothing was timed in it."""
+        """Report a point of the curve, unless nothing was timed in it."""
         if not point.rates:
             return
         self._take(point)

@@ -33,7 +33,7 @@ MOST_UNEVEN = 0.2
 FEWEST_SIBLINGS = 3
 # Devices that share links may be slower than a sibling without a fault.
 _SHARED = frozenset({"copies"})
-# The hardware holds the clock, and no setting does: heat, or power that is missing.
+# Reasons of the hardware, not of a setting: heat, or missing power.
 _BY_HARDWARE = frozenset(THROTTLED) - {"sw_thermal_slowdown", "hw_slowdown"}
 _HELD = {
     "sw_power_cap": "the power limit",
@@ -332,8 +332,8 @@ def _limits(held: Counter[str]) -> str:
 
 
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """A finding for each GPU that is slower than its siblings in some kind of work. If none is, one for each of at
-    least three GPUs that is faster than most, since the usual speed is then unknown."""
+    """A finding for each GPU that is slower than its siblings in some kind of work. GPUs that are faster than most of
+    at least three get one if no GPU is slower, since the usual speed is then unknown."""
     slower, faster = _differences(group, kinds, above=False), {}
     if not slower and len(group) >= FEWEST_SIBLINGS:
         faster = _differences(group, kinds, above=True)

@@ -176,7 +176,7 @@ class Work:
         self.arena = memory if self.accel.is_cpu else device_lifetime.own(memory, self.accel.id)
         self.arena.fill_(POISON)
         self._out, self._back = self.arena[-2 * copy : -copy], self.arena[-copy:]
-        # Between the results and the copies lies the pattern of mixed work.
+        # The pattern of mixed work lies between the results and the copies.
         self._mixed_at = len(self.arena) - 2 * copy - chunk
         a, b = self._one.a, self._one.b
         parts = self.arena[: self._mixed_at].split(slot)
@@ -227,7 +227,7 @@ class Work:
             self.accel.synchronize()
 
     def start(self) -> None:
-        """The run begins now: steps tell their time from here on."""
+        """The run begins now: steps measure their time from here on."""
         self._began_s = time.perf_counter()
 
     def step(self, kind: str) -> Step:

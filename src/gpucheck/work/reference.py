@@ -96,7 +96,7 @@ class Errors:
             return torch.full_like(expected, _HALF_OF_ONE)
         size = expected.abs()
         bound = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
-        # Errors are divided by the bound, so that it is never zero.
+        # The bound is never zero, because errors are divided by it.
         return bound.clamp_min_(torch.finfo(torch.float32).tiny)
 
 

@@ -208,7 +208,7 @@ class Memory(Generic[P]):
 
     def _give_back(self, held: tuple[int, Key[P], int]) -> None:
         with self.storages.lock:
-            self._settle()  # the first that is freed after a peak ends it
+            self._settle()  # the first storage that is freed after a peak ends the peak
             self._allocated -= held[0]
             self._by_key[held[1]] -= held[0]
 

@@ -347,7 +347,7 @@ CHECKPOINTING: dict[str, tuple[bool, ...]] = {
 }
 # The modules whose errors are failures of torch.compile itself.
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
-# torch's folder of compiled code, which it makes, and sets this, as soon as its compiler is imported.
+# torch's folder of compiled code: torch makes it, and sets this variable, as soon as its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 T = TypeVar("T")

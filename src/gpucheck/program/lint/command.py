@@ -519,7 +519,8 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         whole.statements(file.tree.body)
         whole.end()
         file.effects.clear()
-        file.parents.clear()  # without these circles all of it goes at once, and no collector has to look for it
+        # Python frees everything at once without these cycles, and no collector has to look for it..
+        file.parents.clear()
     except (RecursionError, MemoryError) as error:
         raise Unreadable("its expressions are nested too deeply") from error
     return [file.mistakes[place] for place in sorted(file.mistakes)]

@@ -476,7 +476,7 @@ def _read_processes(file: File) -> bool:
         if keyword.arg in ("collate_fn", "worker_init_fn"):
             is_lambda = isinstance(keyword.value, ast.Lambda)
             file.in_workers.add(id(keyword.value) if is_lambda else getattr(keyword.value, "id", ""))
-    # Which loader takes which dataset is not followed: where only some have workers, it is not known.
+    # lint does not follow which loader takes which dataset: where only some have workers, it is not known.
     return len(forked) == len(loaders)  # with no loader at all, another file's may have workers
 
 
@@ -535,7 +535,7 @@ class Place:
         return {**self.outer, **self.flow.names}
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
-        """Return what becomes of calling a function here with these arguments."""
+        """Return the effect of calling a function here with these arguments."""
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:

@@ -33,7 +33,7 @@ NOT_COMBINING = (
         "scalar_tensor cond while_loop get_device get_autocast_dtype is_autocast_enabled index_put index_put_ "
         "typename _assert _check _check_is_size set_printoptions from_dlpack to_dlpack equal"
     )
-    # The weights of the last may be empty.
+    # The weights of multi_head_attention_forward may be empty.
     | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
 )
 # Functions that start CUDA, where the driver reads CUDA_VISIBLE_DEVICES. device_count() asks NVML instead, and

@@ -153,7 +153,7 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _device_of(tensor: Any) -> str | None:
-    """The kind of device that a tensor claims, as `run` asks it; None for the host's."""
+    """The kind of device that a tensor claims, as `run` names it; None for the host's."""
     with memory_peaks.unseen():
         device = None if _world.here.inside else _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type

@@ -58,7 +58,7 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
 
     A call that `fills` a tensor that was there before has no result that could be discarded.
     """
-    # Most are called by the user's own code, at a line that is known.
+    # Most calls are made by the user's own code, at a line that is known.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
         return number
@@ -282,7 +282,7 @@ def _follow(moved: Any, site: int, at: int) -> None:
         return
     try:
         version = moved._version
-    except RuntimeError:  # tensors of inference mode keep none
+    except RuntimeError:  # tensors of inference mode keep no version
         return
     last = _last_moved.get(site)
     if last is not None and last[0]() is moved and last[1] == version:
@@ -453,8 +453,8 @@ device_of = memory_peaks.device_of
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-# Methods alone: torch looks these up by name, but compares its functions (torch.nonzero) with what it has itself, in
-# TorchScript and for subclasses.
+# Only methods are replaced: torch looks these up by name, but compares its functions (torch.nonzero) with the original
+# ones, in TorchScript and for subclasses.
 _READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
 _READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")

@@ -85,7 +85,7 @@ class Job:
             elif self.done == 2:
                 self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
             elif self.rank == 0:
-                with contextlib.suppress(CannotLook):  # told at the end
+                with contextlib.suppress(CannotLook):  # reported at the end
                     for finding in findings(result(self.folder)):
                         if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
                             tell(f"{finding.title}: {finding.message}")

@@ -311,7 +311,7 @@ class Clock:
         self.asked_at = -EVERY_S
 
     def tick(self) -> None:
-        """Join, then answer or ask."""
+        """Join the clocks' store once; then rank 0 answers and the others ask."""
         from torch.distributed import distributed_c10d
 
         if not torch.distributed.is_initialized():
@@ -360,7 +360,7 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
             server.sendall(b"?")
             answer = server.recv(8, socket.MSG_WAITALL)
             ended = time.time_ns()
-            if len(answer) < 8:  # it gave up on us: a process that was stopped answers nothing for seconds
+            if len(answer) < 8:  # rank 0 gave up: a process that was stopped answers nothing for seconds
                 raise ConnectionError("rank 0 closed the connection")
             theirs = int.from_bytes(answer, "little")
             if best is None or ended - began < 2 * best[1]:

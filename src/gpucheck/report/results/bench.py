@@ -11,7 +11,8 @@ from gpucheck.report.finding import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is of what `of` names."""
+    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is the share of the quantity that
+    `of` names."""
 
     benchmark: str
     device: str
@@ -181,7 +182,7 @@ class SearchResult:
     `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
     the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
     where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number
-    of its run, from 1; None for the only one.
+    of the run that it belongs to, from 1; None for the only one.
     """
 
     device: str

@@ -1,6 +1,8 @@
-# mypy: ignore-errors (Types would need `typing`, and this file loads nothing that a program could bring under the same
-# name.) Python reads this file as it starts, before the program: it waits for torch and then starts the counting. It
-# takes every trace of itself away, and stops nothing by failing.
+# mypy: ignore-errors
+# (Types would need `typing`, and this file loads nothing that a program could bring under the same name.)
+#
+# Python reads this file as it starts, before the program: it waits for torch and then starts the counting. It takes
+# every trace of itself away, and stops nothing by failing.
 import gc
 import os
 import sys
