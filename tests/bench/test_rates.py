@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 from fake_device import FakeDevice
-from judged import findings
+from judged import Document, findings
 
 from gpucheck.bench.dtypes import Dtype, Support
 from gpucheck.bench.figures import Ceiling, DeviceRows
-from gpucheck.bench.matmul import judge, rates, work
+from gpucheck.bench.matmul import MatmulOptions, judge, rates, work
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import Case
 from gpucheck.compare.comparison import matched
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.report.events import Notice
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
 CALL_S, ENQUEUE_S = 1.5e-3, 5e-6
@@ -272,6 +273,14 @@ def test_a_product_has_a_row_for_each_rate_and_is_compared_once() -> None:
 def test_a_product_without_a_clock_has_its_ordinary_row(watch: Watch, until: float, kinds: list[str | None]) -> None:
     rows = work.measure(Case("float32", (256, 256, 256), NATIVE), Steady(), 0.1, watch, BOTH, until)  # type: ignore[arg-type]
     assert [row.case.get("rate") for row in rows] == kinds
+
+
+def test_a_burst_that_cannot_be_measured_is_said() -> None:
+    document = Document("bench matmul")
+    asked = MatmulOptions(dtypes=("float32",), squares=(64,), burst=True, time_budget_s=0.1, device="cpu")
+    work.command(asked, document)
+    notices = [event.text for event in document.events if isinstance(event, Notice)]
+    assert "--burst has no effect on cpu: the device's clock cannot be read" in notices
 
 
 # what the rows come to

@@ -396,6 +396,9 @@ def _rows(
             kinds: tuple[Rate, ...] = ("burst",) if options.burst else ("sustained", "burst")
             can = accel.has_events and not watch.reason
             both = rated(todo, deadline - time.monotonic(), kinds) if can else {}
+            if options.burst and not both:
+                needs = f"it takes {rates.BURSTS_S:.0f} s" if can else "the device's clock cannot be read"
+                emit(Notice(f"--burst has no effect on {accel.id}: {needs}", "warning"))
             yield from _each(todo, accel, emit, deadline, watch, both)
             return
         # For each dtype its search, then the shape found and the squares measured alike.
