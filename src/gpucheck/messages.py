@@ -324,7 +324,7 @@ BY_ID: dict[str, Cause] = {row.id: row for row in CAUSES}
 # Exception classes whose cause does not depend on the text; qualified names need no import of torch.
 _CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
 _OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
-# Messages are read only in errors that a library raises for such a cause; the words in a ValueError are a program's.
+# Messages decide only in errors that a library raises for such a cause; the words in a ValueError come from a program.
 SPEAKING_CLASSES = frozenset(
     ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_OF_THE_RUNTIME)
 )

@@ -40,8 +40,8 @@ def own(thing: _T, device: str = _ANY) -> _T:
     """Keep pinned memory, or a device's that another stream will use, until `settle`. Call it right after the
     allocation.
 
-    Objects that are owned for no named device are let go with whichever device settles first; only one is at work at a
-    time.
+    Objects that are owned for no named device are let go with whichever device settles first: name none only where one
+    device is at work at a time.
     """
     _OWNED.setdefault(device, []).append(thing)
     return thing
@@ -128,8 +128,8 @@ def _immortal(thing: object) -> None:
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
     """Turn the cycle collector off while many lasting objects are made, as by an import of torch, so that it does not
-    search them again and again. `is_ours` is for a process of gpucheck: these objects are never searched, nor at its
-    end, which would take as long as the import."""
+    search them again and again. `is_ours` is for a process of gpucheck: it never searches these objects, not
+    even at its end, where the search would take as long as the import."""
     was_on = gc.isenabled()
     gc.disable()
     try:

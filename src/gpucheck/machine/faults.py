@@ -135,7 +135,7 @@ def read(heard: Heard) -> str | None:
 
 
 def main() -> int:
-    """Open the device, run the kernels, and say in one line of JSON what came of it."""
+    """Open the device, run the kernels, and print the outcome in one line of JSON."""
     say = claim_stdout()
     import torch  # noqa: F401 - what takes long and is not the device's
 

@@ -324,7 +324,7 @@ def link_name(path: Path) -> str | None:
 
 
 def names_in(folder: Path) -> list[str] | None:
-    """What lies in a folder of the system's, sorted; None where it is not there or may not be read."""
+    """The names in a system folder, sorted; None where the folder is not there or may not be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

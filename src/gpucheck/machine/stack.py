@@ -149,7 +149,8 @@ for path in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node. `error` is the errno with which opening it was refused, 0 where it was opened, None not tried.
+    """A device node. `error` is the errno with which opening it was refused, 0 where it was opened, None where it was
+    not tried.
 
     An open that did not return within its time has ETIMEDOUT.
     """
@@ -469,6 +470,6 @@ def read_torch(heard: Heard) -> TorchProbe:
 
 
 def how_it_ended(ending: Ending) -> str:
-    """A signal or an exit status, and the last line that was said on stderr."""
+    """A signal or an exit status, and the last line on stderr."""
     how = ending.signal or f"exit status {ending.status}"
     return f"{how}: {ending.last_words}" if ending.last_words else how

@@ -423,7 +423,7 @@ def main() -> None:
 # A product of this size keeps the largest part busy for longer than it takes to enqueue (0.2 ms on an H200), and takes
 # 96 MiB with its result.
 SIDE = 4096
-PRODUCTS = 4  # a turn, between two looks at the clock
+PRODUCTS = 4  # in a turn, between two readings of the clock
 # Some links wake up for a copy only.
 COPIED_BYTES = 8 * 2**20
 

@@ -35,8 +35,8 @@ DRIFT_Z = 2.576
 def time_stats(runs: Sequence[Run]) -> TimeStats | None:
     """Statistics of the time per call; None without samples.
 
-    The interval of one run covers this process alone; from three runs on it comes from their medians, and covers what
-    differs between processes on this machine.
+    The interval of one run covers this process alone. With three runs or more, the interval comes from their medians
+    and covers what differs between processes on this machine.
     """
     per_call = [sample / run.calls_per_sample for run in runs for sample in run.samples_s]
     if not per_call:

@@ -491,7 +491,8 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
 
 
 def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
-    """Return the samples with what was read beside them: telemetry or why there is none, the cores others `used`."""
+    """Return the samples with the readings beside them: telemetry, or the reason why there is none, and the cores that
+    others `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
     # Others on the CPU cost samples, not time, where the device's own clock counts.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())

@@ -44,7 +44,8 @@ Made = tuple[Tensor, ...]
 class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     """A call whose inner tensors are not kept: its backward pass makes them again, and counts only the gradients.
 
-    `kept` are the bytes beside inputs and outputs that the backward pass needs, `lent` those that it takes itself.
+    `kept` are the bytes beside inputs and outputs that the backward pass needs, `lent` the bytes that it takes for
+    itself.
     """
 
     @staticmethod
@@ -330,7 +331,8 @@ def _attention(
 
     logsumexp = batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4
     kept = [logsumexp] + [8, 8] * bool(dropout_p)
-    # The backward pass of each kernel sums the query's gradient in float32, and the output's products with its own.
+    # The backward pass of each kernel sums the query's gradient in float32, and the products of the output and its
+    # gradient.
     lent = query.numel() * 4 + logsumexp
     with world.calling("F.scaled_dot_product_attention", device):
         return _Kernel.apply(world, compute, shapes, kept, lent, device, *given)[0]

@@ -410,8 +410,8 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
     """Return whether ranks wait for the last of a call: none goes on before it, and it is no longer last at its next
-    call. `gaps` are how long a rank took to its next call, how much earlier than the last it was, and how long the last
-    took to its next."""
+    call. `gaps` has three times for each rank of a call: from a rank's call to its next one, from its call to the last
+    rank's, and from the last rank's call to its next one."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

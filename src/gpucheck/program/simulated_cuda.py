@@ -545,7 +545,7 @@ class _Generator(torch.Generator):  # type: ignore[misc]
         return self.place
 
     def get_state(self) -> Tensor:
-        """The state, which another kind of device's generator does not take."""
+        """The state, which a generator of another kind of device does not accept."""
         state = super().get_state()
         return state if self.place == CPU else _state_of_cuda(state)
 
@@ -793,7 +793,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     set_state = torch.set_rng_state
 
     def restoring(original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what sets the state of a generator, which is read on the host."""
+        """Return a function that sets the state of a generator, which the host reads."""
 
         def restored(*args: Any, **kwargs: Any) -> Any:
             surface.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])

@@ -394,8 +394,8 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
 
 
 def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, Origin] | None:
-    """The plain attribute of a running module that stayed on the device `expected` when all that the module registers
-    moved away, with the device of these; None where something else brought a tensor there."""
+    """The plain attribute of a running module that stayed on the device `expected` when all registered tensors of the
+    module moved away, with the device of these; None where something else brought a tensor there."""
     for own, known in methods(frame):
         if isinstance(own, nn.Module):
             devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}

@@ -252,7 +252,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def all_page(report: Report) -> Page:
-    """Return how many benchmarks passed and on what; one table of the figures that stand for each."""
+    """Return how many benchmarks passed and on what, with one table of the main figures."""
     answered = report.results.get("bench_all")
     if answered is None or not answered.benchmarks:
         return measured.bench_page(report, (), ())

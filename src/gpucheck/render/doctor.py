@@ -117,8 +117,8 @@ _CHECKS = (
 
 
 def smoke_page(report: Report) -> Page:
-    """Return how many checks failed, passed and were skipped; those that failed, with what to do; every check with
-    `-v`."""
+    """Return how many checks failed, passed and were skipped, then those that failed with what to do; `-v` adds every
+    check."""
     findings = report.findings
     every = [_checks(findings)] if findings else []
     if len(findings) == 1 and not findings[0].device:

@@ -97,7 +97,8 @@ CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
 def _apart(dut: DeviceUnderTest, check: str) -> Passed:
-    """A check of this module, made in a child. Raises what it raises there, and Wrong where the child only ended."""
+    """A check of this module, made in a child. Raises what the check raises there, and Wrong where the child ended
+    without an answer."""
     heard = child_protocol.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
     answer = heard.merged
     if "passed" in answer:
@@ -144,7 +145,7 @@ SHM = Path("/dev/shm")
 
 
 class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
-    """Items that tell their number, who made them, and hold data that follows from the number."""
+    """Items that hold their number, the worker that made them, and data that follows from the number."""
 
     def __len__(self) -> int:
         return ITEMS

@@ -46,7 +46,7 @@ _HELD = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-# The driver's counters by what their rise means; first of all, that the GPU was there before the run and not after it.
+# The driver's counters by the meaning of a rise; the first one is a GPU that was there before the run and not after it.
 _LOST = "the driver lost the GPU"
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "lost": ("fail", _LOST),

@@ -86,7 +86,7 @@ def text_of(total: int) -> str:
 
 
 def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tensor:
-    """The words of a pattern at the places `at` + `index`; `number` is which walking one, or which random seed."""
+    """The words of a pattern at the places `at` + `index`; `number` selects the walking one or the random seed."""
     places = index + at
     if name == "address":
         return places

@@ -270,8 +270,8 @@ def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
 # thousands of right ones: in bfloat16 they find almost nothing. The products are in float64 and 1/32 of the checked
 # one's operations; they run on the result's device where that has float64, else on the CPU, a part at a time.
 WIDTH = 64
-# Elements that are converted to float64 at once: 64 MiB of them, about four times: a part of A, and of the result as it
-# is, with its last block filled up, and times the signs; the sums of these take little.
+# Elements that are converted to float64 at once, 64 MiB of them. About four such copies exist: the part of A, the part
+# of the result, the same with its last block filled up, and the same times the signs.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
 # Devices with float64; the CPU computes for the others.

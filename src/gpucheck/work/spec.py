@@ -22,7 +22,7 @@ AXIS_GRAMMAR = "NAME[:LOW..HIGH], like seq or seq:128..8192, with a shape that n
 # The name of a dimension. An x stands between two sizes, so none is in a name.
 _NAME = "(?!x)[A-Za-z_](?:(?!x)[A-Za-z0-9_])*"
 
-# Elements of one sample: more than this is a slip of the keyboard (a terabyte of bytes).
+# Elements of one sample; a larger number is a typing error (a terabyte of bytes).
 LARGEST_SAMPLE = 2**40
 
 

@@ -1,8 +1,8 @@
 """TARGET → a workload: the module, its inputs, its loss and optimizer, and one step of it. Batches, loss and optimizer
 are each the user's own or one that is made here.
 
-The user's code runs here, so this is imported in children only. Its errors while it is found and built become a
-TargetError, except where memory may have run out; a step's errors are raised as they are.
+The user's code runs here, so this is imported in children only. Errors of the user's code while it is found and built
+become a TargetError, except where memory may have run out; a step's errors are raised as they are.
 """
 
 from __future__ import annotations

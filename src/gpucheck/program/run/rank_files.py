@@ -68,8 +68,8 @@ class RankRecord:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. The answer at a
-    # hang is kept: a timeout ends such a call before the rank writes its last line.
+    # Calls that had not ended when the rank was asked; None if it was not asked or did not answer. The answer at a hang
+    # is kept: a timeout ends such a call before the rank writes its last line.
     pending: set[_Key] | None = None
     has_answered: bool = False
     places: dict[_Key, _Place] = field(default_factory=dict)
@@ -369,7 +369,7 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
             offset_s, error_s = record.offset(created)
             arrivals[key][record.rank] = (created - starts) / 1e9 + offset_s
             off.append(error_s)
-        # A clock is off by less near a reading: the mean, as lateness is one too.
+        # A clock is off by less near a reading: the error is a mean, like lateness.
         errors[record.rank] = statistics.fmean(off or [0.0])
         most_s = max(most_s, *off, 0.0)
     ends = {record.rank: [row[0] for row in record.steps] for record in ranks}

@@ -25,7 +25,7 @@ from gpucheck.program.run.rank_files import MOST_TEXT, result
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings
 from gpucheck.report.results.run import RanksResult, RunError
 
-# The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
+# The recorder's own size, where the user has not set one. Each version of torch warns of the name that the others use.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.

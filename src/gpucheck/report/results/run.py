@@ -115,8 +115,8 @@ class OutOfMemory:
 
     `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (host memory that was to be page-locked), `runtime`
     (what CUDA asked for itself: a stream, an event, a context, a library's start), or None. The sums are those of
-    tensors that were alive when the program ended, on the device or, of host memory, on the host; `others` are
-    activations, data and buffers that Python still knew, `unnamed` is what was allocated beyond them: usually
+    tensors that were alive when the program ended, on the device (or on the host, if host memory ran out). `others` are
+    activations, data and buffers that Python still knew; `unnamed` is what was allocated beyond them: usually
     activations that only the graph holds.
     """
 
@@ -247,7 +247,8 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMemory:
-    """Tensors' bytes on the device, in blocks of 512. `total_bytes` is what was asked for, None: not judged.
+    """Tensors' bytes on the device, in blocks of 512. `total_bytes` is what was asked for; None if memory was not
+    judged.
 
     `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None without one.
     `exceeded` is the first moment at which more was held than there is.
