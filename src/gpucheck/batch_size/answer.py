@@ -338,7 +338,7 @@ def accumulate(effective: int, limit: int) -> Accumulation:
     """Split an effective batch into micro-batches of at most `limit`.
 
     The micro-batch is the largest divisor of `effective` that is close to the limit. The micro-batches differ by one
-    sample if there is none.
+    sample if there is no such divisor.
     """
     # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)

@@ -250,7 +250,7 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 # A trial gets ten times its forecast before gpucheck treats it as hung.
 TRIAL_TIMEOUT_FACTOR = 10.0
-# Trial times vary. Time is reserved for the last trials with this factor on their forecast.
+# Trial times vary. The time reserved for the last trials is this factor times their forecast.
 TIME_RESERVE = 1.3
 # A size chosen for lack of time must be at least this much larger than the best one.
 WORTHWHILE = 1.1
@@ -376,7 +376,7 @@ class Schedule:
         return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.again)
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
+        """Return whether there is time for a trial. The smallest size may always begin until a size has passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def until(self, attempt: Attempt) -> float:

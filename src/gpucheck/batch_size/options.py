@@ -74,7 +74,7 @@ class FindBatchSizeOptions:
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",
         metavar="PERCENT",
-        parse=units.Percent(0.5, above=True),  # A tolerance above 50 % would be worse than doubling the size
+        parse=units.Percent(0.5, above=True),  # A tolerance above 50 % would be worse than doubling the size.
         shown="2%",
         group=SEARCH,
     )

@@ -179,7 +179,7 @@ class Search:
         return min(-self.rounded(-self.minimum), self._highest)
 
     def rounded(self, size: float) -> int:
-        """The largest size up to `size` that may be tried, by `multiple_of` alone."""
+        """Return the largest multiple of `multiple_of` up to `size`."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
     def next(self) -> Attempt | None:
@@ -424,8 +424,8 @@ def _bound(size: int) -> int:
 # The expected curvature, as a share of the growth seen. Half of the growth is quadratic if logits are batch by batch;
 # most models have none.
 CURVATURE = 0.3
-# The assumed curvature is reduced if a line predicts the budget more than this many sizes away. A curvature that
-# matters only at the budget would hardly show at a hundredth of it.
+# The assumed curvature is reduced if a line predicts the budget more than this many sizes away. Sizes far below the
+# budget would not show a curvature that matters only near the budget.
 FAR = 5.0
 # Memory does not follow an exact parabola, because workspaces come and go. The doubt about a point grows with its
 # distance from the largest one.

@@ -506,7 +506,7 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
     Libraries that the target imports belong to the baseline. Tensors that it created belong to the model.
     """
     guarded = isinstance(gauge, CpuGauge) and setup.guard_bytes is not None
-    # Libraries map more memory than they use, so only the machine's memory is the limit until they are loaded
+    # Libraries map more memory than they use, so only the machine's memory is the limit until they are loaded.
     if guarded:
         set_guard(host.memory().usable)
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]

@@ -488,7 +488,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
         source,
         copies,
         watch,
-        # A staged copy may block the caller while it runs, so it is timed by the host's clock
+        # A staged copy may block the caller while it runs, so it is timed by the host's clock.
         "device events" if path != "staged" and source.has_events else "host",
         Limits(RATE_S, PAIR_WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},

@@ -22,7 +22,7 @@ from gpucheck.report.results.bench import Headline
 
 # Temporary causes of a low figure. A figure that misses its threshold with one of them does not fail.
 DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
-# Lasting causes of a low figure: a miss with one of them fails, and names it.
+# Lasting causes of a low figure. A figure that misses its threshold fails all the same, and the cause is named.
 LASTING = {
     "clock-held": "a setting kept the clock below its maximum",
     "power-limited": "the power limit lowered the clock",

@@ -253,7 +253,7 @@ def is_not_read(device: Device) -> bool:
 
 
 def _silent(device: Device, facts: Facts) -> str | None:
-    """Return the reason if NVML reads no live figure of the GPU; None if it reads one or need not."""
+    """Return the reason why NVML reads no live figure of the GPU; None if it reads one or was not asked."""
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
     own = pointer(device, facts)
@@ -395,7 +395,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
         return None
     reasons: dict[str, dict[str, None]] = {}
     for name, reason in missing.items():
-        # All links together are named once.
+        # The links are named together.
         reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
     message = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
     fix = "run gpucheck devices again; if it persists, sudo dmesg | grep Xid"

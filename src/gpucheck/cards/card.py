@@ -29,8 +29,8 @@ NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error. The library
 # answers 9 (not loaded) without a driver. Other codes, such as "not supported", do not show whether a driver is loaded.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# It is not clear which GPU differs with fewer than two others of the name. A value is usual if at least 70 % have it.
-# There is no usual value if four of eight GPUs differ.
+# Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it. There
+# is no usual value if four of eight GPUs differ.
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)

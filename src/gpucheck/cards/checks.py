@@ -214,7 +214,7 @@ def inactive(device: Device, facts: Facts) -> Said | None:
         return Said("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
-        return None  # A single GPU, GPUs without a bridge, or a fabric that already reports that it is not ready
+        return None  # There is nothing to compare with, or the fabric already reports that it is not ready.
     message = "and on every other GPU: copies between GPUs use PCI Express"
     fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
     return Said("warn", title, message, fix, evidence)
@@ -224,7 +224,7 @@ def _lacking(device: Device, facts: Facts, most: int) -> Said | None:
     """Report links that are absent or whose state is unknown, if most GPUs of the same name have more links up."""
     own, up = f"{pointer(device, facts)}nvlinks", active(device)
     why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
-    if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error
+    if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error.
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
     return Said("warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most})

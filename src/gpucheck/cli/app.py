@@ -49,7 +49,7 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
-    The default `arguments` are those of the process; then the standard streams are made safe first.
+    The process's own arguments are used if none are given, and its standard streams are then made safe first.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -128,7 +128,7 @@ def _run(given: list[str]) -> int:
         tell_bug(error, given)
         return errors.BUG
     finally:
-        if not device_lifetime.is_lost():  # after a device is lost, memory is not freed any more
+        if not device_lifetime.is_lost():  # memory is not freed any more after a device is lost
             gc.unfreeze()
             gc.enable()
 

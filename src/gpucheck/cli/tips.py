@@ -195,7 +195,8 @@ _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "
 def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     """Return Typer's error reworded, with a line to type instead of `given`."""
     context = getattr(error, "ctx", None)
-    # Typer does not name the command if an option lacks a value or takes none. It is at the beginning of `given`.
+    # Typer does not name the command if an option lacks a value or takes none. The command is at the beginning of
+    # `given`.
     command = split(given)[0] if context is None else name_of(context)
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""

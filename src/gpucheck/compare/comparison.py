@@ -436,6 +436,6 @@ def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass
     beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
     if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
         return "fail"
-    # The old runs look too slow if only they were disturbed, which hides a slowdown of the new ones.
+    # The old runs look too slow if only they were disturbed. That hides a slowdown of the new ones.
     hides = row.old_disturbed and not row.disturbed
     return "inconclusive" if row.ci_high is None or row.ci_high > 1 + most or hides else "pass"

@@ -48,7 +48,7 @@ OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
-    """Findings about the whole machine: none where NVML and CUDA answered and see every card."""
+    """Return the findings about the whole machine; empty if NVML and CUDA answered and list every GPU."""
     if not is_nvidia_here(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]

@@ -210,7 +210,8 @@ def gathered(
     `unseen` has reasons for missing readings. `failed` describes how the process ended early, else it is empty.
     """
     if failed:
-        # A GPU that is full or was taken meanwhile is not faulty, and neither is it if the process failed earlier.
+        # A GPU that is full or was taken meanwhile is not faulty. A failure before the load begins is not the GPU's
+        # either.
         stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
         stage = str(said.get("stage"))
         reached = stage in ("prepare", "load")

@@ -169,10 +169,10 @@ class Condition:
 
     **Explain.** `patterns` are regular expressions, matched without regard to case, spaces and quotes. A pattern with
     `\\b` is matched with its spaces. `common` patterns ("Killed") occur in programs of every kind. They count only if
-    the text matches `beside`, or without one if it mentions GPUs, torch or training. `weak` patterns give a hint if
-    nothing else matches. `wraps` are patterns of a message that contains another one, which is reported if it is known.
-    `names` are complete error names. Rows that differ only in a number share their patterns, and `number` is the value
-    of the group of that name.
+    the text matches `beside`, or mentions GPUs, torch or training if there is no `beside`. `weak` patterns give a hint
+    if nothing else matches. `wraps` are patterns of a message that contains another one, which is reported if it is
+    known. `names` are complete error names. Rows that differ only in a number share their patterns, and `number` is the
+    value of the group of that name.
 
     A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
     or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts

@@ -188,7 +188,7 @@ def word(given: str, emit: Emit) -> None:
         explain(given, emit)
         return
     if given not in known:
-        # Among hundreds of ids, many are somewhat similar, so only a close one is proposed.
+        # Many of the hundreds of ids are somewhat similar, so only a close one is proposed.
         raise UsageError(
             f"unknown id {given!r}",
             "",
@@ -242,7 +242,7 @@ def _told(match: Match) -> TextMatch:
     read = figures.read(text.id, match.said, match.around)
     specific = bool(read.then) or match.is_advised
     then = text.fix if match.is_advised else read.then or text.fix
-    if "bus" in read.numbers and not read.then:  # `nvidia-smi -i` accepts the address, which cannot select another GPU
+    if "bus" in read.numbers and not read.then:  # `nvidia-smi -i` accepts the address, which cannot select another GPU.
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")

@@ -269,7 +269,7 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
         if trusted is not None and owner not in trusted:
             raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
-        # JSON may be encoded as UTF-8, UTF-16 or UTF-32
+        # JSON may be encoded as UTF-8, UTF-16 or UTF-32.
         start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")
         if not is_named and not start.lstrip().startswith("{"):
             return _of_log(file)

@@ -444,7 +444,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
         fix = named or "check that the nodes are up and their job was started"
-        if len(unsure) <= _most_bad(result.nodes, 1.0):  # with more nodes than this, no value of --max-bad helps
+        if len(unsure) <= _most_bad(result.nodes, 1.0):  # no value of --max-bad helps with more nodes than this
             fix += "; or raise --max-bad"
         suspect.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:

@@ -68,7 +68,8 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
         by_node[node].append(index)
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = [log - centre for log in logs]
-    # A value is left out of its own median. Otherwise one of three distances would be zero, and the spread too small.
+    # A value is left out of its own median. The spread would be too small otherwise, because one of three values would
+    # have no distance.
     from_own = {
         index: logs[index] - stats.median([logs[other] for other in own if other != index])
         for own in by_node.values()
@@ -118,7 +119,7 @@ def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
 
 # The share of sound fleets in which a node may be reported as slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
-# The same for a node reported as possibly slow. Together with its devices, at most one sound fleet in 10 is affected.
+# The same for a node reported as possibly slow. At most one sound fleet in 10 has such a node or device.
 NODE_LEVEL_MAYBE = 0.03
 # Two modes need at least this many nodes and this share of them on each side. The gap must be this many standard
 # deviations within the sides.
@@ -144,8 +145,8 @@ def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
     """
     order = sorted(values, key=values.__getitem__)
     steps = most_low(len(order)) if len(order) >= LEAST_NODES else 0
-    # Going down from the highest value, the mean and the sum of squares of the values above are updated (Welford 1962).
-    # The first value beyond its threshold is therefore the last one of Rosner's procedure.
+    # The mean and the sum of squares of the values above are updated from the highest value down (Welford 1962). The
+    # first value beyond its threshold is therefore the last one of Rosner's procedure.
     mean = squares = 0.0
     for above, name in enumerate(reversed(order)):
         distance, left = mean - values[name], len(order) - above

@@ -162,7 +162,7 @@ class Repeated:
             self._prepared += 1
             self._cursor = 0
             flat = self._flat(0, self.count * self.size // GRAIN).fill_(POISON)
-            # The destination may still hold the correct result of an earlier call without the poison.
+            # The destination could still hold the correct result of an earlier call if it was not poisoned.
             is_poisoned = reference.sample_is(flat, lambda start, stop: torch.full((stop - start,), POISON))
             self._poison_missing |= not is_poisoned
 

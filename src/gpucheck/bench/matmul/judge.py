@@ -130,7 +130,7 @@ def later_results(rows: Rows) -> list[Finding]:
             if not differing:
                 continue
             text = f"{product}: {differing} of {compared} results differ"
-            if worst is None:  # The difference disappeared in a second comparison
+            if worst is None:  # The difference disappeared in a second comparison.
                 wrong.append(f"{text} at the first look and not at the second")
                 continue
             if counts["worst"] is None or _size(worst["worst"]) > _size(counts["worst"]["worst"]):
@@ -221,7 +221,7 @@ def standing(rows: Iterable[Measurement]) -> list[Measurement]:
 def rate_word(row: Measurement, rows: Rows) -> str:
     """Return `sustained` or `burst` if the label needs it, else an empty string.
 
-    It does not if the product has both rates and they are about equal.
+    The label needs neither word if the product has two rates that are about equal.
     """
     kind = row.case.get("rate")
     if kind is None:

@@ -115,7 +115,7 @@ def measure(
                 work=(kind.work, product.operations(case.shape), kind.unit),
                 memory=memory,
                 cache="cold" if case.cold else "warm",
-                # Comparisons cover all rates, so only the first row has them
+                # Comparisons cover all rates, so only the first row has them.
                 details={name: value for name, value in details.items() if not rows or name != "corruption"},
                 precision_requested=case.precision,
                 precision_observed=observed,

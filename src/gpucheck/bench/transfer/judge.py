@@ -361,7 +361,7 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
     """Return the rate of the device's best large copy alone, in bytes per second.
 
     The rate on the link takes precedence, because a simultaneous window also waits only once for its end. The few
-    copies just before the simultaneous ones count if there is none.
+    copies just before the simultaneous ones count if that rate is unknown.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
@@ -385,7 +385,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     if not rated:
         return findings
     rates = {way: judging.rate(row) for way, row in rated.items()}
-    # A direction without its own row was measured beside the other one.
+    # One row has the rates of both directions if the other direction has no row of its own.
     beside = {row.case["other"]: rate for row in rated.values() if (rate := row.method.details["other_bytes_per_s"])}
     both = {way: rate for way in WAYS if (rate := rates.get(way, beside.get(way))) is not None}
     rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
