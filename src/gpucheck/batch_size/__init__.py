@@ -2,7 +2,8 @@
 
 - `options` → `command`: a search on one device, on each, or an estimate for a device that is not here
 - `loop`: runs trials within the time budget, and records them in the history of `answer`
-- `search`, `predict`: the next size to try, and peaks without memory
-- `runner`, `outcome`: a trial seen from this process; `trial`, `trial_fake`: the children, which load torch
-- `answer`: what happened in a search, and the result that it comes to
+- `search`: chooses the next size to try
+- `runner`, `outcome`: the parent's side of a trial
+- `trial`, `trial_fake`: the children, which load torch
+- `answer`: the trials of a search, and its result
 """

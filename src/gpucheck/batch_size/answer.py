@@ -1,8 +1,8 @@
-"""The state of a search, and the answer that it comes to. Pure.
+"""The state of a search, and the answer that follows from it. Pure.
 
-The loop that runs trials records here what it learns; `Search.next` reads what to do next from the same state. The
-result and the findings are functions of the state, so that they can be read at any time: a search
-that is cut short has an answer too, one that claims no more than what was run.
+The loop records each trial here, and `Search.next` chooses the next size from the same state. The result and the
+findings are computed from the state and can be read at any time. An interrupted search therefore has an answer too,
+which claims only what was run.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The options with their texts parsed.
+    """The parsed options.
 
-    `cap` is the largest size to try: of the batch, or along the axis. `is_cap_default` where nobody asked for it.
+    `cap` is the largest size to try, as a batch size or a length along the axis. `is_cap_default` is True if the user
+    set none.
     """
 
     options: FindBatchSizeOptions
@@ -63,7 +64,7 @@ class Plan:
         return (self.axis.low if self.axis else None, self.cap)
 
 
-# Options that exclude each other, why, and what to do.
+# Pairs of options that exclude each other, with the reason and the fix.
 _NO_TRIALS = "an estimate runs no trials"
 EXCLUDING = (
     ("--estimate", "--multiple-of", _NO_TRIALS, ""),
@@ -78,8 +79,9 @@ EXCLUDING = (
 
 
 def plan(options: FindBatchSizeOptions) -> Plan:
-    """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
-    if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
+    """Parse the options before the machine is read, so that a typing error is reported at once. Raises UsageError."""
+    # Only a child, which imports torch, can look the name up.
+    if not options.optimizer.removeprefix("torch.optim.").isidentifier():
         raise UsageError(
             f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
         )
@@ -114,9 +116,9 @@ def plan(options: FindBatchSizeOptions) -> Plan:
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
-    """Return how a step is run. Raises UsageError for what does not go together."""
+    """Return how a step is run. Raises UsageError for options that contradict each other."""
     amp = options.amp
-    # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
+    # Each dimension that a shape names must be the axis. Only a child knows which inputs a target takes.
     for given in parse_inputs(options.inputs):
         other = next((size for size in given.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
         if other is not None:
@@ -138,7 +140,7 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
 
 # Ends of a trial that say nothing about the size, and so end the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
-# Reasons that end a search while a larger size may still fit, in words.
+# Reasons that end a search although a larger size may fit, in words.
 OPEN = {
     "time": "time ran out",
     "trials": "trial limit reached",
@@ -154,11 +156,11 @@ CAP = "max-batch-size"
 
 @dataclass(slots=True)
 class History:
-    """The trials of a search so far, and what they say.
+    """The trials of a search so far, and what follows from them.
 
-    `budget` and `device` are as they were known before the first child has told its own. `results` are the trials of
-    the search; `stopped` is the trial whose end says nothing about its size, `refused` why no process could be set up.
-    `more_time_s` is a time budget that would do where time ended the search.
+    `budget` and `device` are replaced once the first child reports its own. `results` are the trials of the search.
+    `stopped` is the trial that ended the search for a reason unrelated to its size. `refused` is the reason why no
+    process could be set up. `more_time_s` is a larger time budget to suggest if time ran out.
     """
 
     plan: Plan
@@ -183,12 +185,12 @@ class History:
 
     @property
     def axis(self) -> str | None:
-        """The dimension whose length sizes are; None where they are batch sizes."""
+        """Return the dimension that is searched, or None if batch sizes are searched."""
         return self.plan.recipe.axis
 
     @property
     def is_closed(self) -> bool:
-        """Return whether it is known that no larger size fits, or the user wants none tried."""
+        """Return whether no larger size fits, or the user wants none tried."""
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
@@ -201,9 +203,9 @@ class History:
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
 
     def open(self, ready: Mapping[str, Any], *, dangerous: bool) -> None:
-        """Take in what the first child says of its device and the workload.
+        """Record the first child's report about its device and the workload.
 
-        `dangerous` is whether running out of memory may take the machine down.
+        `dangerous` means that running out of memory may take the machine down.
         """
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
@@ -217,16 +219,16 @@ class History:
             self.search.seek_failure = False
 
     def take(self, result: TrialResult) -> None:
-        """Learn from a trial about its size; some trials show nothing, and some end the search."""
+        """Record a trial. Some trials say nothing about their size, and some end the search."""
         self.results.append(result)
         outcome, is_smallest = result.outcome, result.batch_size <= self.search.lowest
         if outcome == "out-of-time":
             if self.search.best is None:
-                self.search.trials.append(result)  # so that the next one is smaller
+                self.search.trials.append(result)  # the next size will be smaller
         elif outcome == "inconclusive" and sum(r.outcome == outcome for r in self.results) == 1:
-            pass  # it is tried once more
+            pass  # the size is tried once more
         elif outcome in STOPPING or (outcome in NEEDS_SMALLER_PASS and is_smallest):
-            # Without memory's certain words what fails at the smallest size is an error of the target.
+            # A failure at the smallest size is the target's error, unless its message certainly means a lack of memory.
             self.stopped = result
             if outcome in OPEN:
                 self.end(outcome)
@@ -235,13 +237,13 @@ class History:
             self.search.trials.append(result)
 
     def refuse(self, reason: str) -> None:
-        """No further process can be set up. What the search has closed by then stays so."""
+        """Record that no further process can be set up. A search that was closed before stays closed."""
         self.refused = reason
         if self.search.best is not None:
             self.end(self.search.limited_by or "refused")
 
     def end(self, limited_by: str) -> None:
-        """Record the first end of the search as its limit. A cap that nobody asked for leaves it open."""
+        """Record why the search ended; only the first reason counts. The default cap leaves the search open."""
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
@@ -249,11 +251,11 @@ class History:
 
 # --- The size to recommend --------------------------------------------------------------------------------------------
 
-# Repeats of one size differ by up to so much (allocator rounding, retained pages): a peak that is above an aim by less
-# meets it.
+# Peaks of one size differ by up to this share (allocator rounding, retained pages). A peak that exceeds an aim by less
+# still meets it.
 PEAK_SPREAD = 0.02
-# Matrix products use tensor cores at full rate where the dimensions are multiples of 8 (16-bit types: NVIDIA's guide
-# to matrix multiplication); below 16, rounding down would give up to half of the batch away.
+# Matrix products run on tensor cores at full rate if their dimensions are multiples of 8 (16-bit types; NVIDIA's guide
+# to matrix multiplication). Sizes below 16 are not rounded down, because that could halve them.
 MULTIPLE = 8
 
 
@@ -264,12 +266,12 @@ def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
-    """The largest size up to `largest` with a peak of at most `aim` bytes, rounded down to a multiple of 8.
+    """Choose a size up to `largest` whose peak is at most `aim` bytes, as a multiple of 8.
 
-    It is a multiple of `multiple_of` too, and of that alone where a multiple of both would cost half of the batch.
+    The size is also a multiple of `multiple_of`. Only `multiple_of` counts if a multiple of both would halve the size.
 
-    `peaks` are measured, by size; between them lies a straight line, and none falls with the size. None where even the
-    smallest size measured is above `aim`.
+    `peaks` maps measured sizes to their peaks. Peaks between two sizes are interpolated linearly, and never fall as the
+    size grows. Returns None if even the smallest measured peak exceeds `aim`.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -298,15 +300,15 @@ def recommendation(history: History, result: TrialResult) -> RecommendedSize:
 
 # --- How fast each size is --------------------------------------------------------------------------------------------
 
-# A size this close to the fastest is as good: the gain left is below what a run's data loading varies by.
+# A size within 5 % of the fastest counts as equally fast. The difference is smaller than the variation of data loading.
 NEARLY = 0.05
 
 
 def knee(results: Iterable[TrialResult]) -> Knee | None:
-    """The knee, if the differences that decide it are larger than the noise.
+    """Return the knee, or None if the noise is larger than the differences that decide it.
 
-    The speed of a size is by the median of its steps after each trial's first, which warms up; the noise is the typical
-    spread of a size's steps, as a share.
+    A size's speed comes from the median of all its steps but each trial's first. The noise is the median relative
+    spread of the steps of a size.
     """
     steps: dict[int, list[float]] = {}
     for result in results:
@@ -321,18 +323,23 @@ def knee(results: Iterable[TrialResult]) -> Knee | None:
     enough = max(rates.values()) * (1 - NEARLY)
     best = next(size for size, rate in rates.items() if rate >= enough)
     if any(rate * (1 + noise) >= enough for size, rate in rates.items() if size < best):
-        return None  # a smaller size is slower only by the noise
+        return None  # The smaller size may be equally fast within the noise.
     return Knee(best, rates[best], noise)
 
 
 # --- An effective batch from smaller ones -----------------------------------------------------------------------------
 
-# A divisor below this share of what fits would more than double the steps: then the parts differ by one sample instead.
+# A divisor below this share of the largest size would more than double the number of steps. Micro-batches of unequal
+# size are used instead.
 SMALLEST_DIVISOR = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
-    """The largest micro-batch up to `limit` that divides `effective`; if none is near it, parts as even as can be."""
+    """Split an effective batch into micro-batches of at most `limit`.
+
+    The micro-batch is the largest divisor of `effective` that is close to the limit. The micro-batches differ by one
+    sample if there is no such divisor.
+    """
     # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)
     most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
@@ -345,20 +352,20 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 
 # --- Where the memory goes --------------------------------------------------------------------------------------------
 
-# The slope is that of two sizes: the largest, and the next one that is at most this share of it.
+# The slope comes from two sizes: the largest one, and the largest of those that are at most this share of it.
 SLOPE_APART = 0.75
-# Below 10 % growth between two sizes the slope is lost in what does not depend on the batch.
+# The slope is too uncertain if the peak grows by less than 10 % between the two sizes.
 TRUSTED_GROWTH = 0.10
 
 
 def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
-    """The split by two trials of the search that passed: what a sample costs, and what is held whatever the size."""
+    """Split the memory into a part per sample and a fixed part, from two trials that passed."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    # A peak is the budget, whatever the size, where the allocator had to make room.
+    # The peak shows the budget, and not the need of that size, if the allocator had to free its cache.
     measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
     smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
@@ -369,14 +376,14 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
         return held
     slope = grown / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
-    # Gradients come while activations go, so that the peak may hold less than all of both.
+    # Gradients are allocated while activations are freed, so the peak can be smaller than their sum.
     fixed = max(0, int(measured[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
 # --- The result -------------------------------------------------------------------------------------------------------
 
-# The limit of the answer in one word: `memory` for every way to run out of it.
+# The limiting factor in one word. Every kind of lack of memory is `memory`.
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
     "size-limit": "kernel-limit",
@@ -386,20 +393,20 @@ _FACTORS = {
     "refused": "no-process",
 }
 
-# A cap to go on with, in times of the size that passed at the default one.
+# The suggested larger cap, as a multiple of the size that passed at the default cap.
 CAP_TIMES = 16
 _AGAIN = "run the same command again"
 
 
 def result_of(history: History) -> FoundBatchSize:
-    """The answer by what happened so far."""
+    """Return the answer from the trials so far."""
     plan, setup, budget, search = history.plan, history.setup, history.budget, history.search
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
     trials = [*history.results, *history.recommended_trials]
     unconfirmed = "it was not run" if search.confirmed else "no size was confirmed"
     recommended = history.recommended or RecommendedSize(None, None, plan.options.headroom, reason=unconfirmed)
-    # The largest stands in for a recommended size only where it is known to be the largest.
+    # The accumulation uses the largest size if no size is recommended, provided the search has closed.
     in_use = recommended.batch_size or (best.batch_size if best and history.is_closed else None)
     wanted = plan.options.effective_batch
     return FoundBatchSize(
@@ -440,7 +447,7 @@ def result_of(history: History) -> FoundBatchSize:
 
 
 def findings(history: History) -> list[Finding]:
-    """Return what the search says: what disturbed it, the answer, and what else must be said of that."""
+    """Return the findings of a search: a disturbance if any, the answer, and remarks on its last run."""
     stopped = history.stopped
     first = [_undecided(stopped, history.axis)] if stopped is not None and stopped.outcome in OPEN else []
     return [*first, *_answer(history), *_of_the_last_run(history)]
@@ -477,7 +484,7 @@ def _answer(history: History) -> Iterator[Finding]:
 
 
 def _why(history: History, best: TrialResult) -> str:
-    """Return what closed the search."""
+    """Return the reason why no larger size is expected to fit."""
     search, axis, failing = history.search, history.axis, history.search.first_failing
     if history.limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
@@ -493,7 +500,7 @@ def _why(history: History, best: TrialResult) -> str:
 
 
 def _at_least(history: History, best: TrialResult) -> Finding:
-    """A size that fits, where it is not known how much more does."""
+    """Return the finding for a search that did not establish the largest size."""
     axis, predicted, confirmed = history.axis, history.search.likely_largest, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
     reasons = [OPEN.get(limited_by or "", "the search did not end")]
@@ -510,23 +517,23 @@ def _at_least(history: History, best: TrialResult) -> Finding:
 
 
 def _fix_of_open(history: History) -> str | None:
-    """Return what to do where the search ended before it knew."""
+    """Return the fix for a search that did not find the largest size."""
     best, axis = history.search.best, history.axis
     if history.limited_by == "time":
-        seconds = history.more_time_s  # as it is typed: whole minutes from two on
+        seconds = history.more_time_s  # in the form that the option takes: whole minutes above two minutes
         return f"--time-budget {f'{math.ceil(seconds / 60)}m' if seconds > 120 else f'{math.ceil(seconds)}s'}"
     if history.limited_by == "trials" and best is not None:
         return f"--start {best.batch_size}"
     if history.limited_by == "default-cap" and best is not None:
         larger = CAP_TIMES * best.batch_size
         return f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}"
-    return None if history.limited_by == "device-broken" else _AGAIN  # the device's failure says what to do
+    return None if history.limited_by == "device-broken" else _AGAIN  # the finding about the device has its own fix
 
 
 def _nothing_fits(history: History) -> Finding:
     axis, limited_by, refused, failing = history.axis, history.limited_by, history.refused, history.search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
-    if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
+    if refused is None and (failing is None or not history.is_closed):  # no size is known to exceed the memory
         is_time = limited_by == "time"
         kind = "batch" if axis is None else f"length of {axis}"
         title = f"no {kind} {'passed before time ran out' if is_time else 'was decided'}"
@@ -546,7 +553,7 @@ def _nothing_fits(history: History) -> Finding:
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
-    """Yield what the run of the answer that counts showed beside its peak."""
+    """Yield remarks on the run that decides the answer: growing memory, and batches of unequal size."""
     final = history.final
     if final is None:
         return
@@ -558,7 +565,7 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
         growing = {"growth_bytes": growth, "steps_left": left, "steps": len(final.levels_bytes)}
         fix = "look for tensors that are kept from step to step: losses in a list without .item() or .detach()"
         yield Finding("batch_size.growth", "inconclusive", title, why, evidence | growing, fix)
-    if len(set(final.batch_elements)) > 1:  # though all are of one size
+    if len(set(final.batch_elements)) > 1:  # although the batch size is the same
         least, most = final.batch_elements
         why = f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory"
         elements = {"least_elements": least, "most_elements": most}

@@ -43,8 +43,8 @@ DEVICE_TIME_BUDGET_S = 300.0
 def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     """Find the largest batch that fits.
 
-    Raises UsageError and TargetError for the user's errors and CannotLook where the device cannot be used. That not
-    even the smallest batch fits, or that time ran out before any passed, is a finding.
+    Raises UsageError and TargetError for the user's errors, and CannotLook if the device cannot be used. It is a
+    finding if even the smallest batch does not fit, or if time runs out before any passes.
     """
     began = time.monotonic()
     if IN_TRIAL in os.environ:
@@ -60,7 +60,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     if options.estimate:
         memory_bytes, kind = checked_memory(made.limit, options.device)
         emit(Started(inventory.read()))
-        # A model that cannot be built without memory is built on the host.
+        # A model that cannot be built on the meta device is built in host memory, within this limit.
         guard = host.memory().usable if sys.platform == "linux" else None
         budget_s = options.time_budget_s or DEVICE_TIME_BUDGET_S
         estimate(setup_of(made, kind, memory_bytes, guard), memory_bytes, made.sizes, began + budget_s, emit)
@@ -85,7 +85,10 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
 
 
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
-    """Return the settings of a device's children, and the budget; a device other than the CPU reports its own later."""
+    """Return the settings of a device's children, and the budget.
+
+    A device other than the CPU reports its real budget later.
+    """
     memory, limit, is_cpu = host.memory(), plan.limit, device_id == "cpu"
     budget = on_cpu(limit, memory.usable, min(memory.total, memory.container_limit or memory.total))
     if limit is not None and is_cpu and "less than" in budget.reason:
@@ -94,7 +97,7 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
     shared = device is not None and not is_cpu and is_shared(device)
     if shared:
         emit(Notice("another process uses this device: margin doubled", "warning"))
-    # Beyond what is there no guard protects anything.
+    # A guard above the available memory would protect nothing.
     guard = min(guard_bytes(budget.bytes), max(budget.bytes, memory.usable))
     if is_cpu and sys.platform != "linux":
         emit(Notice("no system limit guards trials here; only the measured peak decides"))
@@ -134,9 +137,9 @@ def is_shared(device: Device) -> bool:
 # --- A device that is not here ----------------------------------------------------------------------------------------
 
 
-# The kinds of device that an estimate can be about: what a process holds beside its tensors, in bytes (context and
-# workspaces), and the source of the figures. Contexts differ by driver, card and the kernels that torch loads: the
-# larger of what is reported is taken.
+# Device kinds that --estimate accepts: the bytes that a process holds besides its tensors (context and workspaces), and
+# the source of these figures. Contexts differ by driver, GPU model and the kernels that torch loads; the largest
+# reported size is used.
 OUTSIDE = {
     "cuda": (
         10**9,
@@ -149,7 +152,7 @@ OUTSIDE = {
 
 
 def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
-    """The device's memory in bytes, and its kind. Raises UsageError for what an estimate cannot be about."""
+    """Return the device's memory in bytes, and its kind. Raises UsageError for a device that cannot be estimated."""
     if limit is None or limit.kind != "size":
         why, fix = "there is no device to read it from", "write it like --memory-limit 80GiB"
         raise UsageError("--estimate needs --memory-limit as a size", why, fix)
@@ -160,9 +163,10 @@ def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
 
 
 def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], deadline: float, emit: Emit) -> None:
-    """Estimate the largest of `sizes` (lowest, highest) within a device's memory, by `deadline` (monotonic).
+    """Estimate the largest batch within a device's memory.
 
-    Raises CannotLook where fake tensors cannot run the target.
+    `sizes` are the lowest and the highest size to consider; `deadline` is on the monotonic clock. Raises CannotLook if
+    the target does not run on fake tensors.
     """
     kind = setup.device
     context_bytes, workspace_bytes, source = OUTSIDE[kind]
@@ -199,7 +203,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
 def _largest_of_fake_tensors(
     setup: Setup, room_bytes: int, sizes: tuple[int | None, int], deadline: float
 ) -> dict[str, Any]:
-    """Return what the child that estimates answers. Raises CannotLook where it has no answer."""
+    """Return the answer of the child that estimates. Raises CannotLook if it has none."""
     lowest, highest = sizes
     request = {**to_json(setup), "room_bytes": room_bytes, "lowest": lowest, "highest": highest}
     argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
@@ -217,7 +221,7 @@ def _largest_of_fake_tensors(
 
 
 def finding_of_estimate(answer: EstimatedBatchSize, room: int, smallest: int) -> Finding:
-    """The estimate in words, within a `room` of bytes; `smallest` is the smallest size."""
+    """Return the finding of an estimate. `room` is the number of bytes for tensors; `smallest` is the smallest size."""
     axis, memory_bytes, largest = answer.recipe.axis, answer.memory_bytes, answer.max_batch_size
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room

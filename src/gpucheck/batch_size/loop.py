@@ -1,8 +1,8 @@
 """The loop of one search: runs trials until the search closes or time is short, and records and reports them.
 
-Time is forecast from later steps of the sizes that ran: a trial's first step warms up (a library loads, threads start)
-and shows nothing of a large size. The time goes first to closing the bracket, with enough of it left for a run of the
-best size in a separate process, then to the size to recommend.
+The time of a trial is forecast from the later steps of earlier trials. First steps are left out: they load libraries
+and start threads. The time budget first pays for closing the bracket and for a run of the best size in a separate
+process. The rest pays for the recommended size.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.results.find_batch_size import RecommendedSize
 from gpucheck.units import capacity
 
-# Later steps repeat the second; the confirmation and devices, whose caches settle, take a third.
+# A trial takes two steps. Confirmations and trials on devices take a third, because caches are still filling in the
+# second.
 STEPS = 2
-# The first size to recommend is interpolated; if its peak is above the aim, a second one is below.
+# The first recommended size is interpolated. A smaller one is tried if its peak exceeds the aim.
 TRIES = 2
-# The run of the recommended size after a search of seconds has time to load torch once more.
+# The run of the recommended size has time to import torch again, even after a search of a few seconds.
 FOLLOW_LEAST_S = 10.0
 
 
@@ -59,7 +60,7 @@ class Loop:
             self._follow()
         except Refused as error:
             self.history.refuse(str(error))
-        except CannotLook as error:  # what has passed is an answer, also where no further process starts
+        except CannotLook as error:  # the best size so far is still an answer if no further process starts
             if self.search.best is None:
                 raise
             self.history.refuse(str(error))
@@ -74,7 +75,7 @@ class Loop:
             if self.history.results:  # the trials that ran are reported, whatever ended the search
                 self._answer()
             raise
-        except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
+        except BaseException:  # Ctrl-C or SIGTERM: report what is known so far
             self.history.end("interrupted")
             self._answer()
             raise
@@ -102,13 +103,15 @@ class Loop:
             if self.history.limited_by is not None:
                 return
         closed, failing = self.search.limited_by, self.search.first_failing
-        if closed == "safety" and self.time.is_short:  # there a confirmation ends the search, wherever it is
+        # A confirmation ends the search where filling memory is dangerous, even if a larger size was skipped for lack
+        # of time.
+        if closed == "safety" and self.time.is_short:
             closed = None
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
-            closed = None  # what failed is larger than one that had no time
+            closed = None  # a smaller size ran out of time, so the failed one is not the limit
         limited_by = closed if attempt is None and closed is not None else "time"
         if limited_by == "time" and self.search.within_tolerance and failing is not None:
-            limited_by = failing.outcome  # more time would narrow what is narrow enough
+            limited_by = failing.outcome  # the answer is already within the tolerance: more time would not improve it
         self.history.more_time_s = self.time.more()
         self.history.end(limited_by)
 
@@ -116,12 +119,12 @@ class Loop:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
-        self.runner.prepare(attempt)  # what a start takes is none of the trial's time
+        self.runner.prepare(attempt)  # starting the child is not part of the trial's time
         steps = STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps
         limit_s = self.plan.options.trial_timeout_s or self.time.patience_s(attempt.size)
         result = self.runner.run(attempt, steps=steps, limit_s=limit_s, deadline=self.time.until(attempt))
         if self.time.is_short and best is not None and attempt.size > best.batch_size and result.outcome != "fits":
-            result = replace(result, purpose="search")  # it had not passed before: nothing was to be confirmed
+            result = replace(result, purpose="search")  # this size had never passed, so this was not a confirmation
         self.history.take(result)
         self._emit_trial(result)
 
@@ -130,7 +133,7 @@ class Loop:
         self.emit(Trial(number, to_json(result.entry), self.axis))
 
     def _stop(self, result: TrialResult) -> None:
-        """Report whose failure it is that a trial shows nothing about its size. Raises what is not the search's."""
+        """Report a trial whose failure has nothing to do with its size. Raises the target's or the device's error."""
         if result.outcome not in OPEN:
             raise self._error(result)
         self._emitted = 1
@@ -147,7 +150,7 @@ class Loop:
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
         """The target's error, with the size at which it was raised.
 
-        If the workload is built in, the error is the device's: the workload raises none itself.
+        A built-in workload raises no errors itself, so the error is the device's.
         """
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
@@ -155,7 +158,7 @@ class Loop:
         if best is not None and result.outcome == "user-error":
             what += f", after {in_words(best.batch_size, self.axis)} passed"
             below = "stay below that with --max-batch-size, or "
-        if self.axis is not None:  # a model has its least resolution and its longest sequence
+        if self.axis is not None:  # a model may have a least resolution or a longest sequence
             below = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or "
         fix = f"{below}run with --debug to see the traceback"
         return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
@@ -163,7 +166,7 @@ class Loop:
     # The size to recommend
 
     def _follow(self) -> None:
-        """Recommend a size below a confirmed answer, in no more time than the search took."""
+        """Recommend a size below a confirmed answer, in at most the time that the search took, or ten seconds."""
         best, history = self.search.best, self.history
         if best is None or not self.search.confirmed:
             return
@@ -180,7 +183,7 @@ class Loop:
         return RecommendedSize(None, None, self.plan.options.headroom, reason=why)
 
     def _recommend(self, largest: int, deadline: float) -> RecommendedSize:
-        """The size whose peak leaves the headroom, run."""
+        """Return the recommended size: one that was run and whose peak leaves the headroom."""
         aim = self.history.budget.bytes * (1 - self.plan.options.headroom)
         known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
         peaks = answer.peaks(self.history.results, largest)
@@ -191,7 +194,7 @@ class Loop:
                 return self._none(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
             if result is None:
-                # The largest may leave the headroom as it is; then only the rounding had no time.
+                # There is no time to run a rounded size, but the largest size may leave the headroom itself.
                 result = known[largest]
                 if not answer.meets(result, aim):
                     return self._none("no time left to run it")
@@ -235,7 +238,9 @@ class Loop:
 
 
 def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """WSL, Windows, macOS and unified memory: there, filling memory spills, hangs or takes the machine down."""
+    """Return whether filling memory is dangerous: in WSL, Windows, macOS and with unified memory it spills, hangs or
+    takes the machine down.
+    """
     machine = facts.host
     risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
     return risky or integrated or kind == "mps"
@@ -243,29 +248,30 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 # --- What there is time for -------------------------------------------------------------------------------------------
 
-# A trial may take ten times what earlier ones suggest before it is thought to hang.
+# A trial gets ten times its forecast before gpucheck treats it as hung.
 TRIAL_TIMEOUT_FACTOR = 10.0
-# Noise of a trial's time: what is reserved for the last ones is so much more than the forecast.
+# Trial times vary. The time reserved for the last trials is this factor times their forecast.
 TIME_RESERVE = 1.3
-# A size that time allows is worth a trial only if it is so much larger than the best.
+# A size chosen for lack of time must be at least this much larger than the best one.
 WORTHWHILE = 1.1
-# The next size to think of, where time does not allow one.
+# The next size considered is this much smaller if there is no time for a size.
 SHRINK = 0.8
-# At least this share of a step's time grows with the size, though noise may hide it.
+# A step's time grows with the size by at least this share, though noise may hide it.
 LEAST_GROWTH = 0.1
-# Before anything has passed a trial gets this share of the time that is left: it may not end at all.
+# A trial gets at most this share of the time that is left until a size has passed, because it may never end.
 FIRST_SHARE = 0.25
-# With less than this share of the time left and nothing passed, the smallest size is next.
+# The smallest size is next if less than this share of the time is left and no size has passed.
 SMALLEST_SHARE = 1 / 3
-# The smallest size gets so long at the least, or this share of the time beyond it: libraries load in its first step.
+# The smallest size gets at least this long, even past the deadline: 5 s, or this share of the time budget if that is
+# more. Its first step loads libraries.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
-# A search that ran out of time is worth running again with so many times of it.
+# The next time budget to suggest is this many times as long, if a search ran out of time.
 MORE_TIME = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The time of trials of about one size: the number of them and of their steps, and `starts` of a child."""
+    """The work to forecast for trials of about one size: the number of trials, steps and child starts."""
 
     trials: int
     steps: int
@@ -280,10 +286,10 @@ class Schedule:
         self.search: Search = history.search
         self.began, self.deadline = time.monotonic(), deadline
         self.seconds = deadline - self.began
-        # Whether the last size was not the one that the search asked for, for want of time.
+        # True if the last size was replaced by a smaller one for lack of time.
         self.is_short = False
         is_cpu = runner.setup.is_cpu
-        # Steps of a trial that is no confirmation. A device's confirmation takes eight, or ends early, or goes on.
+        # Steps of an ordinary trial. A confirmation on a device is planned with eight; it may take fewer or more.
         self.steps = STEPS if is_cpu else STEPS_CONFIRMED
         self.again = Need(1, STEPS_CONFIRMED if is_cpu else MOST_STEPS, 1)
 
@@ -292,7 +298,7 @@ class Schedule:
         return self.deadline - time.monotonic()
 
     def needed_s(self, size: int, need: Need) -> float:
-        """Forecast how long trials of a size take; 0 before the first that was timed."""
+        """Forecast the time of these trials; 0 until a trial has been timed."""
         return self._fixed_s(need) + need.steps * self._step_s(size)
 
     def _timed(self) -> list[tuple[int, float]]:
@@ -304,7 +310,10 @@ class Schedule:
         return sorted((size, statistics.median(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
-        """A later step: as long as at the next larger size that was timed, beyond them along a line."""
+        """Forecast a later step.
+
+        The next larger timed size sets the time; above the largest timed size it is extrapolated linearly.
+        """
         timed = self._timed()
         nearest = next((seconds for other, seconds in timed if other >= size), None)
         if nearest is not None or not timed:
@@ -315,9 +324,11 @@ class Schedule:
         return seconds + slope * (size - largest)
 
     def _fixed_s(self, need: Need) -> float:
-        """Return what does not grow with the size: starts, and what first steps take longer, by the least seen.
+        """Return the part of the forecast that does not depend on the size.
 
-        They compile in each trial, or load libraries in each process: how long, one trial alone does not show.
+        It consists of child starts and of the extra time of first steps, which compile (in each trial) or load
+        libraries (in each process). The least extra time seen is used; a single trial is not enough to estimate it
+        unless the model is compiled.
         """
         longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
         compiles = self.history.plan.recipe.compile
@@ -325,20 +336,22 @@ class Schedule:
         return need.starts * self.runner.start_s + least * (need.trials if compiles else need.starts)
 
     def patience_s(self, size: int) -> float:
-        """Return how long a trial may take before it is thought to hang; the first as long as is left."""
+        """Return how long a trial may take before gpucheck treats it as hung. That is all the time left until a trial
+        has been timed.
+        """
         expected_s = self.needed_s(size, Need(1, self.again.steps))
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * expected_s if self._step_s(size) else self.left)
 
     def next(self) -> Attempt | None:
-        """The next trial that there is time for; None where the search is over, or the time."""
+        """Return the next trial for which there is time; None if the search or its time is over."""
         asked = self.search.next()
         return None if asked is None else self.within(asked)
 
     def within(self, attempt: Attempt) -> Attempt | None:
-        """Return what there is time for of what the search asks for; None for nothing."""
+        """Return the requested trial, a smaller one that fits into the time left, or None."""
         best, self.is_short = self.search.best, False
         if best is None:
-            # Nobody is helped by the sizes that had no time: with what is left the smallest has to end.
+            # The smallest size must run next if no size has passed and little time is left.
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
         if attempt.size <= best.batch_size:
             return attempt
@@ -346,8 +359,8 @@ class Schedule:
         need = both if attempt.purpose == "search" else self.again
         if TIME_RESERVE * self.needed_s(attempt.size, need) <= self.left:
             return attempt
-        # The size that passed keeps the time of its confirmation. The second size shows how time grows; later ones are
-        # confirmed at once.
+        # Time for confirming the best size is kept back. The second size is an ordinary trial that shows how time
+        # grows. Later ones are run as confirmations directly.
         self.is_short, purpose, left = True, attempt.purpose, self.left
         if len(self._timed()) > 1:
             need, purpose, left = self.again, "confirm", left - self._kept_s(best)
@@ -363,14 +376,14 @@ class Schedule:
         return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.again)
 
     def may_begin(self, attempt: Attempt) -> bool:
-        """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
+        """Return whether there is time for a trial. The smallest size may always begin until a size has passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def until(self, attempt: Attempt) -> float:
-        """When a trial is ended at the latest, on the monotonic clock: there is to be time for what is known to pass.
+        """Return when a trial is ended at the latest, on the monotonic clock.
 
-        Before anything has passed that is a smaller size: nothing is known of how long this one takes. The smallest
-        has its time though the rest is gone.
+        Time to confirm the best size is kept back. Most of the time is kept for smaller sizes until a size has passed,
+        because the trial's length is unknown. The smallest size may run past the deadline.
         """
         best = self.search.best
         if best is None and attempt.size > self.search.lowest:
@@ -380,5 +393,7 @@ class Schedule:
         return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """A time budget to try next, in seconds: several times the one given and what was spent."""
+        """Return a larger time budget to suggest, in seconds: several times the given one or the time spent, if that
+        was longer.
+        """
         return MORE_TIME * max(self.seconds, self.seconds - self.left)

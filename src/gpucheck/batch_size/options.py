@@ -10,9 +10,10 @@ from gpucheck.work.spec import FLOATING
 
 MODES = ("train", "infer")
 AMP = ("bfloat16", "float16")
-# A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
+# A tenth of the budget is left free. A long run fragments its memory, sees longer samples and logs more than a trial
+# does.
 HEADROOM = 0.10
-# The largest size that is tried unasked: what is larger is seldom trained, and nobody waits for it.
+# The largest size that is tried by default. Larger sizes are rarely used, and take long to search.
 DEFAULT_CAP = 65536
 
 # Headings of the help page.
@@ -21,10 +22,10 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """The user's options, as text where only the search knows what it means.
+    """The user's options; some stay text until the search parses them.
 
-    `tolerance` None is the default of 2 % of the answer. `import_path` are folders where the target's module may be
-    besides, for children that are not started as this process was.
+    `tolerance` None means 2 %. `import_path` are additional folders to import the target from, in children that were
+    started differently.
     """
 
     target: str | None = option(
@@ -73,7 +74,7 @@ class FindBatchSizeOptions:
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",
         metavar="PERCENT",
-        parse=units.Percent(0.5, above=True),  # half the answer says less than doubling alone would
+        parse=units.Percent(0.5, above=True),  # A tolerance above 50 % would be worse than doubling the size.
         shown="2%",
         group=SEARCH,
     )

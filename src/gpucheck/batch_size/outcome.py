@@ -1,8 +1,9 @@
-"""A trial: the settings of its child, its result, and what its end means.
+"""A trial: the settings of its child, its result, and how its end is classified.
 
-Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
-class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
-once a smaller batch has passed in a fresh process; everything else is the user's error. Pure.
+An end is classified by the names and messages of its exceptions, never by catching torch's own classes. Messages that
+mean "out of memory" are looked for along the whole chain of causes. An end that may or may not be a lack of memory is
+`suspected`, and counts only once a smaller batch has passed in a fresh process. Every other end is the user's error.
+Pure.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 
 # --- What a trial may take --------------------------------------------------------------------------------------------
 
-# A margin for what a driver and other processes take without notice, and for fragments: the larger of the two.
+# The margin is left to the driver, to other processes and to fragmentation. The larger of these two applies.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
-# A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
+# The CPU's memory is shared with everything else. A trial without --memory-limit gets at most 2 GiB and at most half of
+# the available memory.
 CPU_DEFAULT_BYTES = 2 * GIB
-# The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
+# The system enforces this multiple of the budget in a child on the CPU. It leaves room for the allocator's overhead,
+# and still protects the machine.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
 
@@ -46,7 +49,7 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory that a trial may take, and its origin. `margin_bytes` is left out of `bytes` already."""
+    """The memory that a trial may take, and where that figure comes from. `bytes` does not include `margin_bytes`."""
 
     bytes: int
     margin_bytes: int
@@ -54,7 +57,7 @@ class Budget:
 
 
 def parse_limit(text: str) -> MemoryLimit:
-    """The limit that `text` describes. Raises UsageError where it describes none."""
+    """Parse `text` as a limit. Raises UsageError for anything else."""
     option = "--memory-limit"
     if text.startswith("leave:"):
         return MemoryLimit("leave", parse_size(text.removeprefix("leave:"), option), text)
@@ -67,14 +70,17 @@ def parse_limit(text: str) -> MemoryLimit:
 
 
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
-    """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
+    """Return the budget on a CPU. `free` and `total` respect a container's limit.
+
+    There is no margin, because only the growth of the child is compared with the budget.
+    """
     if limit is None:
         return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, "the smaller of 2 GiB and half the available memory")
     return _limited(limit, free, 0, free, total, "available memory")
 
 
 def margin_bytes(total: int) -> int:
-    """Return what is left free of a device with so much memory."""
+    """Return the margin of a device with this much memory."""
     return int(max(MARGIN_BYTES, MARGIN_SHARE * total))
 
 
@@ -105,21 +111,22 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
 
 
 def guard_bytes(budget: int) -> int:
-    """Return how much more than a warmed child the system lets a trial on the CPU take before allocations fail."""
+    """Return the growth above the warmed baseline at which allocations fail in a trial on the CPU."""
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
 
 # --- What a trial is told, and what came out of it --------------------------------------------------------------------
 
 FITS: Outcome = "fits"
-# The outcomes that say "this many are too many" and so bound the search from above. `out-of-time`, which the time of
-# the whole search ended, says nothing of the size.
+# Outcomes that mean "this size is too large" and bound the search from above. `out-of-time` is not one of them: the
+# search's own time budget caused it, so it does not depend on the size.
 BOUNDING: frozenset[Outcome] = frozenset(
     ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
 )
 # Memory ran out, by class or by message.
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
-# At the smallest size these are no bound: what fails there for another reason than memory is an error of the target.
+# These outcomes do not bound the search at the smallest size. The target has an error if that size fails for a reason
+# other than memory.
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
@@ -128,19 +135,19 @@ STEPS_CONFIRMED = 3
 # Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless the allocator's blocks stay
 # the same.
 MOST_STEPS = 8
-# Memory grows if this many increments after the third step are equal. More steps than the confirmation takes would be
-# needed to tell a leak from a cache that fills.
+# Memory grows if this many increments after the third step are equal. A cache that fills looks the same; more steps
+# would be needed to tell the two apart.
 EQUAL_INCREMENTS = 4
 # Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
 ALIKE = 0.05
-# A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
+# A step's level moves by up to this much for harmless reasons, such as thread stacks or a counter on the device.
 LEAST_GROWTH_BYTES = MIB // 4
-# Growth that fills the memory after more steps than this is no matter of the batch size.
+# The growth of memory does not limit the batch size if memory would last for more steps than this.
 FAR_AWAY_STEPS = 10_000
-# No trial is thought to hang before so long.
+# A trial gets at least this long before gpucheck treats it as hung.
 TRIAL_TIMEOUT_LEAST_S = 30.0
 
-# A child's environment has it, so that a script that a trial imports cannot begin a search of its own.
+# The child's environment has this variable, so that a script imported by a trial cannot start another search.
 IN_TRIAL = "_GPUCHECK_TRIAL"
 
 
@@ -160,10 +167,10 @@ class Setup:
     limit: MemoryLimit | None = None
     free_before: int | None = None
     shared: bool = False
-    # The child's resident memory may grow by so much before it is ended; None where it is not watched.
+    # The child is ended once its resident memory has grown by more than this; None: it is not watched.
     watch_bytes: int | None = None
     recipe: StepRecipe = field(default_factory=StepRecipe)
-    # Folders that a child looks for the target in after its own.
+    # Folders that are appended to the child's import path, to find the target.
     import_path: tuple[str, ...] = ()
 
     @property
@@ -183,15 +190,15 @@ class TrialResult(TrialEntry):
     trace: str = ""
     # Bytes held at the end of each step.
     levels_bytes: tuple[int, ...] = ()
-    # How much more the allocator took in the last two steps, where its blocks were not the same after both.
+    # Bytes that the allocator took in the last two steps, if its blocks were still changing.
     unsettled_bytes: int = 0
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     loss: str | None = None
-    # The peak without what the allocator kept in no tensor; None where that is unknown.
+    # The peak without memory that the allocator reserved but no tensor used; None where that is unknown.
     tensor_bytes: int | None = None
-    # The fewest and the most numbers in one of its batches.
+    # The smallest and the largest number of elements in one of its batches.
     batch_elements: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -208,18 +215,20 @@ class TrialResult(TrialEntry):
 
     @property
     def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
+        """Return the peak that grows with the batch: the peak of forward and backward, where it was measured
+        separately.
+        """
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
     def increments(self) -> tuple[int, ...]:
-        """By how much what is held grew in each step after the third."""
+        """Return the change of the memory held in each step after the third."""
         levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
-        """Return what a step adds to the memory held; None where it does not grow in all steps seen, by as much."""
+        """Return the bytes that each step adds to the memory held; None unless all steps add about the same amount."""
         grown = self.increments
         if len(grown) < EQUAL_INCREMENTS:
             return None
@@ -227,7 +236,7 @@ class TrialResult(TrialEntry):
         return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
 
     def steps_left(self, budget_bytes: int) -> int | None:
-        """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
+        """Return how many more steps fit into the budget; None if memory does not grow, or fills only after many."""
         if self.growth_bytes is None or self.peak_bytes is None:
             return None
         more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
@@ -235,12 +244,12 @@ class TrialResult(TrialEntry):
 
     @property
     def later_s(self) -> tuple[float, ...]:
-        """The steps after the first, which warms up and says nothing of them."""
+        """Return the times of all steps but the first, which is slower because it warms up."""
         return self.steps_s[1:]
 
 
 def in_words(size: int, axis: str | None) -> str:
-    """A size as a sentence has it: of the batch, or a length along the axis."""
+    """Describe a size in words: `a batch of 8`, or a length along the axis."""
     return f"a batch of {size}" if axis is None else f"{axis} {size}"
 
 
@@ -252,8 +261,8 @@ class Refused(Exception):
 class End:
     """The end of a trial. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
 
-    `exit_status` is that of a process that gave no answer: 0 is no success. `kernel_says_memory` is True where the
-    kernel counted a kill for want of memory meanwhile.
+    `exit_status` is the status of a process that gave no answer; even 0 is then a failure. `kernel_says_memory` is True
+    if the kernel's out-of-memory killer was active during the trial.
     """
 
     raised: tuple[Raised, ...] = ()
@@ -264,7 +273,8 @@ class End:
     stderr_tail: str = ""
 
 
-# Messages beside memory and a broken device: the size is too large for a kernel, it may be memory, …
+# Messages of the other outcomes. Lack of memory and a broken device are recognised by `messages.cause_of`. A message in
+# SUSPECTED may have lack of memory as its cause.
 MESSAGES: dict[Outcome, tuple[str, ...]] = {
     "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
     "timeout": (messages.LAUNCH_TIMEOUT,),
@@ -277,7 +287,8 @@ SUSPECTED = (
 
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
-# Crashes near the edge of memory are reported by users; signals from outside say nothing about the size.
+# Users report these crashes near the limit of memory. Other signals come from outside, and have nothing to do with the
+# size.
 _CRASHES = frozenset(
     int(getattr(signal, name)) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
 )
@@ -288,18 +299,18 @@ KILLED = 9
 def classify(end: End, device_kind: str) -> Outcome:
     """The class of a trial's end on a device of kind `device_kind`; `fits` if nothing went wrong.
 
-    Whether the measured peak is within the budget is judged elsewhere.
+    The measured peak is compared with the budget elsewhere.
     """
     if end.timed_out:
         return "timeout"
     if end.raised:
-        # The most telling link decides: certain memory before the rest, whoever wrapped it.
+        # A certain lack of memory anywhere in the chain takes precedence over every other link.
         outcomes = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
         return next((outcome for outcome in outcomes if outcome in MEMORY), outcomes[0] if outcomes else "user-error")
     if end.killed_by in _CRASHES:
         return _matched(end.stderr_tail, device_kind) or "suspected"
     if end.killed_by is not None:
-        # The kernel kills for want of memory and counts it; anybody else has reasons of their own.
+        # The kernel counts its out-of-memory kills. Any other SIGKILL was sent for an unknown reason.
         return "host-out-of-memory" if end.killed_by == KILLED and end.kernel_says_memory else "inconclusive"
     if end.exit_status is None:
         return FITS
@@ -320,7 +331,7 @@ def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
 
 
 def _matched(text: str, device_kind: str) -> Outcome | None:
-    """The meaning of a text; None where it has none. What is certain comes before what is suspected."""
+    """Return the outcome that a text means, or None. A certain meaning takes precedence over a suspected one."""
 
     def has(patterns: Iterable[str]) -> bool:
         return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
@@ -336,6 +347,6 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
 
 
 def _of_memory(cause: messages.Cause, device_kind: str) -> Outcome:
-    """Host memory is the device's own memory where the device is the CPU."""
+    """Return the outcome of a lack of memory. The CPU's own memory is host memory."""
     is_host = cause.id in ("oom.cpu", "oom.host") and device_kind != "cpu"
     return "host-out-of-memory" if is_host else "out-of-memory"

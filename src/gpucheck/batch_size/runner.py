@@ -1,7 +1,7 @@
-"""The parent's side of a trial: starts the child, watches it, and says what came out.
+"""The parent's side of a trial: starts the child, watches it, and judges the result.
 
-A child is reused while its trials pass and replaced after anything else. This process never makes a device context: it
-does not import torch.
+A child is reused while its trials pass, and replaced after any other outcome. This process does not import torch, and
+so never creates a device context.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpucheck.work.spec import BUILT_IN
 
 
 class Watch:
-    """The resident memory of a child, looked at while it works."""
+    """Watches the resident memory of a child while it works."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
         self.pid, self.limit = pid, limit
@@ -36,7 +36,9 @@ class Watch:
         self.baseline: int | None = None
 
     def look(self) -> bool:
-        """Look once; True where the limit is passed. There is none until the child has said what it grows from."""
+        """Read the resident memory once; True if the limit is exceeded. No limit applies until the child has sent its
+        baseline.
+        """
         if self.limit is not None and self.baseline is not None:
             with contextlib.suppress(psutil.Error):
                 grown = int(psutil.Process(self.pid).memory_info().rss) - self.baseline
@@ -44,23 +46,25 @@ class Watch:
         return self.exceeded is not None
 
 
-# With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
+# The resident set follows the tensors within a few MiB with these settings. The default of glibc keeps freed memory.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
-# How often the child's resident memory is looked at: a CPU fills memory at some 10 GB/s, so 0.2 GB pass between.
+# The interval between two readings of resident memory. A CPU fills memory at about 10 GB/s, which is 0.2 GB per
+# interval.
 WATCH_S = 0.02
-# Importing torch takes seconds, on a loaded machine or a network disk a minute.
+# Importing torch takes seconds, and up to a minute on a busy machine or a network disk.
 START_TIMEOUT_S = 180.0
-# A trial whose last step left more than this share of the budget behind spoils the next in its process.
+# The process is replaced if a trial's last step added more than this share of the budget, because the next trial would
+# count that memory.
 KEPT_SHARE = 0.01
-# More than this into swap is growth that the resident set does not show.
+# Swapped memory above this counts as growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-# For the confirmation's process beside the first, which takes up to 0.7 GiB with torch, and for everybody else.
+# Memory for a second process that loads torch (up to 0.7 GiB), and for everything else on the host.
 SPARE_ROOM_BYTES = 2**30
 
-# SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
+# SIGKILL and SIGTERM are sent by another process or by the kernel's out-of-memory killer.
 FROM_OUTSIDE = (KILLED, 15)
 
-# The command, as a fault names it.
+# The command's name in a fault.
 WHERE = "find-batch-size"
 
 
@@ -77,7 +81,8 @@ class Runner:
         self._spare: Talk | None = None
         self._watch = Watch(0, None)
         self._free_expected: int | None = None
-        # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
+        # The most memory outside the allocator in a trial. Libraries take it as they run, so a new process starts with
+        # less.
         self._outside = 0
         self._fresh = False
 
@@ -88,13 +93,13 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child and the process of the next."""
+        """End the child, and the process started for the next one."""
         self._drop()
         if self._spare is not None:
             self._spare.stop()
 
     def _drop(self) -> None:
-        """End the child; the next trial gets another."""
+        """End the child, so that the next trial gets a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.stop()
@@ -105,13 +110,13 @@ class Runner:
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
 
     def start(self) -> dict[str, Any]:
-        """Start a child and return what it says of the device and the workload.
+        """Start a child and return its report about the device and the workload.
 
-        Raises TargetError for the user's errors, CannotLook where torch cannot use the device, and Refused where there
-        is no space for the model itself.
+        Raises TargetError for the user's errors, CannotLook if torch cannot use the device, and Refused if the model
+        itself does not fit.
         """
         answer, end = self._begun()
-        if end.killed_by in FROM_OUTSIDE:  # one that waited for its turn may have been killed meanwhile
+        if end.killed_by in FROM_OUTSIDE:  # a child started ahead of time may have been killed while it waited
             answer, end = self._begun()
         if answer is None or not answer["ok"]:
             self._drop()
@@ -123,11 +128,11 @@ class Runner:
 
     @property
     def needs_start(self) -> bool:
-        """Return whether the next trial that is no confirmation needs a new child."""
+        """Return whether the next ordinary trial needs a new child."""
         return self._child is None
 
     def prepare(self, attempt: Attempt) -> None:
-        """Have a child that may run this trial. Raises as `start` does."""
+        """Make sure that there is a child for this trial. Raises as `start` does."""
         if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
             self.start()
 
@@ -142,21 +147,22 @@ class Runner:
             raise CannotLook(what, lost.ending.reason, finding="batch_size.start") from lost
 
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
-        """A new child's answer to the setup, and how it ended where it gave none."""
+        """Return a new child's answer to the setup, and how the child ended if it gave none."""
         self._drop()
         began = time.monotonic()
         self._child, self._spare = self._spare or self._new_process(), None
-        # On a device most trials need a new process. On a CPU none loads beside a trial, which is timed, and the
-        # confirmation's only where the host has room for it beside a trial that fills the budget.
+        # Most trials on a device need a new process, so the next one loads ahead of time. That would disturb the timing
+        # of a trial on a CPU. Only the first child on a CPU is followed by one, and only if the host has room for it
+        # beside a trial that fills the budget.
         is_cpu, needed = self.setup.is_cpu, SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
         if not (is_cpu and self.ready) and host.memory().usable >= needed:
-            with contextlib.suppress(CannotLook):  # the next trial says so, if it comes to that
+            with contextlib.suppress(CannotLook):  # the next trial reports this error if it needs a process
                 self._spare = self._new_process()
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if answer is not None:
-            # A child that was started ahead has loaded already: the next may not have.
+            # A child started ahead of time has already loaded torch, but the next one may not have.
             self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
@@ -174,11 +180,11 @@ class Runner:
             return replace(blank, outcome="inconclusive", reason=why)
         started = time.monotonic()
         until = min(started + limit_s, deadline)
-        # The parameters of `trial.Session.trial`.
+        # The keys are the parameters of `trial.Session.trial`.
         request = {
             "size": attempt.size,
             "steps": steps,
-            # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
+            # Additional steps get half of the time; the rest is a reserve.
             "spare_s": (until - started) / 2,
             "watching": attempt.purpose == "confirm",
             "outside": self._outside,
@@ -186,7 +192,7 @@ class Runner:
         answer, end = self._ask(request, until)
         blank = replace(blank, seconds=time.monotonic() - started)
         if answer is not None and answer["ok"]:
-            # A child's answer to a trial goes by the names of a result's fields.
+            # The keys of a child's answer are the names of a result's fields.
             self._outside = max(self._outside, answer.get("outside_bytes", 0))
             result = self._judged(from_json(TrialResult, {**to_json(blank), **answer}), answer)
         else:
@@ -194,7 +200,8 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(blank.seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why)
-        # A trial that leaves much behind makes the next one in its process count it too. On a device each has its own.
+        # Memory that a trial on a CPU leaves behind would count in the next trial of its process. Each trial on a
+        # device has its own process.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
         if result.outcome != "fits" or keeps or not self.setup.is_cpu:
@@ -204,7 +211,7 @@ class Runner:
     # Judging
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
-        """A trial that raised nothing: does its measured peak fit?"""
+        """Judge a trial that raised nothing, by its measured peak."""
         peak, budget = result.peak_bytes or 0, self.budget_bytes
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
@@ -232,7 +239,7 @@ class Runner:
         return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
 
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
-        """Return what to raise where a child could not be set up."""
+        """Return the error for a child that could not be set up."""
         if answer is not None and "error" in answer:
             error = rebuilt(answer["error"])
             cause = messages.cause_of(error.why) if isinstance(error, CannotLook) else None
@@ -269,7 +276,7 @@ class Runner:
             self._child.send(message)
             while True:
                 answer = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
-                if answer is not None and "ok" not in answer:  # what a trial on the CPU grows from, no answer yet
+                if answer is not None and "ok" not in answer:  # the child's baseline on the CPU, not yet its answer
                     self._watch.baseline = answer["baseline_bytes"]
                 elif answer is not None:
                     chain = tuple(
@@ -285,7 +292,7 @@ class Runner:
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:
-    """The end of a child that gave no answer; `kills` is how many the kernel had counted before."""
+    """Return how a child ended that gave no answer. `kills` is the kernel's number of out-of-memory kills before."""
     status, tail = ending.status or 0, ending.stderr[-2000:]
     if status >= 0:
         return End(exit_status=status, stderr_tail=tail)
@@ -299,7 +306,7 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        # Torch's remarks on its device, its allocator and the documentation fill a screen.
+        # Torch's remarks about the device, the allocator and the documentation would fill a screen.
         text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
     if end.killed_by == KILLED and end.kernel_says_memory:
@@ -314,17 +321,17 @@ def _in_words(end: End, limit_s: float) -> str:
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
-    """The device's failure where `reason`, why a workload failed, is one; None where it is the workload's own.
+    """Return the device's failure if `reason`, the error of a workload, is one; None if the workload is at fault.
 
-    While it is still `opening` no workload has had a part in it.
+    `opening` means that the workload has not run yet.
 
-    Some texts say it themselves. And a workload of ours that is run as it comes has no errors of its own (they would
-    show on a CPU too): what fails there is the device, or a library of its.
+    Some messages name the device as the cause. A built-in workload with default settings has no errors of its own,
+    because they would also show on a CPU. Its failure is therefore the fault of the device or one of its libraries.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
     as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.amp
     ours = setup.target in BUILT_IN and as_it_comes and not opening and not setup.is_cpu
-    # The words of another class are the workload's own, and a check in a kernel fails on what it was given.
+    # Messages of other exception classes are the workload's own. A failed assertion in a kernel is caused by its input.
     speaks = f"builtins.{name}" in messages.SPEAKING_CLASSES or name in messages.SPEAKING_CLASSES
     known = speaks and cause is not None and cause.whose == "device" and cause.id != "cuda.device_assert"
     unsupported = (cause is not None and cause.whose == "memory") or "not implemented for" in reason

@@ -1,9 +1,10 @@
 """The search for the largest batch that fits: which size to try next, given what came out so far. Pure.
 
 Peaks are measured, so the search fits them and jumps instead of doubling. It never jumps beyond 32 times the last
-success, never returns a size that was not run, and bounds its own number of trials. On a CPU it needs no failure to
-end: where the fit says that one tolerance more is above the budget, the size that passed is near enough. On a device
-the allocator decides, so that near the maximum each size is run as it would be answered, in a separate process.
+success, never returns a size that was not run, and bounds its own number of trials. The search on a CPU can end without
+a failure: the best size is the answer if the fit predicts that a size one tolerance larger exceeds the budget. The
+result on a device depends on the allocator. Sizes near the maximum are therefore run in a separate process, as the
+final answer is.
 """
 
 from __future__ import annotations
@@ -22,49 +23,50 @@ Purpose = Literal["search", "confirm"]
 
 # A fit from sizes close together extrapolates its own noise: beyond 32 times the last success it is a guess.
 LARGEST_JUMP = 32
-# Standard deviation of repeats of one size (allocator rounding, retained pages): they lie within 2 % of each other.
+# The relative standard deviation of the peak of one size (allocator rounding, retained pages). Repeats differ by at
+# most 2 %.
 PEAK_NOISE = 0.006
-# On a device the allocator repeats itself to the block; what lies outside it (context, handles) moves a little.
+# The allocator of a device repeats exactly. Memory outside it (context, handles) varies a little.
 DEVICE_PEAK_NOISE = 0.002
-# Sizes are aimed at where the fit, so many of its standard deviations higher, meets the budget: few of them fail.
+# A size is chosen so that the fit plus this many standard deviations meets the budget. Few such sizes fail.
 DOUBTS = 1.0
-# The maximum that is looked for is the likely one less so many standard deviations: noise lets what is above pass, and
-# what was found by such luck fails the next day. More of it costs more of the answer than it saves.
+# The search aims at the likely maximum less this many standard deviations. Noise lets some sizes above that pass, but
+# such a size may fail on the next run. A larger value would lower the answer more than it helps.
 CAUTION = 0.5
-# The aim below the most likely maximum, in tolerances: it leaves room for noise.
+# The search aims this many tolerances below the likely maximum, to leave room for noise.
 AIM = 0.4
-# The search ends where one tolerance more is above the budget though it were so many standard deviations lower: that
-# is two to one. What is left is a bet: each further trial near the maximum narrows it.
+# The search ends if a size one tolerance larger exceeds the budget even when this many standard deviations are
+# subtracted. That is right about two times out of three. Each further trial near the maximum improves the odds.
 SURE = 0.5
-# Sizes lie so many tolerances apart, and a failure so near above the best ends the search. What failed may have done so
-# by noise alone: a whole tolerance below it is more than one below the maximum.
+# Sizes to try differ by at least this many tolerances, and a failure this close above the best size ends the search.
+# Noise may cause such a failure, so the answer must stay within one tolerance of it.
 APART = 0.5
-# A device's allocator packs its blocks in ways that no sum foretells: its largest size lies up to a tenth beside the
-# fit. Sizes go up, and down from a failure, by this share, and by twice as much each time that the same happens again.
+# A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. The
+# search moves by this share, and doubles it each time the same outcome repeats.
 STRIDE = 0.04
 FULL = 1 - 2 * STRIDE
-# A size no larger than so many times the best is near enough to the maximum to be run in a separate process at once.
+# A size up to this many times the best one is run in a separate process at once, because it may be the answer.
 CLOSE = 1.5
-# Sizes closer together than this tell more of noise than of growth.
+# Two sizes closer than this ratio differ more by noise than by growth.
 NEAR = 0.75
-# Sizes stay below this share, and with more doubt, where running out of memory is dangerous (WSL, Windows, unified
-# memory).
+# Sizes stay below this share of the budget, with more standard deviations to spare, where running out of memory is
+# dangerous (WSL, Windows, unified memory).
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
-# The first size: most workloads fit it, and many do not run with a single sample. The second is where running out of
-# memory is dangerous.
+# The first size. Most workloads fit 8, and many do not run with a single sample. CAREFUL_SIZE applies where running out
+# of memory is dangerous.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
-# A single size says nothing of what a large batch adds.
+# One size alone does not show how memory grows.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
-# After a first size that does not fit the next is a quarter of it, then a sixteenth of that, then a 256th: a prediction
-# is seldom further off than the first, and a guess of the user's may be off by anything.
+# The next size after a failed first one is a quarter of it, then a sixteenth of that, then a 256th. A predicted size is
+# seldom wrong by more than a factor of 4, but a user's guess may be wrong by any factor.
 DOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A size to try. `confirm` asks for a separate process."""
+    """A size to try. The purpose `confirm` runs it in a separate process."""
 
     size: int
     purpose: Purpose = "search"
@@ -74,14 +76,14 @@ class Attempt:
 class Search:
     """Finds the largest size in [minimum, cap] whose trial fits, to within `tolerance` below the true one.
 
-    `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). `on_device` means
-    that an allocator decides what fits: only a failure closes the search, or tensors that alone exceed the budget, and
-    an answer for which the allocator had to empty its cache counts once the next smaller size has passed too. With
-    `seek_failure` False only sizes predicted below 85 % of the budget are tried. `static_bytes`, once known, is what
-    the workload holds whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of`
-    are tried, the first at `start` if given. `tolerance` 0 makes the search exact: only a failure right above the
-    answer ends it. It takes at most 2·log2(answer) + 4 trials; `extra_trials` raise that, for a caller who has the time
-    for them.
+    `budget_bytes` None means that the caller does not judge peaks; the search then only bisects. `on_device` means that
+    an allocator decides what fits. The search then closes only after a failure, or if the tensors alone exceed the
+    budget. The next smaller size must pass too if the allocator had to empty its cache to run the answer.
+
+    The search with `seek_failure` False tries only sizes predicted to stay below 85 % of the budget. `static_bytes`,
+    once known, are the weights, gradients and optimizer state, which do not depend on the batch. Sizes are multiples of
+    `multiple_of`; the first one is `start` if given. `tolerance` 0 makes the search exact: it ends only when the next
+    size has failed. A search takes at most 2·log2(answer) + 4 trials, plus `extra_trials`.
     """
 
     minimum: int = 1
@@ -102,12 +104,12 @@ class Search:
 
     @property
     def first_failing(self) -> TrialResult | None:
-        """The smallest size that failed, with why; None where nothing failed."""
+        """Return the smallest size that failed, or None."""
         return min((r for r in self.trials if r.outcome in BOUNDING), key=lambda r: r.batch_size, default=None)
 
     @property
     def best(self) -> TrialResult | None:
-        """The largest size that passed below every failure, as it was last run; None where none did."""
+        """Return the last run of the largest size that passed below every failure, or None."""
         limit = self.first_failing.batch_size if self.first_failing else math.inf
         passed = [r for r in self.trials if r.outcome == FITS and r.batch_size < limit]
         return max(reversed(passed), key=lambda r: r.batch_size, default=None)
@@ -120,11 +122,10 @@ class Search:
 
     @property
     def limited_by(self) -> str | None:
-        """Return what holds the answer where it is: the class of the first failure, `max-batch-size`, `safety` or
-        `trials`.
+        """Return why the answer is not larger: the first failure's outcome, `max-batch-size`, `safety` or `trials`.
 
-        Also `over-budget` where nothing near has failed and more is predicted above it. None where the search has not
-        closed.
+        The limit is `over-budget` if no size just above failed but the fit predicts that it would. An open search has
+        no limit yet, so the result is None.
         """
         best, failing = self.best, self.first_failing
         if best is None:
@@ -139,7 +140,7 @@ class Search:
 
     @property
     def within_tolerance(self) -> bool:
-        """Return whether the best was confirmed and what failed lies no further above it than one tolerance."""
+        """Return whether the best size was confirmed and the smallest failed size is at most one tolerance larger."""
         best, failing = self.best, self.first_failing
         if best is None or failing is None or not self.confirmed:
             return False
@@ -147,10 +148,10 @@ class Search:
 
     @property
     def likely_largest(self) -> int | None:
-        """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
+        """Return the largest size that the measured peaks predict, below every failure, or None.
 
-        They suggest none where by them the size that failed fits too (what is below it is a bound, and no prediction),
-        or where the allocator held the best to the budget.
+        There is no prediction if the fit says that the failed size fits, or if the allocator kept the best size within
+        the budget by emptying its cache.
         """
         best, failing, fitted = self.best, self.first_failing, self._fit(1.0)
         if best is None or best.allocation_retries or fitted is None or len(dict(self._measured())) < FITTED_SIZES:
@@ -162,9 +163,9 @@ class Search:
 
     @property
     def predicted_above(self) -> int | None:
-        """The size, one tolerance above the best, that ended the search by its predicted peak alone; else None.
+        """Return the size one tolerance above the best, if its predicted peak ended the search.
 
-        None also where a smaller one than that has failed: what was run says more.
+        Returns None if that size or a smaller one has failed, because a real failure counts more than a prediction.
         """
         best, failing = self.best, self.first_failing
         if best is None or best.batch_size >= self._highest or not self._closed_by_fit(best):
@@ -178,7 +179,7 @@ class Search:
         return min(-self.rounded(-self.minimum), self._highest)
 
     def rounded(self, size: float) -> int:
-        """The largest size up to `size` that may be tried, by `multiple_of` alone."""
+        """Return the largest multiple of `multiple_of` up to `size`."""
         return math.floor(size / self.multiple_of) * self.multiple_of
 
     def next(self) -> Attempt | None:
@@ -193,7 +194,7 @@ class Search:
         return self._neighbour(best)
 
     def _down(self) -> Attempt | None:
-        """The first size, or one some factors below those that have not passed; None after the smallest."""
+        """Return the first size, or one far below all sizes that have not passed; None after the smallest."""
         tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
         if not tried:
             usual = FIRST_SIZE if self.seek_failure else CAREFUL_SIZE
@@ -201,19 +202,22 @@ class Search:
             return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
-        # A size that took longer than its time may take any time: as far down as after two that failed, at least.
+        # A size that ran out of time may be far too large. Step down at least as far as after two failures.
         times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
     def _is_alone(self, size: int, best: TrialResult) -> bool:
-        """Return whether a size is run in a separate process at once: it may be the answer, which is confirmed so."""
+        """Return whether a size is run in a separate process at once, because it may be the answer."""
         failing = self.first_failing
         if self.on_device and self.seek_failure:
             return failing is not None or size <= CLOSE * best.batch_size
         return failing is not None and failing.purpose == "confirm"
 
     def _neighbour(self, best: TrialResult) -> Attempt | None:
-        """The next smaller size, where the answer ran only because the allocator emptied its cache: it may fail."""
+        """Return the next smaller size to confirm, or None.
+
+        It is needed if the answer ran only because the allocator emptied its cache: the smaller size might fail.
+        """
         smaller = best.batch_size - self.multiple_of
         if not self.on_device or not best.allocation_retries or smaller < self.lowest or smaller in self._confirmed:
             return None
@@ -229,22 +233,27 @@ class Search:
         return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
-        """Return how far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
+        """Return the least useful distance from `size` to the next trial, which exceeds the tolerance if sizes are
+        coarse.
+        """
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
     def _apart(self, size: int) -> int:
-        """The least distance between two sizes near `size` that tells more of growth than of noise."""
+        """Return the least distance between two sizes near `size` that shows growth rather than noise."""
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Return whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
+        """Return whether `multiple_of` is larger than the usual distance between sizes; always True for an exact
+        search.
+        """
         return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialResult) -> bool:
-        """Return whether no larger size is to be tried. What a confirmation measures may say that one is.
+        """Return whether no larger size should be tried.
 
-        Not where failing is dangerous: one confirmation ends that search.
+        A confirmation adds a measured peak, which can open the search again. One confirmation ends the search where
+        filling memory is dangerous.
         """
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
@@ -254,17 +263,18 @@ class Search:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # A single size between a confirmed answer and a failure is within what a device's allocator is known to.
+            # The allocator's behaviour is known well enough with a confirmed answer and at most one size between it and
+            # the failure.
             is_last = self.on_device and self.confirmed and self.tolerance > 0 and width <= 2 * self.multiple_of
-            # A device's allocator fails by no noise.
+            # A failure on a device is not caused by noise, so the wider distance is enough.
             if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
                 return True
         return self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialResult) -> bool:
-        """Return whether one tolerance more is predicted to exceed the budget; never for an exact search.
+        """Return whether a size one tolerance larger is predicted to exceed the budget; never for an exact search.
 
-        On a device that is predicted of its tensors alone, however well the allocator packs them.
+        The prediction for a device counts tensors only, so it holds however well the allocator packs them.
         """
         points, size = dict(self._measured(tensors=self.on_device)), best.batch_size
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
@@ -274,7 +284,7 @@ class Search:
             return False
         if not self._is_coarse(size):
             return True
-        # The least slope from a smaller size has to say so too where sizes are few.
+        # Extrapolating with the smallest slope must also exceed the budget if sizes are coarse.
         smaller = [(other, peak) for other, peak in points.items() if other <= NEAR * size]
         smaller += [(0, self.static_bytes)] if self.static_bytes is not None else []
         slope = min(((points[size] - peak) / (size - other) for other, peak in smaller), default=0.0)
@@ -283,15 +293,16 @@ class Search:
     def _exhausted(self, best: TrialResult) -> bool:
         """Return whether one more trial and the confirmation would break the bound on trials.
 
-        The answer may yet be as large as the first failure allows. Memory that follows any shape known keeps the bound
-        of the answer itself; a failure out of the blue (a timeout, a kernel's limit) may cost a few trials more.
+        The bound is computed for the largest size that the first failure still allows. Memory that grows as fitted
+        stays within the bound of the answer itself. An unexpected failure, such as a timeout or a kernel's limit, may
+        cost a few more trials.
         """
         failing = self.first_failing
         hoped = failing.batch_size - 1 if failing else best.batch_size
         return len(self.trials) + 2 > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
     def _candidate(self, best: TrialResult) -> int | None:
-        """A size above the best and below the first failing one; None where none may be tried."""
+        """Return a size above the best and below the first failing one; None if there is none to try."""
         if not self.seek_failure:
             return self._safe(best)
         if self.first_failing is not None:
@@ -300,20 +311,21 @@ class Search:
         fitted = self._fit(1.0)
         aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
-            # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
+            # The fit of all blocks underestimates the largest size, and the fit of the tensors overestimates it. The
+            # first candidate lies a third of the way between them, later ones halfway.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
             if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low)) if aim < most else most
-            # An allocator whose blocks fill the budget can pack little better.
+            # Little more will fit if the allocator's blocks already fill the budget.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
     def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
-        """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
+        """Return a size that almost certainly fits, slightly below the likely maximum.
 
-        Where sizes are few it is that maximum itself: one size less costs the answer more than a failure costs time.
+        Coarse sizes get the likely maximum itself, because going one size lower costs more than a failed trial.
         """
         likely = fitted.largest(best.batch_size, 2 * high, CAUTION)
         if self._is_coarse(likely):
@@ -324,17 +336,18 @@ class Search:
         return aim if aim >= best.batch_size + self._apart(best.batch_size) else self.rounded(near)
 
     def _between(self, best: TrialResult, failing: TrialResult) -> int:
-        """A size inside the bracket, away from its ends, so that every trial narrows it."""
+        """Return a size inside the bracket and away from its ends, so that every trial narrows it."""
         low, high = best.batch_size, failing.batch_size
         step = min(self._apart(low), self.rounded((high - low) / 2))
-        # The middle, strictly inside: by ratio where the bracket is wide.
+        # The middle is strictly inside the bracket, and geometric if the bracket is wide.
         middle = self.rounded(math.sqrt(low * high) if high > 2 * low else (low + high) / 2)
         middle = min(max(middle, low + self.multiple_of), high - self.multiple_of)
         fitted = self._fit(1.0)
         if fitted is None:
             return middle
         if self.on_device:
-            # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
+            # A failed size whose predicted peak nearly fills the budget is only slightly too large. Step down by
+            # STRIDE, and double the step after each further failure.
             tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
             below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
             failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
@@ -348,9 +361,10 @@ class Search:
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
     def _measured(self, *, tensors: bool = False) -> list[tuple[int, int]]:
-        """Size and peak of each trial that tells how memory grows: none that an allocator held to the budget.
+        """Return size and peak of each trial that shows how memory grows.
 
-        With `tensors` the peaks are those of tensors alone, which no allocator holds.
+        Trials in which the allocator emptied its cache are left out. The peaks count tensors only if `tensors` is set;
+        emptying the cache does not change those.
         """
         peaks: list[tuple[int, int | None]] = []
         for r in self.trials:
@@ -359,20 +373,24 @@ class Search:
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _safe(self, best: TrialResult) -> int | None:
-        """A size predicted to stay below the safe share of the budget, or None where the best is as good."""
+        """Return a size predicted to stay below the safe share of the budget; None if none is clearly above the
+        best.
+        """
         failing, fitted = self.first_failing, self._fit(SAFE_SHARE)
         if fitted is None:
             return None
         high = min(self._highest, self.rounded(best.batch_size * LARGEST_JUMP))
         aim: float = fitted.largest(best.batch_size, high, SAFE_DOUBTS)
         if failing is not None:
-            # The prediction was wrong once: keep the same distance from the failure as from the budget.
+            # The prediction has failed once, so keep the same distance from the failed size as from the budget.
             aim = min(aim, SAFE_SHARE * failing.batch_size, (best.batch_size + failing.batch_size) / 2)
         target = self.rounded(aim)
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
     def _fit(self, share: float, *, tensors: bool = False) -> Fit | None:
-        """The peaks measured up to the first failure, against a share of the budget; None without one."""
+        """Fit the peaks measured up to the first failure, as shares of this part of the budget; None if there are
+        none.
+        """
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
@@ -381,7 +399,9 @@ class Search:
 
 
 def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> Search:
-    """The search that was asked for, before a child has told its smallest batch and its dangers."""
+    """Return the requested search. The first child adds its smallest batch and whether running out of memory is
+    dangerous.
+    """
     return Search(
         cap=cap,
         tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
@@ -401,29 +421,32 @@ def _bound(size: int) -> int:
 
 # --- The peak as a function of the size -------------------------------------------------------------------------------
 
-# Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
+# The expected curvature, as a share of the growth seen. Half of the growth is quadratic if logits are batch by batch;
+# most models have none.
 CURVATURE = 0.3
-# Curvature is a share of the way to the budget where a line says that it is further away than so many times the size:
-# seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
+# The assumed curvature is reduced if a line predicts the budget more than this many sizes away. Sizes far below the
+# budget would not show a curvature that matters only near the budget.
 FAR = 5.0
-# Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
+# Memory does not follow an exact parabola, because workspaces come and go. The doubt about a point grows with its
+# distance from the largest one.
 MISFIT = 0.05
-# Memory beyond weights and optimizer that a trial holds whatever the batch, as a share of the budget.
+# The doubt about memory that does not depend on the batch, besides weights and optimizer state, as a share of the
+# budget.
 CONSTANT = 0.02
-# Peaks are whole blocks of an allocator: none is known better, as a share of the budget.
+# Peaks consist of whole allocator blocks, so no peak is more precise than this share of the budget.
 LEAST_DOUBT = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Peaks in shares of the budget. `scale` is the largest size fitted; sizes are counted in it."""
+    """A fit of peaks, as shares of the budget, over sizes divided by `scale`, the largest size fitted."""
 
     scale: float
     terms: Sequence[float]
     covariance: Sequence[Sequence[float]]
 
     def peak(self, size: float, doubts: float = 0.0) -> float:
-        """The peak at `size` as a share of the budget, and so many standard deviations more."""
+        """Return the predicted peak at `size` plus `doubts` standard deviations, as a share of the budget."""
         at = _features(size / self.scale)
         variance = _dot(at, [_dot(row, at) for row in self.covariance]) if doubts else 0.0
         return _dot(self.terms, at) + doubts * math.sqrt(max(variance, 0.0))
@@ -434,9 +457,9 @@ class Fit:
 
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
-    """Fits (size, peak in bytes). `noise` is the standard deviation of a peak as a share of itself.
+    """Fit (size, peak in bytes); None if there are no points. `noise` is the relative standard deviation of a peak.
 
-    `static` is what is held whatever the batch, None if unknown. None without a point.
+    `static` are the bytes held at any batch size, or None if unknown.
     """
     measured = sorted((size, peak / budget) for size, peak in points)
     if not measured:
@@ -445,7 +468,7 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     if static is not None:
         start, doubt = static / budget, CONSTANT
     else:
-        # Anything from nothing to all of the smallest peak.
+        # The fixed part is unknown: between 0 and the smallest peak.
         start = doubt = measured[0][1] / 2
     rows = [(0.0, start, math.hypot(doubt, MISFIT * (top - start)))]
     for size, peak in measured:
@@ -453,17 +476,18 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
     ahead = 1 + max(1 - top, 0) / growth
     fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
-    # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
+    # Growth does not really slow down. A falling slope means that a workspace was freed, or noise, so the fit is
+    # repeated without curvature.
     return fitted if fitted.terms[2] > LEAST_DOUBT * growth else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
 def _parabola(rows: list[tuple[float, float, float]], scale: float, curvature: float) -> Fit:
-    """Least squares over (size in scales, peak, doubt); the curvature is nought give or take `curvature`.
+    """Fit a parabola to (size in scales, peak, doubt) by least squares; the curvature is 0 ± `curvature`.
 
-    Row by row: each corrects the terms and narrows their covariance (recursive least squares).
+    Each row corrects the terms and narrows their covariance (recursive least squares).
     """
     terms: list[float] = [0.0, 0.0, 0.0]
-    # Next to nothing is known of the intercept and the slope: give or take a hundred budgets.
+    # The intercept and the slope start as unknown, with a standard deviation of a hundred budgets.
     covariance = [[1e4, 0.0, 0.0], [0.0, 1e4, 0.0], [0.0, 0.0, curvature**2]]
     for u, peak, doubt in rows:
         at = _features(u)

@@ -1,10 +1,10 @@
 """The child that runs trials: one JSON line in, one out. Started by gpucheck.batch_size.runner.
 
-The first line is the setup; each later one asks for a trial. After anything but a pass the parent ends this process:
-an error may hold memory, or leave the device's context unusable. The pipes are moved away from stdin and stdout before
-the user's code runs, so that what it prints goes to stderr. When the parent goes away, this process ends.
+The first line is the setup; each later one asks for a trial. The parent ends this process after anything but a pass,
+because a failed trial may keep memory, or leave the device's context unusable. The pipes are moved away from stdin and
+stdout before the user's code runs, so that what it prints goes to stderr. This process ends with its parent.
 
-What a trial answers goes by the names of `outcome.TrialResult`'s fields: a new figure is a key here and a field there.
+The keys of a trial's answer are fields of `outcome.TrialResult`: a new figure needs a key here and a field there.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Peaks:
 
 @dataclass(slots=True)
 class DeviceGauge:
-    """Peaks of an allocator on a device with its own memory, and of what lies outside it."""
+    """Measures the peak of a device's allocator, and of memory outside the allocator."""
 
     accel: Accel
-    # Free before this process had a context, where that is known, else right after it was made.
+    # Free memory before this process had a context if that is known, else right after the context was created.
     free_before: int
     total: int
     budget: int
@@ -65,13 +65,13 @@ class DeviceGauge:
     compute: int = 0
     optimizer: int = 0
     method: Method = "device"
-    # The most that lay outside the allocator.
+    # The peak of memory outside the allocator.
     outside_most: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Start a trial with the allocator held to the budget.
+        """Start a trial and limit the allocator to the budget.
 
-        At least `outside` bytes of the budget are left to what lies outside the allocator.
+        `outside` is the least number of bytes of the budget to leave free for memory outside the allocator.
         """
         self.accel.synchronize()
         self.accel.reset_peak()
@@ -82,9 +82,9 @@ class DeviceGauge:
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
-        """Bytes outside the allocator now; 0 where the driver does not tell.
+        """Return the bytes outside the allocator now; 0 if the driver does not report free memory.
 
-        Context, handles, workspaces, and whatever other processes took since.
+        They are the context, handles, workspaces, and memory that other processes took since the start.
         """
         info = self.accel.memory_info()
         if info is None:
@@ -101,17 +101,17 @@ class DeviceGauge:
         self.accel.reset_peak()
 
     def level(self) -> int:
-        """Bytes in tensors now."""
+        """Return the bytes in tensors now."""
         return self.accel.memory().memory_allocated_bytes or 0
 
     def peaks(self) -> Peaks:
-        """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
+        """Return the trial's peaks. Memory that is reserved but not allocated counts for both phases."""
         total = self.reserved + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     @property
     def tensor_bytes(self) -> int | None:
-        """The peak without what the allocator kept in no tensor; None where no allocator counts tensors."""
+        """Return the peak without reserved but unused memory; None if the allocator does not count tensors."""
         if self.accel.memory().max_memory_allocated_bytes is None:
             return None
         return self.peaks().total - self.reserved + max(self.compute, self.optimizer)
@@ -132,7 +132,7 @@ class CpuGauge:
     optimizer: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Let the peak start anew, where the system can."""
+        """Reset the peak, where the system allows it."""
         self.compute = self.optimizer = 0
         reset_resident_peak()
 
@@ -143,7 +143,7 @@ class CpuGauge:
         reset_resident_peak()
 
     def peaks(self) -> Peaks:
-        """The trial's peaks; where the system's never falls, the process's so far."""
+        """Return the trial's peaks. It is the peak of the whole process if the system cannot reset a peak."""
         return Peaks(max(self.compute, self.optimizer), self.compute)
 
     def level(self) -> int:
@@ -151,7 +151,7 @@ class CpuGauge:
         return (self.accel.memory().resident_bytes or 0) - self.baseline
 
     def retries(self) -> int:
-        """A CPU's allocator has no cache to retry from."""
+        """Return 0: a CPU's allocator has no cache to empty."""
         return 0
 
 
@@ -163,9 +163,10 @@ def _note(gauge: Gauge, computing: bool, peak: int) -> None:
 
 
 def warm_up() -> None:
-    """Exercise torch, its threads, autograd, convolution and an optimizer once, on models of a kilobyte.
+    """Run torch's threads, autograd, a convolution and an optimizer once, on tiny models.
 
-    What this leaves in the process (thread stacks, code pages, libraries' own) is the baseline, not the trial's.
+    The memory that this leaves in the process (thread stacks, code pages, library buffers) belongs to the baseline and
+    not to a trial.
     """
     small = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 8), nn.LayerNorm(8))
     optimizer = torch.optim.AdamW(small.parameters(), lr=1e-3)
@@ -187,11 +188,11 @@ def open_cpu_gauge(accel: Accel) -> CpuGauge:
 
 
 def held_bytes() -> int:
-    """Return the bytes of all tensors on the CPU that Python knows of."""
+    """Return the bytes of all CPU tensors that Python's garbage collector knows."""
     storages = {}
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout == torch.strided:
-            with contextlib.suppress(RuntimeError):  # a subclass without storage
+            with contextlib.suppress(RuntimeError):  # the subclass has no storage
                 storage = tensor.untyped_storage()
                 storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
@@ -204,10 +205,10 @@ def first_in_line() -> None:
 
 
 def set_guard(growth: int) -> bool:
-    """Let allocations fail once this process's data grows by so many bytes; False where the system cannot.
+    """Make allocations fail once this process's data has grown by `growth` bytes; False if the system cannot.
 
-    RLIMIT_DATA counts private writable memory since Linux 4.7; address space is not limited, since mappings that are
-    never touched count there.
+    The limit is RLIMIT_DATA, which counts private writable memory since Linux 4.7. A limit on address space would also
+    count mappings that are never touched.
     """
     if sys.platform != "linux":
         return False
@@ -223,7 +224,7 @@ def set_guard(growth: int) -> bool:
 
 
 def swapped_bytes() -> int:
-    """Return how much of this process lies in swap (Linux); 0 where the system does not tell."""
+    """Return how many bytes of this process are swapped out (Linux); 0 if the system does not report it."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
         for line in file:
             if line.startswith("VmSwap:"):
@@ -237,21 +238,21 @@ Gauge = DeviceGauge | CpuGauge
 # --- Trials -----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
-# A trial on a device goes on while memory grows, up to so many steps: caches of some entries fill.
+# A trial on a device continues up to this many steps while its memory grows, because small caches are still filling.
 MOST_GROWING = 20
-# Memory at the end of fewer steps than this says nothing of growth: the first makes the optimizer's state.
+# Fewer steps than this do not show growth, because the first one creates the optimizer's state.
 LEAST_LEVELS = 4
-# A third step where the second took less than this: free, and closer to the steady state.
+# A third step is run if the second took less than this. It costs little and is closer to the steady state.
 CHEAP_STEP_S = 0.25
-# Batches to run where those of one size differ (sequences of any length): a longer one may be among them.
+# The number of batches to run if batches of one size differ (sequences of any length), because a longer one may follow.
 UNLIKE_STEPS = 8
-# A driver gives an ended process's memory back within moments; less than this missing is noise.
+# A driver releases the memory of an ended process within moments. A smaller deficit is noise.
 SETTLE_S = 10.0
 SETTLED_BYTES = 64 * MIB
 
 
 class Channel:
-    """The pipes to the parent. Reading happens in a thread: the pipe's end is the parent's, also during a step."""
+    """The pipes to the parent. A thread reads them, so this process ends with the parent even during a step."""
 
     def __init__(self) -> None:
         self.send = child_stdio.claim_stdout()
@@ -264,7 +265,7 @@ class Channel:
 
     def _read(self, source: BinaryIO) -> None:
         for line in source:
-            # A line without its end is what a parent could still write before it died.
+            # A line without a newline was cut off when the parent died.
             if line.endswith(b"\n"):
                 self._lines.put(line)
         os._exit(0)
@@ -277,7 +278,7 @@ class Channel:
 def main() -> int:
     """Serve requests until the parent closes the pipe."""
     channel = Channel()
-    # Whoever starts this process ahead wants it to have loaded all that takes long.
+    # The parent may start this process ahead of time, so it loads everything slow before the setup arrives.
     import_compiler()
     request = channel.receive()
     setup = from_json(Setup, request)
@@ -289,11 +290,11 @@ def main() -> int:
 
 
 def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], None]) -> tuple[Json, Session | None]:
-    """Open the device and build the workload; what a CPU's trial grows from is said before it is built."""
+    """Open the device and build the workload. A child on the CPU sends its baseline before it builds the workload."""
     stage = "device"
     try:
         accel = open_device(setup.device, name=setup.device_name)
-        accel.make_current()  # the user's own `.cuda()` then means this device
+        accel.make_current()  # `.cuda()` in the user's code then means this device
         gauge, facts = _gauge(accel, setup, free_expected)
         stage = "build"
         gauge.begin()
@@ -302,7 +303,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
             facts["baseline_bytes"] = gauge.baseline
             say({"baseline_bytes": gauge.baseline})
         workload = load_for(setup, accel.device, factory)
-        accel.synchronize()  # what fails while it is built fails here
+        accel.synchronize()  # errors of the build are raised here
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _as_data(error)}, None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
@@ -322,7 +323,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
 
 
 def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
-    """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
+    """Return the device's gauge, and the budget if the device reports free memory; else the parent's budget applies."""
     if accel.is_cpu:
         return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
@@ -330,8 +331,8 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    # The memory that was free before this process had a context, if known, so that the context counts. A lower reading
-    # than now is stale, or of another device.
+    # Free memory before this process had a context, if known, so that the context counts as used. A value below the
+    # current one is stale, or belongs to another device.
     free = max(setup.free_before or 0, free_at_open)
     budget = on_device(setup.limit, free, total, shared=setup.shared)
     facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}
@@ -339,7 +340,9 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
 
 
 def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
-    """Free and total memory, once what an ended child held is given back, or after ten seconds as they are."""
+    """Return free and total memory once at least `least` bytes are free, or after ten seconds. An ended child's memory
+    may still be in release.
+    """
     deadline = time.monotonic() + SETTLE_S
     while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
@@ -351,20 +354,20 @@ class Session:
 
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
-        # The batch and the output of the last step, as a loop's variables hold them until the next are there.
+        # The last step's batch and output are kept until the next ones replace them, as a training loop's variables do.
         self._batch: Batch | None = None
         self._output: list[Any] = []
 
     def trial(
         self, size: int, steps: int, *, spare_s: float = math.inf, watching: bool = False, outside: int = 0
     ) -> Json:
-        """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
+        """Run at least `steps` real steps with batches of `size`, and return the peaks or the error.
 
-        A plain process does nothing before its loop, so neither does the first trial of this one; on a device there is
-        no other. Steps beyond those asked for end within `spare_s` seconds. `watching` makes it a confirmation: its
-        steps go on until the allocator's blocks and the memory held stay as they are. A confirmation of fewer steps
-        than it has to take confirms nothing: its caller ends it where there is no time. `outside` is what lay outside
-        the allocator in the trials before.
+        Nothing is done before the first trial's steps, as in a plain training script. A process on a device runs only
+        one trial. Further steps end within `spare_s` seconds. `watching` makes the trial a confirmation, which
+        continues until the allocator's blocks and the memory held stay the same. A confirmation with too few steps is
+        ended by its caller when time is short, and confirms nothing. `outside` is the memory outside the allocator in
+        earlier trials.
         """
         until = time.monotonic() + spare_s
         try:
@@ -385,7 +388,7 @@ class Session:
         on_device = isinstance(gauge, DeviceGauge)
 
         def wants_more() -> bool:
-            """Return whether the trial takes another step."""
+            """Return whether the trial should take another step."""
             taken = len(times)
             least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
             if taken < least:
@@ -395,8 +398,8 @@ class Session:
             if watching and taken < (MOST_STEPS if on_device else least + 1):
                 return True
             if not watching and taken == steps and times[-1] < CHEAP_STEP_S:
-                return True  # closer to the steady state
-            # Blocks that still move may leave no room in a later step, though no more is held.
+                return True  # a third step is closer to the steady state
+            # Blocks that still move may not fit in a later step, even if no more memory is in use.
             grows = _rises(levels[-2:]) and (watching or on_device)
             may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
             may_move |= watching and on_device and layouts[-1] is not None
@@ -435,7 +438,7 @@ class Session:
         }
 
     def _forget(self) -> None:
-        """Let go of the last trial's batch, output and gradients, and of what only Python's collector frees."""
+        """Release the last trial's batch, output and gradients, including reference cycles."""
         if self._batch is not None:
             self._batch, self._output = None, []
             if self.workload.optimizer is not None:
@@ -443,14 +446,18 @@ class Session:
             gc.collect()
 
     def _collected(self, levels: list[int]) -> list[int]:
-        """The levels, or none where Python's collector frees what had grown: cycles of references are no leak."""
+        """Return the levels, or an empty list if the garbage collector frees the growth: reference cycles are not a
+        leak.
+        """
         if len(levels) < LEAST_LEVELS or not _rises(levels[1:]):
             return levels
         gc.collect()
         return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, elements: list[int]) -> float:
-        """Take a step, timed to the end of the device's work. The batch is made anew, as a loader does."""
+        """Run one step and return its time, including the device's work. Each step creates a new batch, as a data
+        loader does.
+        """
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
@@ -458,29 +465,29 @@ class Session:
         step(self.workload, self._batch, after_backward=mark, kept=self._output)
         self.accel.synchronize()
         took = time.perf_counter() - started
-        # In inference, the forward pass ends here and no optimizer steps.
+        # The forward pass ends here in inference, and no optimizer steps.
         self.gauge.mark(computing=self.workload.optimizer is None)
         return took
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
-    """Return whether the allocator's blocks were the same after the last two steps, both of them later than the second.
+    """Return whether the allocator's blocks stayed the same between the last two steps.
 
-    The first steps say nothing: the optimizer's state comes.
+    The first steps do not count, because the optimizer creates its state in them.
     """
     return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
 
 
 def _rises(levels: list[int]) -> bool:
-    """Return whether each level is above the one before, by more than what comes and goes."""
+    """Return whether each level exceeds the previous one by more than noise."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
 
 
 def _failure(error: BaseException) -> Json:
-    """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
+    """Return an exception as plain data, and clear the frames that hold the trial's tensors."""
     chain = [asdict(link) for link in chain_of(error)]
     failure = {"chain": chain, "traceback": "".join(traceback.format_exception(error))}
-    # Freeing what they hold would abort this process before it has answered where the device went with it.
+    # Freeing the tensors of a lost device would abort this process before it can answer.
     if not device_lifetime.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)
@@ -488,18 +495,19 @@ def _failure(error: BaseException) -> Json:
 
 
 def _as_data(error: GpucheckError) -> Any:
-    """An error of ours as plain data, with the traceback of the user's code where there is one."""
+    """Return one of gpucheck's own errors as plain data, with the traceback of the user's code if there is one."""
     own = error.trace if isinstance(error, TargetError) else ""
     return child_stdio.raised(error, own or traceback.format_exc())["raised"]
 
 
 def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
-    """Import the user's target, and on a CPU count from here on; None for a target of ours. Raises TargetError.
+    """Import the user's target and, on a CPU, set the baseline; None for a built-in target. Raises TargetError.
 
-    The libraries that it imports are none of the model's memory. The tensors that it has made already are.
+    Libraries that the target imports belong to the baseline. Tensors that it created belong to the model.
     """
     guarded = isinstance(gauge, CpuGauge) and setup.guard_bytes is not None
-    if guarded:  # libraries map more than they use: until they are loaded only the machine's memory is a limit
+    # Libraries map more memory than they use, so only the machine's memory is the limit until they are loaded.
+    if guarded:
         set_guard(host.memory().usable)
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     target = parse_target(setup.target)
@@ -515,7 +523,9 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
 
 
 def load_for(setup: Setup, device: torch.device, factory: Callable[[], Any] | None = None) -> Workload:
-    """Build the workload of a setup on a device, its target imported if need be. Raises what its factory raises."""
+    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises the factory's
+    errors.
+    """
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
         parse_target(setup.target),

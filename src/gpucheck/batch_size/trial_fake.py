@@ -1,15 +1,15 @@
-"""The child that estimates: steps on tensors without data, whose bytes are counted. Started by `command.estimate`.
+"""The child that estimates: runs steps on tensors without data, and counts their bytes. Started by `command.estimate`.
 
-One line in: a setup, with the room for tensors and the sizes to look between. One line out: the largest size whose
-tensors fit, with the peaks of two steps (the optimizer makes its state in the first), and the smallest size's. Nothing
-of the batch's size is allocated, so any size takes the same time.
+The child reads one line: a setup, the room for tensors and the range of sizes. It writes one line: the largest size
+whose tensors fit with the peaks of two steps, and the smallest size. The optimizer creates its state in the first step.
+Batches are not allocated, so every size takes the same time.
 
-What is counted are tensors' storages. Left out is what is none of them: a device's context, libraries' workspaces and
-scratch, and what an allocator rounds up or cannot reuse.
+The count covers tensor storages only. It leaves out the device's context, workspaces and scratch memory of libraries,
+and memory that an allocator rounds up or cannot reuse.
 """
 
 # mypy: disable-error-code="misc"
-# torch's classes count as Any for the type checker, and one here derives from one.
+# The type checker sees torch's classes as Any, and a class here derives from one of them.
 from __future__ import annotations
 
 import contextlib
@@ -31,19 +31,20 @@ from gpucheck.work.storages import Memory
 from gpucheck.work.target import Batch, import_compiler, step
 
 TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
-# The documented way to run a model without its memory, though private.
+# FakeTensorMode is private, but it is the documented way to run a model without allocating its memory.
 FakeTensorMode = torch_private.need("torch._subclasses.fake_tensor.FakeTensorMode")
 tree_leaves = torch_private.need("torch.utils._pytree.tree_leaves")
 tree_map_only = torch_private.need("torch.utils._pytree.tree_map_only")
-for _table in ("_parameters", "_buffers"):  # a module's, which are given tensors without memory
+for _table in ("_parameters", "_buffers"):  # These tables of a module receive fake tensors.
     torch_private.need(f"torch.nn.Module().{_table}")
 
 
 class Storages(TorchDispatchMode):
     """Counts each storage that an operation returns, once, until it is freed.
 
-    The same figures as torch.distributed's memory tracker, whose import takes as long as torch's own, and with the
-    peak of every phase. Storages that were there before count once they are added.
+    The figures equal those of torch.distributed's memory tracker, but this class also reports a peak per phase.
+    Importing the tracker takes as long as importing torch. Storages that existed before are counted once they are
+    added.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Storages(TorchDispatchMode):
             self.memory.put(tensor.untyped_storage(), is_held=True)
 
     def mark(self) -> int:
-        """The peak since the mark before, in bytes; a new phase begins."""
+        """Return the peak in bytes since the last mark, and begin a new phase."""
         peak, self.memory.peak_since_reset = self.memory.peak_since_reset, self.memory.allocated
         return peak
 
@@ -71,11 +72,12 @@ class Storages(TorchDispatchMode):
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2
-# torch/optim takes its foreach implementations by default on these; it does not know them for fake tensors.
+# Torch's optimizers use their foreach implementations by default on these devices. They do not recognise fake tensors
+# of such a device.
 FOREACH_DEVICES = ("cuda", "xpu")
-# The estimate is so near to the largest size whose tensors fit. Peaks that are counted have no noise.
+# The relative tolerance of the estimate. Counted peaks have almost no noise.
 TOLERANCE, EXACT = 0.005, 1e-4
-# Sizes that do for any search; a staircase may want more, and is left as it is then.
+# Most searches need fewer sizes. The search ends here if memory grows in steps.
 MOST_SIZES = 40
 
 
@@ -92,7 +94,7 @@ def main() -> int:
 def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -> Json:
     """The largest size within `room_bytes`, found as in real trials."""
     fake, smallest, first, why = None, 0, {}, ""
-    for build_on in ("meta", "cpu"):  # without memory where that goes, else on the host
+    for build_on in ("meta", "cpu"):  # on the meta device without memory if the model allows it, else on the host
         try:
             fake = Fake(setup, build_on)
             smallest = min(lowest or fake.workload.smallest_batch, highest)
@@ -112,7 +114,7 @@ def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) 
             try:
                 sizes[size] = fake.run(size)
             except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything here
-                sizes[size] = {}  # a kernel's limit, or a size that overflows: whatever it is, it does not run
+                sizes[size] = {}  # the size does not run, whatever the reason: a kernel's limit or an overflow
         peak, computing = sizes[size].get("peak_bytes"), sizes[size].get("compute_peak_bytes")
         outcome: Outcome = "size-limit" if peak is None else "fits" if peak <= room_bytes else "over-budget"
         result = TrialResult(batch_size=size, purpose=attempt.purpose, outcome=outcome, peak_bytes=peak)
@@ -140,7 +142,7 @@ class Fake:
             set_guard(setup.guard_bytes)
         with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
             workload = load_for(setup, torch.device(build_on))
-        # A loss or a module may hold tensors that are none of its parameters: they are taken as they are.
+        # A loss or a module may hold tensors that are neither parameters nor buffers. They remain real tensors.
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.workload, self.device = workload, torch.device("cpu")
         with self.mode:
@@ -177,7 +179,7 @@ class Fake:
             group["params"] = [fake(parameter) for parameter in group["params"]]
 
     def run(self, size: int) -> Json:
-        """The peaks of two steps with batches of `size`, in bytes, and what is held between them."""
+        """Return the peaks in bytes of two steps with batches of `size`, and the bytes held between the steps."""
         workload = self.workload
         if workload.optimizer is not None:
             workload.optimizer.zero_grad(set_to_none=True)
@@ -191,7 +193,7 @@ class Fake:
                 marks: list[int] = []
                 step(workload, self._batch(size), after_backward=lambda: marks.append(storages.mark()))  # noqa: B023
                 rest = storages.mark()
-                # In inference nothing but the forward pass is there.
+                # Inference has only the forward pass.
                 compute = max(compute, *(marks or [rest]))
                 optimizer = max(optimizer, rest if marks else 0)
         return {

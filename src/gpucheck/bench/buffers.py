@@ -1,8 +1,8 @@
-"""The memory that copies go between: how much of it may be taken, and buffers that are allocated and touched once.
+"""Buffers for copies: how much memory they may take, and how copies between them are verified.
 
-Buffers are filled with a pattern: each 8-byte word holds its index xor a number. Copies between them are verified: cut
-into slices, timed, and compared with the pattern they must leave. It changes with every refill, and the destination is
-poisoned before: a copy that is missing, stale, wrong or in the wrong place shows.
+Buffers are allocated and touched once. They hold a pattern: each 8-byte word is its index xor a number. Copies are cut
+into slices, timed, and compared with the expected pattern. The pattern changes with every refill, and the destination
+is poisoned before it. Missing, stale, wrong and misplaced copies are therefore detected.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from gpucheck.work import reference
 WORD = 8
 POISON = -1  # no index xor a number has all 64 bits set
 
-# A cold copy's slices rotate over so many times the last-level cache.
+# The slices of cold copies cover this multiple of the last-level cache.
 COLD_FACTOR = 2
-# Each copy of a window has its own slice where these hold them: a few windows of a millisecond at 60 GB/s, or the
-# untimed copies, four at most, and the timed one. Filling and comparing them takes a host as long as copying.
+# Each copy of a window has its own slice if this much memory allows it. It holds a few windows of a millisecond at 60
+# GB/s, or up to four untimed copies and the timed one. Filling and comparing it takes a host about as long as copying
+# it.
 ROTATED_BYTES, ROTATED_SLICES = 256 * MIB, 5
-# No more than this to rotate over; a row that then stays in the cache is labelled warm.
+# Copies rotate over at most this size. A row that then stays in the cache is labelled warm.
 MOST_BYTES = 2 * GIB
-# Where the system does not tell its cache: more than most have.
+# The cache size if the system does not report one. Most caches are smaller.
 ASSUMED_CACHE_BYTES = 64 * MIB
-# What buffers may take of the device's memory that is left, so that it keeps working.
+# The share of the device's free memory that buffers may take; the rest keeps the device usable.
 DEVICE_SHARE = 0.8
 SMALLER = "use a smaller --size, or stop other programs that use the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
@@ -50,9 +51,9 @@ LINK_WARM_UP_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory for buffers, in bytes; `device` is None where host and device share their memory or are one.
+    """The memory for buffers, in bytes. `device` is None if host and device share memory.
 
-    torch pins powers of two: where some are `pinned`, the largest buffer is one.
+    torch pins powers of two, so the largest buffer is one if some are `pinned`.
     """
 
     host: int
@@ -62,24 +63,24 @@ class Room:
 
     @property
     def cold(self) -> int:
-        """Return what copies must rotate over to be cold."""
+        """Return the number of bytes that cold copies must rotate over."""
         return COLD_FACTOR * self.cache
 
     def capacity(self, largest: int, host_buffers: int) -> int:
         """Return how large each buffer is: enough for the largest size and for cold copies, if there is room."""
-        # One slice more than is needed: sizes that do not divide it leave a rest.
+        # One slice is added, because the size may not divide the total evenly.
         wanted = max(largest, self.cold + min(largest, self.cache), ROTATED_BYTES)
-        # A virtual machine may show a last-level cache for each of its CPUs, and pinning takes a second for some GiB.
+        # A virtual machine may report a last-level cache for each CPU, and pinning a few GiB takes a second.
         wanted = min(wanted, max(largest, MOST_BYTES))
         return max(largest, min(wanted, self.most(host_buffers)))
 
     def span(self, size: int) -> int:
-        """Return what copies of this size should rotate over."""
+        """Return the number of bytes that copies of this size should rotate over."""
         return max(self.cold, ROTATED_BYTES, ROTATED_SLICES * size)
 
     def most(self, host_buffers: int) -> int:
-        """The largest buffer that fits so many times on the host and once on the device."""
-        # Where the device takes its memory from the host's, its buffer is one of the host's.
+        """Return the largest buffer that fits `host_buffers` times on the host and once on the device."""
+        # The device's buffer counts as one more host buffer if host and device share memory.
         on_host = self.host // (host_buffers + (self.device is None))
         if self.pinned and on_host > 0:
             on_host = 1 << (on_host.bit_length() - 1)
@@ -87,7 +88,9 @@ class Room:
 
 
 def room_for(accel: Accel, host_share: float) -> Room:
-    """Return the memory for buffers, `host_share` of the host's free memory, and the cache that cold copies exceed."""
+    """Return the memory for buffers: `host_share` of the host's free memory, most of the device's, and the cache
+    size.
+    """
     info = accel.memory_info()
     return Room(
         host=int(host.memory().usable * host_share),
@@ -102,9 +105,9 @@ def too_little(what: str, why: str, finding: str) -> CannotLook:
 
 
 def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> int:
-    """Return the size of a copy: as wanted, else the largest power of two up to `most` bytes.
+    """Return `wanted` if it fits, else the largest power of two up to `most` bytes.
 
-    Raises `scarce` where `most` is below `least`.
+    Raises `scarce` if `most` is below `least`.
     """
     if most < least:
         raise scarce
@@ -114,7 +117,7 @@ def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> in
 
 @contextlib.contextmanager
 def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterator[None]:
-    """Raise CannotLook, with the sentence `what` and the id `finding`, where memory runs out within."""
+    """Raise CannotLook with the title `what` and the id `finding` if memory runs out in the block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -125,7 +128,7 @@ def no_room(accel: Accel, what: str, finding: str, fix: str = SMALLER) -> Iterat
 
 @dataclass(slots=True)
 class Buffer:
-    """Preallocated memory. `number` is the pattern in its first `filled` words; None is no pattern."""
+    """Preallocated memory. Its first `filled` words have the pattern `number`; None means no pattern."""
 
     words: torch.Tensor
     number: int | None = None
@@ -142,7 +145,7 @@ class Buffer:
         self.number, self.filled = number, count
 
     def poison(self, count: int) -> None:
-        """Overwrite the first `count` words with what no pattern holds."""
+        """Overwrite the first `count` words with a value that no pattern contains."""
         self.words[:count].fill_(POISON)
         self.number, self.filled = None, 0
 
@@ -158,22 +161,23 @@ def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
 
 @dataclass(slots=True)
 class Buffers:
-    """The memory that all rows share; `no_pinned` says why pinned memory that was asked for is not among it."""
+    """The memory that all rows share. `no_pinned` is the reason why requested pinned memory is missing."""
 
     device: Buffer
     host: dict[HostMemory, Buffer]
     no_pinned: str | None = None
 
     def ends(self, direction: Direction, memory: HostMemory) -> tuple[Buffer, Buffer]:
-        """Source and destination of copies that go this way."""
+        """Return source and destination of copies in this direction."""
         of_host = self.host[memory]
         return (self.device, of_host) if direction == "device_to_host" else (of_host, self.device)
 
 
 def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, finding: str) -> Buffers:
-    """A buffer on the device, and one of each kind on the host; without the pinned one where it is refused.
+    """Allocate one buffer on the device and one of each kind on the host.
 
-    Raises CannotLook, under the id `finding`, where the device or the host has no room after all.
+    The pinned buffer is left out if pinned memory is refused. Raises CannotLook with the id `finding` if memory runs
+    out.
     """
     cpu = torch.device("cpu")
     made: dict[HostMemory, Buffer] = {}
@@ -187,14 +191,14 @@ def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, fi
             made["pinned"] = allocate(capacity, cpu, pinned=True)
         except (RuntimeError, MemoryError) as error:  # the driver's refusal has no class of its own
             cause = messages.cause_of(str(error))
-            if cause is not None and cause.poisons:  # it refuses everything from now on
+            if cause is not None and cause.poisons:  # every later call would fail too
                 raise
             refused = first_line(str(error)) or type(error).__name__
     return Buffers(device, made, refused)
 
 
 def wake(accel: Accel, shared: Buffers) -> None:
-    """Copy for a while, so that link and clocks are awake for the first row."""
+    """Copy for a short time, so that link and clocks are awake before the first row."""
     some = next(iter(shared.host.values()), None)
     if some is None:
         return
@@ -204,17 +208,20 @@ def wake(accel: Accel, shared: Buffers) -> None:
 
 # -- copies that are verified ------------------------------------------------------------------------------------------
 
-# What refilling and comparing may take of the time for a row's windows.
+# The share of a row's time that refilling and comparing may take.
 VERIFYING_SHARE = 0.3
-# Views are made beforehand: cutting a slice inside a timed call would be timed.
+# Views are created beforehand, because slicing would add to a call's time.
 MOST_SLICES = 32768
-# Words compared at once: 4 MiB stay in a CPU's cache, and are worth a launch on a device.
+# The number of words compared at once. 4 MiB fit into a CPU's cache, and are worth a kernel launch on a device.
 CHUNK_WORDS = 2**19
 
 
 @dataclass(slots=True)
 class Verified:
-    """The result of the comparisons: `slices` in all, after `refills` fillings; `first_wrong` is a byte's offset."""
+    """The result of all comparisons.
+
+    `slices` were compared after `refills` fillings; `first_wrong` is a byte offset.
+    """
 
     refills: int = 0
     slices: int = 0
@@ -223,7 +230,7 @@ class Verified:
 
     @property
     def details(self) -> dict[str, int | None]:
-        """As a row's method has them."""
+        """Return the result in the form of a row's method."""
         return {"verified_slices": self.slices, "wrong_bytes": self.wrong_bytes, "first_wrong_byte": self.first_wrong}
 
 
@@ -245,7 +252,7 @@ class Copies:
     allowance_s: float
     spent_s: float = 0.0
     verified: Verified = field(default_factory=Verified)
-    # The number of slices, and the bytes that the copies rotate over on either side.
+    # The number of slices, and their total size in each buffer.
     count: int = field(init=False)
     span_bytes: int = field(init=False)
     _cursor: int = 0
@@ -270,12 +277,12 @@ class Copies:
         destination.copy_(source, non_blocking=self.non_blocking)
 
     def empty(self) -> Callable[[], object]:
-        """The same call on 0 bytes."""
+        """Return the same call on 0 bytes."""
         source, destination = (words[:0] for words in self._pairs[0])
         return lambda: destination.copy_(source, non_blocking=self.non_blocking)
 
     def prepare(self, sample: int, calls: int) -> None:
-        """Refill the buffers before a window, where its copies need fresh slices and the allowance lasts."""
+        """Refill the buffers before a window if its copies need fresh slices and the allowance is not used up."""
         is_fresh = self._cursor + calls <= self.count
         if self.verified.refills and (is_fresh or self.spent_s + self._cost_s > self.allowance_s):
             return
@@ -286,7 +293,7 @@ class Copies:
         self.destination.poison(words)
         self.verified.refills += 1
         self._cost_s = time.perf_counter() - began
-        # The first filling belongs to the setup.
+        # The first filling counts as setup.
         self.spent_s += self._cost_s if self.verified.refills > 1 else 0.0
 
     def finish(self) -> Verified:
@@ -313,9 +320,10 @@ class Copies:
 
 
 def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:
-    """Compare words with the pattern from its word `first` on; return how many bytes differ, and the first one's place.
+    """Compare words with the pattern from its word `first` on; return the number of differing bytes and the offset of
+    the first.
 
-    A difference that is gone at the second look, or cannot be counted, is one byte, the first.
+    A difference that cannot be reproduced or counted is reported as one byte at offset 0.
     """
 
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -342,9 +350,9 @@ def measure(
     threads: int = 1,
     **details: Any,
 ) -> Measurement:
-    """Time copies, one call each, compare what they left, and make their row.
+    """Time copies, compare their results, and return their row.
 
-    `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
+    `threads` is the number of host cores that a copy uses; cold copies must rotate over at least `cold` bytes.
     """
     return timing.measured(
         name,

@@ -1,17 +1,17 @@
-"""Calls timed beside others: in turn within a round, or copies at the same time on two streams or several devices.
+"""Calls that are timed together: in turn within a round, or as simultaneous copies on two streams or several devices.
 
-Calls in turn (a copy alone, compute alone and both; the CPU and the device) are timed by the host's clock. A drift
-meets all of them alike, and their ratios are paired.
+Calls in turn are timed by the host's clock: a copy, compute and both; or the CPU and the device. Clock drift affects
+them equally, and their ratios are paired by round.
 
-A window of copies at the same time counts only if it lies inside the time in which all others copied. Streams are
-compared by the time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC;
-two devices that copy to each other share one, so that a hang costs only their pair.
+A window of simultaneous copies counts only if all others were copying during it. Two streams are compared by their
+device's time stamps. Several devices have a child process each, and windows are compared by CLOCK_MONOTONIC. Two
+devices that copy to each other share a child, so that a hang affects only that pair.
 
-A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
-`prepared`; `at_s` and `for_s` (when to begin, and for how long) → the measurement. A child of two says each measurement
-as it is known, then `end`. An `error` says why there is none.
+A child receives JSON lines, the setup first. A child of one device answers the setup with `ready`, a `direction` with
+`prepared`, and `at_s` and `for_s` (start and length) with the measurement. A child of two devices sends each
+measurement as it becomes known, then `end`. An `error` line has the reason of a failure.
 
-Torch is imported late: a child binds itself to its device's NUMA node first.
+Torch is imported late, because a child first binds itself to its device's NUMA node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gpucheck.report.fault import first_line
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import GIB, KIB, MIB
 
-if TYPE_CHECKING:  # torch comes after binding
+if TYPE_CHECKING:  # a child imports torch after binding itself to a NUMA node
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
@@ -51,18 +51,21 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
 # -- in turn -----------------------------------------------------------------------------------------------------------
 
-# Below this a comparison of two times gains nothing: they differ by more from process to process.
+# Times differ by at least this much from process to process, so more precision would not help.
 PRECISION = 0.02
-# One window may be a hiccup; of two windows nobody knows which one was.
+# Any single window may be disturbed, and of two windows it is not clear which one was.
 FEWEST_ROUNDS = 3
-# An unknown call is timed so many times, and the shortest time counts: a hiccup only makes it longer.
+# A call of unknown length is timed this often. The shortest time counts, because disturbances only add time.
 TRIES = 2
 ON_THE_HOST = "the device had nothing to do in these windows"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The calls that are timed together: `calls`, each waited for, after `untimed` ones; `prepare` runs before."""
+    """The calls of one window.
+
+    `prepare` runs first, then `untimed` calls, then `calls` timed ones.
+    """
 
     timer: Timer
     call: Callable[[], object]
@@ -73,7 +76,7 @@ class Group:
     def window(self, number: int) -> Span:
         """Run the window with this number; return its start and its length on the host's clock."""
         timer = self.timer
-        # A large product takes a slow CPU long, beside an idle device.
+        # A large product on a slow CPU can take longer than the watchdog's limit for a device.
         with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
             if self.prepare is not None:
                 self.prepare(number, self.untimed + self.calls)
@@ -84,13 +87,16 @@ class Group:
 
 
 def filling(timer: Timer, call: Callable[[], object]) -> Group:
-    """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
+    """Return a group with as many calls as fill a window.
+
+    One call runs beforehand, to load what is loaded lazily.
+    """
     Group(timer, call).window(0)
     about_s = Group(timer, call).window(0)[1]
     if about_s < timing.SURELY_LONG_S:
         about_s = min(about_s, Group(timer, call).window(0)[1])
     if about_s < timing.LONG_CALL_S:
-        # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
+        # Caches and clocks settle within a few calls, and the mean of several short calls is more precise than one.
         some = Group(timer, call, calls=timing.UNTIMED_CALLS, untimed=timing.UNTIMED_CALLS)
         about_s = min(some.window(0)[1] for _ in range(TRIES)) / timing.UNTIMED_CALLS
     calls = timing.calls_for(max(about_s, 1e-9), timing.MOST_HOST_CALLS)
@@ -98,9 +104,9 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
 
 
 def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
-    """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
+    """Time every group once per round until `until_s` on their clock; the first group changes with each round.
 
-    There are at least three rounds. They end earlier where every interval is narrow.
+    There are at least three rounds. Timing ends early once every interval is narrow enough.
     """
     names = list(groups)
     clock = groups[names[0]].timer
@@ -126,16 +132,16 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
 
 
 def _enough(groups: Iterable[Sequence[Span]], now_s: float, until_s: float, precision: float) -> bool:
-    """Return whether the windows of all groups are enough."""
+    """Return whether all groups have enough windows."""
     return all(timing.enough([length_s for _, length_s in spans], now_s, until_s, precision) for spans in groups)
 
 
 def watched(
     watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
 ) -> dict[str, Timed]:
-    """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
+    """Do the work while telemetry is recorded; `threads` has the number of host cores that each group uses.
 
-    Groups that are only `on_host` have no telemetry: it is the idle device's.
+    Groups in `on_host` get no telemetry, because the device is idle during them.
     """
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
@@ -149,19 +155,22 @@ def watched(
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
 
-# A window's copies: some milliseconds, or one that is longer. Two streams' queues block the host near 1 000 entries.
+# A window's copies take at least a few milliseconds. Enqueueing would block the host with about 1 000 queued entries on
+# two streams.
 LANE_WINDOW_S, MOST_CALLS = 5e-3, 40
-# Windows between two fillings of the buffers, which shows how well either lane keeps up with the other.
+# The number of windows between two refills. Several windows show whether the two lanes keep pace.
 LANE_WINDOWS = 5
-# Fillings without a window that counts: no later one will have it.
+# The search for overlapping windows ends if this many fillings have none.
 MOST_IN_VAIN = 3
-# The first loads what is loaded lazily.
+# The first calibration loads what is loaded lazily.
 CALIBRATIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each filling."""
+    """Copies in one direction, on the stream that `current` selects. `prepare(number, calls)` runs before each
+    filling.
+    """
 
     copy: Callable[[], object]
     current: Stream
@@ -169,7 +178,7 @@ class Lane:
 
 
 def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
-    """Time the copies of each lane while the other's run. Without a sample where they never ran at the same time."""
+    """Time the copies of each lane while the other lane copies. There are no samples if the lanes never overlapped."""
     started = timing.started_now()
     alone_s = [_alone_s(timer, lane, place) for place, lane in enumerate(lanes)]
     calls = [max(1, min(round(LANE_WINDOW_S / each), MOST_CALLS)) for each in alone_s]
@@ -208,12 +217,12 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
 def _filling(
     timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], counts: Sequence[int], number: int
 ) -> list[list[Span]]:
-    """Fill the buffers, let each lane copy `counts` windows, and return the windows during which the other copied.
+    """Fill the buffers, let each lane copy `counts` windows, and return the windows during which both lanes copied.
 
-    Both are enqueued in turn: with one engine for all copies, each lane then shows half its rate.
+    The host enqueues the lanes alternately, so that each shows half its rate if one engine does all copies.
     """
     for place, lane in enumerate(lanes):
-        # The numbers differ, and so do the patterns of the two.
+        # Different numbers give the two lanes different patterns.
         lane.prepare(2 * number + place, calls[place] * counts[place])
     timer.synchronize()
     began_s = timer.host_now()
@@ -242,7 +251,7 @@ def _filling(
 
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
-    """Seconds of one copy on the device's clock, nothing beside it: the least of a few."""
+    """Return the shortest time of one copy without the other lane, in seconds on the device's clock."""
     lengths_s = []
     lane.prepare(number, 2 * CALIBRATIONS)
     timer.synchronize()
@@ -261,7 +270,7 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
 
 
 class Lost(Exception):
-    """A child that died, hung (`is_late`) or could not do what it was asked; `who` it was for, and `reason`."""
+    """A child that died, hung (`is_late`) or failed. `who` names its device or devices."""
 
     def __init__(self, who: str, reason: str, *, is_late: bool = False) -> None:
         super().__init__(who, reason)
@@ -276,7 +285,7 @@ def start_child() -> LineChild:
 
 
 class Copier(Talk):
-    """The child that copies for `who`. Its methods raise Lost where it is gone, late, or has failed."""
+    """The child that copies for `who`. Its methods raise Lost if the child has died, is late or has failed."""
 
     def __init__(self, who: str, start: Start) -> None:
         self.who = who
@@ -289,7 +298,7 @@ class Copier(Talk):
             self.send(request)
 
     def lines(self, limit_s: float) -> Iterator[dict[str, Any]]:
-        """The lines of its answer until `end`, all within so long of the request."""
+        """Yield the lines of the child's answer until `end`, within `limit_s` seconds."""
         with self._lost():
             for line in self.answer(limit_s):
                 if "error" in line:
@@ -309,7 +318,9 @@ class Copier(Talk):
 
 
 def main() -> int:
-    """Copy as the setup on the first line says, until stdin ends; return 0 also after an error, which is reported."""
+    """Copy according to the setup on the first line, until stdin ends. Errors are reported as a line; the result is
+    always 0.
+    """
     say, asked = claim_stdout(), requests()
     try:
         setup = next(asked)
@@ -323,7 +334,7 @@ def main() -> int:
         return 0
     except CannotLook as error:
         say({"error": str(error)})
-    except RuntimeError as error:  # torch's, for whatever its driver answers
+    except RuntimeError as error:  # torch raises it for any error of its driver
         device_lifetime.saw(error)
         say({"error": first_line(str(error)) or type(error).__name__})
     return 0
@@ -332,11 +343,11 @@ def main() -> int:
 # -- a child of one device, which copies while the others do -----------------------------------------------------------
 
 TOGETHER = "transfer.together"
-# The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
+# Waiting for the end of a window takes about 20 µs without a copy, which is a thousandth of this.
 WINDOW_S = 0.02
-# The most by which a child may begin later than another: eight wake at once.
+# A child may start at most this much later than another, because up to eight wake up at once.
 LATEST_S = 0.2
-# The link wakes, and it is known how many copies make up a window.
+# The warm-up wakes the link and measures how many copies fill a window.
 WARM_UP_S = 0.2
 
 
@@ -352,7 +363,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         where, free = f"node {node} (assumed from affinity)", numa.free_bytes(node)
     except CannotLook as error:
         details = {"numa_unbound_because": "; ".join(part for part in (error.what, error.why) if part)}
-    # From here on torch may start its threads.
+    # Torch may start threads from here on, after binding.
     from gpucheck.bench import buffers
     from gpucheck.machine import accel as accels
 
@@ -369,7 +380,8 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"]})
     for request in asked:
         direction = request["direction"]
-        # One filling before, one comparison after: none in between, which would leave the link to the others.
+        # The buffers are filled once before and compared once after the copies. This device must not leave the link to
+        # the others in between.
         ends, span = shared.ends(direction, memory), room.span(size)
         copies = buffers.Copies(*ends, size, span, memory == "pinned", accel.synchronize, allowance_s=0.0)
         accel.reset_peak()
@@ -380,7 +392,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         run = without_pause(accel, copies.call, calls, **next(asked))
         seen, no_telemetry = watch.during(run)
         few = ("few-samples",) if len(run.samples_s) < timing.WANTED_SAMPLES else ()
-        # Others on the CPU are mostly the other devices' children: that is what is measured.
+        # Other load on the CPU comes mainly from the other devices' children, which belong to the measurement.
         notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
         measurement = timing.measurement(
             TOGETHER,
@@ -396,9 +408,9 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
 
 
 def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy from `at_s` on, in windows one right after the other, and return those of the `for_s` in which all copy.
+    """Copy in consecutive windows from `at_s` on, and return those in the `for_s` seconds in which all devices copy.
 
-    Raises CannotLook where this child begins too late.
+    Raises CannotLook if this child starts too late.
     """
     started, windows = timing.started_now(), []
     time.sleep(max(at_s - accel.host_now(), 0.0))
@@ -419,13 +431,14 @@ def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: fl
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------
 
 PEER = "transfer.peer"
-# 0.6 ms on NVLink 4 and 10 on PCIe 4: beyond what caches hold, and quick enough for every pair of eight devices.
+# The copy takes 0.6 ms on NVLink 4 and 10 ms on PCIe 4. It exceeds all caches, and is fast enough for every pair of
+# eight devices.
 USUAL_BYTES, LEAST_BYTES = 256 * MIB, 64 * KIB
-# What a buffer may take of the memory that is left on either device.
+# The share of the free memory of each device that a buffer may take.
 DEVICE_SHARE = 0.25
-# An H200 has 50 MiB of cache, an MI300X 256: cold copies rotate over no more than this.
+# Cold copies rotate over at most this size. An H200 has 50 MiB of cache, and an MI300X 256 MiB.
 MOST_BYTES = GIB
-# Ten windows of some milliseconds, with refills and comparisons.
+# Time for about ten windows of some milliseconds, with refills and comparisons.
 RATE_S, PAIR_WARM_UP_S = 0.6, 0.05
 PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
@@ -435,7 +448,7 @@ def between(*names: str) -> Iterator[Measurement]:
     from gpucheck.machine import accel as accels
 
     first, second = (accels.open_device(name) for name in names)
-    # Asking NVML takes another process and longer than the copies do.
+    # Starting NVML's process would take longer than the copies.
     watch = Watch(None)
     watch.reason = "clocks and links are not sampled between pairs of devices"
     for source, destination in ((first, second), (second, first)):
@@ -465,7 +478,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
         source.synchronize()
         destination.synchronize()
 
-    # Filled and poisoned on streams that the copies' stream knows nothing of.
+    # The buffers were filled on other streams, which the copying stream does not wait for.
     synchronize()
     path = PATHS[source.peer_access(destination)]
     copies = buffers.Copies(*ends, size, max(cold, size), True, synchronize, RATE_S * buffers.VERIFYING_SHARE)
@@ -475,7 +488,7 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
         source,
         copies,
         watch,
-        # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
+        # A staged copy may block the caller while it runs, so it is timed by the host's clock.
         "device events" if path != "staged" and source.has_events else "host",
         Limits(RATE_S, PAIR_WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},

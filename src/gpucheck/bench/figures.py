@@ -1,6 +1,6 @@
-"""The figures of rows and what they are compared with: thresholds, the peaks of parts; and what a judge is. Pure.
+"""Figures of rows, the thresholds and peaks that they are compared with, and the type of a judge. Pure.
 
-Shares are told as they are, above 100 % too, up to what no clock explains.
+Shares above 100 % are reported as measured, unless they exceed what any clock explains.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpucheck.report.measurement import Measurement, Run, TimeStats
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 
-# Causes of a low figure that are not the device's: a miss with one of them does not fail.
+# Temporary causes of a low figure. A figure that misses its threshold with one of them does not fail.
 DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
-# Lasting causes of a low figure: a miss with one of them fails, and names it.
+# Lasting causes of a low figure. A figure that misses its threshold fails all the same, and the cause is named.
 LASTING = {
     "clock-held": "a setting kept the clock below its maximum",
     "power-limited": "the power limit lowered the clock",
@@ -31,11 +31,11 @@ LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is compared with a threshold, with its interval; None is unknown, and `why` is the reason.
+    """A figure to compare with a threshold, with its interval.
 
-    A value that has a `why` is only an upper bound: it can miss the threshold, never meet it. `doubt` is why a known
-    figure decides nothing, `causes` may have lowered it. `best` is the figure of the fastest window alone, `call_s` the
-    time of a call in it by the host's clock.
+    `value` None means unknown, and `why` is the reason. A value with a `why` is an upper bound: it can miss a threshold
+    but not reach it. `doubt` is the reason why a known value decides nothing. `causes` are lasting reasons for a low
+    value. `best` is the figure of the fastest window, and `call_s` the time of a call in it on the host's clock.
     """
 
     label: str
@@ -52,7 +52,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The reference of a share, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
+    """The reference of a share, in SI units.
+
+    `value` None means unknown. `doubt` is the reason why it is unknown, or why it decides nothing.
+    """
 
     value: float | None
     doubt: str = ""
@@ -63,7 +66,11 @@ Ceilings = Mapping[str, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A threshold: `subject` reaches it, `of` says what it is a share of, and `figures` of a device are compared."""
+    """A threshold.
+
+    `subject` is the thing that must reach it, `of` names the reference of a share, and `figures` returns the figures to
+    compare.
+    """
 
     subject: str
     of: str
@@ -71,7 +78,7 @@ class Threshold:
 
 
 def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
-    """Return a row's rate, as a share of the ceiling where there is one; without one it cannot exceed `peak`."""
+    """Return a row's rate, as a share of `ceiling` if given. A rate above `peak` is doubtful."""
     if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
     if row.rate is None:
@@ -100,17 +107,17 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
 
 # -- shares of the part's peak -----------------------------------------------------------------------------------------
 
-# No part is faster than its data sheet by so much, by boost, overclocking or caches.
+# Boost clocks, overclocking and caches do not make a part this much faster than its data sheet.
 BEYOND = 1.3
 WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
 
 
 def part_in(device: Device) -> Part | Unknown | None:
-    """The part that a device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
+    """Return the part that matches a device's description by torch and NVML; None for a CPU."""
     if device.kind == "cpu":
         return None
     major, _, minor = (device.compute_capability or "").partition(".")
-    # A MIG instance has some of its card's memory slices, and the card's clock.
+    # A MIG instance has only some of its GPU's memory slices, but runs at the GPU's clock.
     sliced = (device.uuid or "").startswith("MIG-")
     return peaks.lookup(
         device.name,
@@ -128,7 +135,9 @@ def doubt_of(part: Part) -> str:
 
 
 def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
-    """Return the finding of shares; inconclusive where one exceeds the data sheet, with `or_else` as one more cause."""
+    """Return the finding about shares; inconclusive if one exceeds the data sheet. `or_else` is one more possible
+    cause.
+    """
     most = max(evidence["share"].values(), default=0.0)
     if most <= BEYOND or part.kind == "estimate":
         return Finding(name, "info", title, message, evidence)
@@ -150,7 +159,7 @@ def unknown_peak(finding_id: str, reason: str) -> Finding:
 
 
 def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
-    """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
+    """Return a row's rate with its interval, and its share of the ceiling if known; `what` names the ceiling."""
     known = figure(case, row)
     share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
     return Headline(
@@ -171,12 +180,12 @@ def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = N
 
 
 def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
-    """The time of a call over that of another, round by round, with its interval; None where there is no pair."""
+    """Return the median ratio of two calls' times, paired by round, with its interval; None without pairs."""
     return runs.time_stats(_paired(over, under))
 
 
 def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
-    """The ratio of every round, of all runs."""
+    """Return the ratio of every round in all runs."""
     return [sample for run in _paired(over, under) for sample in run.samples_s]
 
 
@@ -196,7 +205,7 @@ def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
 
 
 def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """The runs of several groups that were taken in the same rounds: they began as one."""
+    """Return the runs of several groups that were taken in the same rounds. They have the same start time."""
     later = [{run.started: run for run in part} for part in parts[1:]]
     return [
         (first, *(part[first.started] for part in later))
@@ -206,7 +215,7 @@ def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
 
 
 def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs with each window as one call; those of several groups added up, round by round."""
+    """Return the runs with each window counted as one call. The windows of several groups are added, round by round."""
     return tuple(
         Run(
             same[0].started,
@@ -219,7 +228,7 @@ def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def window_s(runs: Sequence[Run]) -> float:
-    """Seconds of a group's window: the median of all."""
+    """Return the median window length of a group, in seconds."""
     return stats.median([sample for run in runs for sample in run.samples_s])
 
 
@@ -230,8 +239,8 @@ def window_s(runs: Sequence[Run]) -> float:
 class DeviceRows:
     """One benchmark on one device: its rows, and the rest of the document.
 
-    `parts` is how each part that was begun ended: empty for one that did all, None for one that did not finish.
-    `recorded` are the document's results, those of the work itself among them.
+    `parts` maps each part that was started to the reason why it ended early: empty if it finished, None if it did not.
+    `recorded` are the document's results.
     """
 
     id: str
@@ -242,18 +251,18 @@ class DeviceRows:
 
     @property
     def part(self) -> Part | Unknown | None:
-        """Return what the device can do at most; None for a CPU, which has no data sheet here."""
+        """Return the data sheet's entry for the device; None for a CPU."""
         known = next((device for device in self.facts.devices if device.id == self.id), None)
         return part_in(known or Device(self.id.partition(":")[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The judge of a benchmark, without torch.
+    """The judge of a benchmark; it does not import torch.
 
-    `findings` judges each device with rows, and one that was measured to the end and has none. `answers` are entries of
-    `results[result]`, `headlines` the benchmark's figures in `bench all`, `ceilings` the references of shares.
-    `together` judges all devices at once, with the parts that concern several. `thresholds` are by their id.
+    `findings` judges each device that has rows, or that finished without any. `answers` returns the entries of
+    `results[result]`, `headlines` the figures for `bench all`, and `ceilings` the references of shares. `together`
+    judges the parts that concern several devices. `thresholds` are keyed by id.
     """
 
     findings: Callable[[DeviceRows], list[Finding]]

@@ -1,8 +1,9 @@
-"""Faults that NVML proves whether a card works or not: lost, reset needed, failed row remaps, retired pages,
-uncorrected errors; Xid errors of the kernel's log, since when, and what NVIDIA says to do; and what could not be read.
+"""Faults that do not depend on the GPU's load, and the Xid errors of the kernel's log.
 
-A log that cannot be read is not an empty one. Each function is a check of the table in `checks.py`. It returns None
-where NVML does not report the figure.
+NVML reports these faults: lost, reset required, failed row remaps, retired pages and uncorrected errors. Xid errors are
+shown with their time and NVIDIA's recommended action. A log that cannot be read does not count as empty. Each public
+function with `device` and `facts` is a check of the table in `checks.py`, and returns None if NVML does not report the
+figure.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
-# Written where the driver cannot find out which links are connected; other lines of a failure end one call.
+# The driver logs this if it cannot find out which links are connected. Other lines of such a failure concern one call
+# only.
 _LINKS_NOT_FOUND = "PostRxDet"
-# An NVSwitch's link that lost its partner.
+# The SXid of an NVSwitch link that lost its partner.
 LINK_DOWN = 20034
-# The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
-# nvml.h.
+# The recovery actions that the driver may ask for, with title and fix (nvmlDeviceGpuRecoveryAction_t in nvml.h).
 ACTIONS = {
     "gpu_reset": ("reset needed", RESET),
     "node_reboot": ("reboot needed", REBOOT),
@@ -48,21 +49,22 @@ REPLACE = "drain the node and replace the GPU"
 
 
 def verdict_of(error: XidError) -> Verdict:
-    """The verdict by NVIDIA's catalogue; a remark once the GPU was reset."""
+    """Return the verdict by NVIDIA's catalogue, or a remark if the GPU has been reset since."""
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
 
 
 def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
-    """The log entries of the GPU at this PCI address; None for none. Those that sum up others (154, 45) come last.
+    """Return a verdict on the log entries of the GPU at this PCI address, or None.
 
-    The message has the worst error and when it was, what the driver asks for, and the other numbers that count.
+    The message has the worst error and its time, the driver's requested action, and the other relevant numbers. Entries
+    that summarise others (Xid 154 and 45) rank last.
     """
     mine = [error for error in errors if error.pci_address == address]
     if not mine:
         return None
     mine.sort(key=lambda error: (WORST_FIRST.index(verdict_of(error)), error.number in (45, RECOVERY)))
     worst, known = mine[0], xid.BY_NUMBER.get(mine[0].number)
-    # The driver's own wish (Xid 154), where it still holds.
+    # The action that the driver asks for (Xid 154), unless the GPU has been reset since.
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
     wish = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
     others = [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]
@@ -81,7 +83,7 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
 
 
 def _when(what: str, error: XidError) -> str:
-    """The meaning of an error, when it was last in the log, and how often."""
+    """Return the meaning of an error, the time of its last entry, and the number of entries."""
     last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
     return ", ".join(filter(None, (what, last, f"{error.count} times" if error.count > 1 else "")))
 
@@ -92,8 +94,8 @@ def _also(kind: str, errors: Sequence[XidError]) -> str:
 
 
 def _fix(worst: XidError, asked: str | None) -> str | None:
-    """The command: the driver's own wish, else NVIDIA's action for the worst."""
-    # A GPU that fell off the bus needs a power cycle at least.
+    """Return the driver's requested action, or NVIDIA's action for the worst error."""
+    # A GPU that fell off the bus (Xid 79) needs at least a power cycle.
     if asked is not None and worst.number != 79:
         return ACTIONS.get(asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
     if verdict_of(worst) == "info":
@@ -103,20 +105,21 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
 
 
 def beside(device: Device, facts: Facts) -> Said | None:
-    """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
-    remark."""
+    """Return the log's cause for a GPU that another check found faulty; None if it is only a remark."""
     said = story(address_of(device, facts), facts.xids or ())
     return None if said is None or said.verdict == "info" else said
 
 
 def logged(device: Device, facts: Facts) -> Said | None:
-    """The card's Xid errors, where nothing else is said of it that they are the cause of."""
+    """Report the GPU's Xid errors, unless another check already reports their consequence."""
     explained = is_dead(device) or device.recovery_action not in (None, "none")
     return None if explained else story(address_of(device, facts), facts.xids or ())
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
-    """Xid errors of GPUs that the driver does not list here; remarks in a container, whose log is its host's."""
+    """Report Xid errors of GPUs that the driver does not list. They are remarks in a container, because the log is the
+    host's.
+    """
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
@@ -130,7 +133,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
 
 
 def switches(facts: Facts) -> list[Finding]:
-    """SXid errors of NVSwitches, a finding for each of them; no more than a remark where a lost GPU is the cause."""
+    """Report SXid errors, one finding per NVSwitch. It is a remark if a lost GPU is the cause."""
     lost = next((error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past), None)
     errors = (facts.driver or Driver()).sxids or ()
     found = []
@@ -151,7 +154,9 @@ def switches(facts: Facts) -> list[Finding]:
 
 
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
-    """The meaning of one SXid here: past, brought about by a lost GPU, or of other GPUs than this container's."""
+    """Return the meaning of an SXid, with a milder verdict if it is past, caused by a lost GPU, or about other
+    containers' GPUs.
+    """
     meaning = xid.sxid(error.number, error.is_fatal)
     if error.number == LINK_DOWN and lost is not None:
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
@@ -162,7 +167,9 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 
 def nvlink(facts: Facts) -> Finding | None:
-    """Other lines of the log about NVLink: a failure where links are not found, unless NVML shows all of them up."""
+    """Report other NVLink lines of the log. It is a failure if links were not found, unless NVML shows all of them
+    up.
+    """
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
@@ -175,7 +182,7 @@ def nvlink(facts: Facts) -> Finding | None:
 
 
 def log_unread(facts: Facts) -> Finding | None:
-    """The reason why Xid errors are unknown."""
+    """Report why Xid errors are unknown."""
     why = facts.unknown.get("/driver/xids")
     if facts.xids is not None or why in (None, NO_GPU):
         return None
@@ -184,16 +191,16 @@ def log_unread(facts: Facts) -> Finding | None:
 
 # -- what NVML proves --------------------------------------------------------------------------------------------------
 
-# A card can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on.
+# A GPU can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on.
 MOST_RETIRED_PAGES = 63
-# DCGM's diagnostics fail from so many rows on that were replaced after uncorrected errors; its health check warns.
+# DCGM's diagnostics fail, and its health check warns, from this many rows remapped after uncorrected errors.
 DCGM_ROWS = 512
-# Fields on which a verdict depends, here and in the doctor, besides the processes.
+# Fields that a verdict of these checks or of doctor depends on, besides the processes.
 HEALTH = (
     *("uuid", "memory_total_bytes", "memory_used_bytes", "clock_reasons", "ecc", "sram_ecc", "remapped_rows"),
     *("retired_pages", "recovery_action", "mig", "fabric", "nvlinks", "persistence_mode", "compute_mode"),
 )
-# NVML withholds these in containers that have an instance of a divided card: a matter of permission, not of health.
+# NVML withholds these fields in a container that has a MIG instance. That is a matter of permission, not of health.
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 
@@ -207,12 +214,12 @@ DEAD = {
 }
 HUNG = "drain the node and reboot"
 LOOK = "sudo dmesg | grep Xid"
-# Figures that any working card reports, as far as it supports them.
+# Live figures; every working GPU reports those that it supports.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
-    """Return whether the card answers its driver."""
+    """Judge whether the GPU answers its driver."""
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
@@ -228,7 +235,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
 
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:
-    """The verdict on a card that cannot be used, with its name at the rack and its cause in the kernel's log."""
+    """Return the verdict on an unusable GPU, with its identity and its cause from the kernel's log."""
     message = f"{message}{_identity(device, facts)}"
     missing = addresses_not_listed(facts) if device.pci_address is None else []
     evidence: dict[str, object] = {"state": device.state, "pci_addresses_not_listed": missing}
@@ -241,24 +248,25 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
 
 
 def is_not_read(device: Device) -> bool:
-    """Return whether NVML's reading ended before this card, for a cause that is not its own."""
+    """Return whether NVML's reading stopped before this GPU, for an unrelated reason."""
     return (device.state or "").startswith(NOT_READ)
 
 
 def _silent(device: Device, facts: Facts) -> str | None:
-    """Return why no figure of a card with a name is read; None where one is, or none has to be."""
+    """Return the reason why NVML reads no live figure of the GPU; None if it reads one or was not asked."""
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
     own = pointer(device, facts)
     reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
     failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
-    # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
+    # Some GPUs support only one or two of these figures. A dead GPU returns an error for each, and for more than half
+    # of all.
     others = [reason for reason in reasons if reason not in failed and applies(reason)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
 def _identity(device: Device, facts: Facts) -> str:
-    """Return what names the card at the rack, as last known."""
+    """Return the PCI address and serial number that identify the GPU in the rack, as last known."""
     serial = f"serial {device.serial}" if device.serial is not None else None
     name = ", ".join(filter(None, (device.pci_address, serial))) or device.uuid
     if not device.pci_address and not serial and (probable := address_of(device, facts)) is not None:
@@ -267,7 +275,7 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
-    """Return what the driver itself says that the card needs."""
+    """Judge the recovery action that the driver requests."""
     action = device.recovery_action
     if action is None:
         return None
@@ -285,7 +293,7 @@ Row = tuple[object, Verdict, str, str, str | None]
 
 
 def _first(evidence: dict[str, Any], well: str, *rows: Row) -> Said:
-    """The first row that holds, as verdict, title, message and fix; `well` passes where none does."""
+    """Return the verdict of the first row whose condition holds; else a pass with the title `well`."""
     for holds, verdict, title, message, fix in rows:
         if holds:
             return Said(verdict, title, message, fix, evidence)
@@ -293,7 +301,7 @@ def _first(evidence: dict[str, Any], well: str, *rows: Row) -> Said:
 
 
 def remapped_rows(device: Device, facts: Facts) -> Said | None:
-    """Faulty rows of memory that were, or could not be, replaced, and banks where the next one cannot be."""
+    """Judge remapped memory rows: failed, pending or many remaps, and banks without spare rows."""
     rows, full = device.remapped_rows, device.remap_banks.none if device.remap_banks is not None else 0
     if rows is None:
         return None
@@ -311,7 +319,7 @@ def remapped_rows(device: Device, facts: Facts) -> Said | None:
 
 
 def sram_ecc(device: Device, facts: Facts) -> Said | None:
-    """Errors of the on-chip memory, which cannot be replaced: NVML itself says when they are too many."""
+    """Judge errors of the on-chip memory, which cannot be remapped. NVML reports whether there are too many."""
     sram = device.sram_ecc
     if sram is None:
         return None
@@ -329,7 +337,7 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
 
 
 def retired_pages(device: Device, facts: Facts) -> Said | None:
-    """Faulty pages that cards up to Turing took out of use."""
+    """Judge memory pages that GPUs up to Turing took out of use."""
     pages = device.retired_pages
     if pages is None or (pages.corrected is None and pages.uncorrected is None):
         return None
@@ -346,7 +354,7 @@ def retired_pages(device: Device, facts: Facts) -> Said | None:
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:
-    """Memory errors since the driver was loaded; NVIDIA publishes no limit for corrected ones."""
+    """Judge memory errors since the driver was loaded. NVIDIA publishes no limit for corrected errors."""
     count = device.ecc.volatile_uncorrected if device.ecc is not None else None
     if device.ecc is None or count is None:
         return None
@@ -361,14 +369,16 @@ def ecc(device: Device, facts: Facts) -> Said | None:
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
-    """Return what could not be read although this device has it. Unknown is not healthy."""
+    """Report figures that could not be read although the device supports them, because unknown does not mean
+    healthy.
+    """
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # reported already
     if device.state == NOT_ACCESSIBLE:
         return _withheld(device, facts)
     own = pointer(device, facts)
-    # Fields that NVML left out because it stopped at one card are reported for that card.
+    # The fields left out after NVML stopped at one GPU are reported for that GPU.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
     if own.rstrip("/") in facts.unknown:
@@ -385,7 +395,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
         return None
     reasons: dict[str, dict[str, None]] = {}
     for name, reason in missing.items():
-        # One word for many links.
+        # The links are named together.
         reasons.setdefault(reason, {})["nvlinks" if name.startswith("nvlinks/") else name] = None
     message = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
     fix = "run gpucheck devices again; if it persists, sudo dmesg | grep Xid"
@@ -393,7 +403,10 @@ def unread(device: Device, facts: Facts) -> Said | None:
 
 
 def _withheld(device: Device, facts: Facts) -> Said:
-    """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
+    """Report a GPU that this process may not access.
+
+    That is normal in a container or job that has another GPU.
+    """
     others = any(card.nvml_index is not None and card.state != NOT_ACCESSIBLE for card in facts.devices)
     within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
@@ -402,7 +415,9 @@ def _withheld(device: Device, facts: Facts) -> Said:
 
 
 def unclaimed(device: Device, facts: Facts) -> Said | None:
-    """Memory in use that no process is seen to hold: left behind by one that died, or held out of sight."""
+    """Report memory in use that belongs to no visible process. A process that died may have left it, or a hidden one
+    holds it.
+    """
     left = unclaimed_bytes(device, facts)
     if not left:
         return None
@@ -412,7 +427,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     pids = [str(process.pid) for process in holders]
     names = few([f"{process.name or 'a process'} (PID {process.pid})" for process in zombies or holders], ", ")
     hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders")
-    if within and holders:  # NVML does not list this container's own processes to it
+    if within and holders:  # NVML does not list a container's own processes inside it
         return None
     if zombies:
         message = f"{names} may hold it: it ended, but threads of it are alive and have {node} open"
@@ -440,9 +455,10 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 
 def busy_alone(device: Device, facts: Facts) -> Said | None:
-    """A card that is fully busy in two readings, with no process on it; a container does not see its host's.
+    """Report a GPU that is 100 % busy in two readings without a process.
 
-    One reading may have met a process that is about to end, or the scrubbing of memory at the driver's start.
+    A container is skipped, because it does not see its host's processes. One reading is not enough: a process may be
+    ending, or the driver may be clearing memory after its start.
     """
     host, grown = facts.host or Host(), device.changes
     if device.processes != () or host.container or host.wsl or host.system != "Linux" or grown is None:

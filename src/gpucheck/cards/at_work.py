@@ -1,8 +1,8 @@
-"""The state of a GPU now, from a live reading: throttling, clock, temperature, power and the PCIe link.
+"""The current state of a GPU from live readings: throttling, clock, temperature, power and the PCIe link.
 
-An idle card lowers its clock, its link's generation and on some parts its width: that is no fault, and those checks are
-skipped with the reason. Temperature and hardware protection are judged always. Where one process took two readings, a
-clock reason counts if both have it, and counters tell what happened in between.
+An idle GPU lowers its clock, its link's generation, and on some models the link's width. That is normal, so those
+checks are skipped on an idle GPU. Temperature and hardware protection are always judged. A clock reason counts as
+lasting if both of two readings have it; counters show what happened in between.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
 Work = Literal["busy", "light load", "idle", "unknown"]
-# The state of a card that gpucheck itself loads: it is busy, whatever NVML says of its utilisation.
+# The state of a GPU that gpucheck itself loads. It counts as busy, whatever utilisation NVML reports.
 UNDER_LOAD = "under load"
-# Below this it is a display or a monitor that asks.
+# Utilisation below this comes from a display or a monitoring tool.
 AT_REST_PERCENT = 5.0
-# The share of the power limit that means work where NVML reports no utilisation: at rest a T4 or an L4 that is kept
+# A GPU above this share of its power limit counts as busy if NVML reports no utilisation. An idle T4 or L4 that is kept
 # awake takes up to 0.42.
 AT_WORK_POWER_SHARE = 0.5
 
-# nvml.h, nvmlClocksEventReasons: what lowers the clock to protect the card, and why. The last comes with the others.
+# Clock reasons that protect the GPU, and their causes (nvmlClocksEventReasons in nvml.h). `hw_slowdown` accompanies the
+# other hardware reasons.
 PROTECTS = {
     "hw_thermal_slowdown": "heat",
     "hw_power_brake_slowdown": "power brake",
     "sw_thermal_slowdown": "heat",
     "hw_slowdown": "heat or power",
 }
-# The hardware's own, to protect the card or its power supply: it cuts the clock to half or less.
+# Clock reasons of the hardware, which cuts the clock to half or less to protect the GPU or its power supply.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# Reasons that a card at rest never has. `hw_slowdown` alone flashes as clocks change.
+# Reasons that never occur on a healthy idle GPU. `hw_slowdown` is not one of them: it appears briefly as clocks change.
 AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 SETTINGS = {
     "applications_clocks_setting": "application clocks",
@@ -45,31 +46,33 @@ SETTINGS = {
     "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
 POWER_CAP = "sw_power_cap"
-# The fix by what protects the card.
+# The fix for each cause.
 MENDS = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
-# A clock this close to the highest is the highest: NVML's steps are 15 MHz.
+# Clocks within this ratio count as equal, because NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
-# A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; for a remark where nothing does.
+# A chosen limit for a remark on a low clock without a reason. A T4's base clock is 0.37 of its maximum, but its power
+# limit explains that.
 LOW_CLOCK = 0.5
-# A choice: what costs so much of the clock is on the screen, whatever it is.
+# A chosen limit: a loss of this share of the clock is always shown.
 COSTLY = 0.2
-# A card that others keep busy for all of the time has no reason to run so far below its highest clock.
+# A GPU that is busy all the time has no reason to run far below its maximum clock.
 WHOLLY_BUSY_PERCENT = 90.0
-# A card that draws this little is not held by its power limit, whatever it says.
+# A GPU below this share of its power limit is not limited by power, even if the clock reason says so.
 FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
-# Shorter than this a counter's growth says more of the counter than of the card.
+# A counter's growth is not reliable over a shorter time.
 LEAST_SPAN_S = 0.5
-# A clock that was held for less than this share of the time cannot move a figure by more than that.
+# A clock that was limited for less than this share of the time lowers a figure by less than that share.
 LEAST_SHARE = 0.01
-# The driver's counters of what protects the card; those of power and of settings are how it is meant to be.
+# The driver's counters of protective limits. Limits by power and settings are normal operation.
 PROTECTING = ("thermal", "reliability")
 COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
 MINUTES_OF_A_DAY = 24 * 60
-# Fans of many GPUs stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
-# failure.
+# Many GPUs stop their fans up to about 60 °C. A stopped fan is a remark from 70 °C, and a failure within 10 °C of the
+# slowdown temperature.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
-# The clocks that can be set, and what ends a lock, which NVML does not tell, from which architecture on.
+# The clocks that can be locked, the command that unlocks each, and the compute capability from which the command works.
+# NVML does not report a lock.
 _CLOCKS = (
     ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks", (7, 0)),
     ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks", (8, 0)),
@@ -77,7 +80,7 @@ _CLOCKS = (
 
 
 def work(device: Device) -> Work:
-    """Return whether the card works: by utilisation, else by power and NVML's clock reason for idle."""
+    """Return whether the GPU is busy: by utilisation, else by power and NVML's clock reason for idle."""
     if device.state == UNDER_LOAD:
         return "busy"
     percent, power, limit = device.utilization_percent, device.power_w, device.power_limit_w
@@ -91,7 +94,7 @@ def work(device: Device) -> Work:
 
 
 def _said(device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any) -> Said:
-    """A verdict with the parts of its message that are not empty; the live figures are its evidence."""
+    """Return a verdict. Empty parts of the message are left out, and the live figures become evidence."""
     names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
     live = {
         "utilization_percent": device.utilization_percent,
@@ -107,7 +110,7 @@ def reasons(device: Device) -> tuple[str, ...]:
 
 
 def _lasting(device: Device) -> tuple[str, ...]:
-    """Return what two readings name that lie far enough apart: what flashes is then gone."""
+    """Return the clock reasons that both of two sufficiently distant readings have."""
     grown = device.changes
     return grown.lasting_clock_reasons if grown is not None and grown.span_s >= LEAST_SPAN_S else ()
 
@@ -140,7 +143,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def cost(device: Device) -> float:
-    """The share of its highest clock that a working card does without; 0 where that is not known."""
+    """Return the missing share of a busy GPU's maximum clock; 0 if unknown."""
     low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
     return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
 
@@ -149,9 +152,9 @@ def cost(device: Device) -> float:
 
 
 def throttled(device: Device, facts: Facts) -> Said | None:
-    """A card that is throttled to protect it: `fail` where it works and two readings show it.
+    """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts.
 
-    On a card that does little, a reason that flashes as clocks change counts only if both readings have it.
+    A reason that may appear as clocks change counts only if it lasts or the GPU is busy.
     """
     does, lasting = work(device), _lasting(device)
     counts = {*AT_REST_HOT, *lasting} if does != "busy" else PROTECTS
@@ -160,7 +163,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
         return None
     held = does == "busy" and any(name in HARDWARE for name in lasting)
     by, now = PROTECTS[named[0]], device.temperature_celsius
-    # Under load there are many readings, and who took them counts.
+    # A load has many readings, and doctor reports their number.
     counted = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     parts = (
         _cost(device) if does == "busy" else _busy(device),
@@ -172,13 +175,13 @@ def throttled(device: Device, facts: Facts) -> Said | None:
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
-    """Return how long limits lowered the clock between two readings; counts from before say nothing of now."""
+    """Report how long limits lowered the clock between two readings. Older counts say nothing about the present."""
     grown, shares = device.changes, _shares(device)
     if grown is None or not shares:
         return None
     verdict: Verdict = "warn" if set(PROTECTING) & set(shares) else "info"
     held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
-    # The clock is low for no other reason that NVML names now.
+    # The low clock is due to these limits if NVML names no other reason.
     lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
     parts = (f"{held} of the last {units.duration(grown.span_s)}", _cost(device))
     fix = FIX["heat"] if "thermal" in shares else None
@@ -186,7 +189,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
 
 
 def _shares(device: Device) -> dict[str, float]:
-    """The share of the time between two readings for which each limit held the clock; none where it is next to none."""
+    """Return each limit's share of the time between two readings, without shares of up to 1 %."""
     grown = device.changes
     if grown is None or grown.span_s < LEAST_SPAN_S:
         return {}
@@ -195,7 +198,9 @@ def _shares(device: Device) -> dict[str, float]:
 
 
 def fan(device: Device, facts: Facts) -> Said | None:
-    """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
+    """Report a fan that is set to 0 % on a hot GPU. The reading is the intended speed; passively cooled GPUs have
+    none.
+    """
     now, limit = device.temperature_celsius, device.slowdown_celsius or device.gpu_max_celsius
     if device.fan_percent != 0 or now is None:
         return None
@@ -217,7 +222,7 @@ def fan(device: Device, facts: Facts) -> Said | None:
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
-    """The GPU or its memory has reached one of the card's temperature limits."""
+    """Report a GPU or memory temperature at or above one of the GPU's limits."""
     gpu, memory = device.temperature_celsius, device.memory_temperature_celsius
     steps: tuple[tuple[str, float | None, float | None, Verdict, str], ...] = (
         ("", gpu, device.shutdown_celsius, "fail", "the GPU shuts down"),
@@ -236,9 +241,11 @@ def hot(device: Device, facts: Facts) -> Said | None:
 
 
 def power_limited(device: Device, facts: Facts) -> Said | None:
-    """The power limit lowers a working card's clock: normal at full load, a fault where it draws little."""
+    """Report a busy GPU whose clock is lowered by its power limit. That is normal at full load, and a fault at low
+    power.
+    """
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
-    # The power itself shows it where NVML gives no reasons.
+    # Power at the limit and a lower clock are the sign if NVML gives no reasons.
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
     if work(device) != "busy" or not (POWER_CAP in reasons(device) or inferred):
         return None
@@ -251,18 +258,18 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
 
 
 def _application_clock(device: Device, clock: str) -> tuple[float | None, bool]:
-    """The share of its default that an application clock is set to, and whether the clock stands at it."""
+    """Return an application clock as a share of its default, and whether the current clock equals it."""
     now, set_to = getattr(device, clock), getattr(device, f"application_{clock}")
     stands = now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
     return _share(set_to, getattr(device, f"default_application_{clock}")), stands
 
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
-    """A setting lowers a working card's clock: application clocks, with or without NVML's reason, or another one."""
+    """Report a setting that lowers a busy GPU's clock, such as application clocks, even if NVML names no reason."""
     named = [what for name, what in SETTINGS.items() if name in reasons(device)]
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1.0) < AT_HIGHEST
     set_to = {name: _application_clock(device, clock) for name, clock, *_ in _CLOCKS}
-    # The clocks that stand at application clocks below their default, and the share that this costs.
+    # Clocks that run at an application clock below its default, with the missing share.
     held = {name: 1 - share for name, (share, stands) in set_to.items() if stands and share and share < AT_HIGHEST}
     if work(device) != "busy" or not (held or (named and slower and low_clock(device, facts) is None)):
         return None
@@ -281,8 +288,10 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
-    """A working card far below the clocks of its sisters or its default, with no reason given: it may be locked."""
-    # The bit of application clocks tells nothing of a lock, where those are as they came.
+    """Report a busy GPU far below its default clock or that of other GPUs of the same name, without a reason. It may be
+    locked.
+    """
+    # This reason says nothing about a lock at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
     if not _is_wholly_busy(device) or explained or unknown or _shares(device):
@@ -299,7 +308,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
             title = f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz"
             low.append((title, reference[1], unlock if architecture >= since else ""))
     if not low:
-        # A boost that many never reach: without sisters and a default nobody knows what is usual.
+        # Many GPUs never reach their boost clock. Only a very low clock is reported without a reference, as a remark.
         alone = _reference(device, "sm_clock_hz", facts) is None and not _application_clock(device, "sm_clock_hz")[1]
         is_low = alone and cost(device) > 1 - LOW_CLOCK
         return _said(device, "info", _clock(device), _busy(device), why) if is_low else None
@@ -312,23 +321,23 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
 
 
 def _is_wholly_busy(device: Device) -> bool:
-    """Return whether it works all of the time: a card that is half busy may do with a low clock."""
+    """Return whether the GPU is busy all the time. A low clock can be normal at half load."""
     return device.state == UNDER_LOAD or (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
 
 
 def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | None:
-    """The clock that this one should have and where that comes from, in words; None where nobody knows."""
+    """Return the clock that this GPU should have, with its source in words, or None."""
     clocks = sorted(
         getattr(card, clock)
         for card in sisters(device, facts)
         if getattr(card, clock) is not None and _is_wholly_busy(card)
     )
-    # The lower of the middle two, which accuses nobody for a sister that is far above the rest. One sister alone counts
-    # where it runs at more than twice the clock.
+    # Take the lower of the two middle values, so that a single fast GPU does not make the others look slow. A single
+    # other GPU counts only if its clock is more than twice this one's.
     others = clocks[(len(clocks) - 1) // 2] if clocks else 0.0
     if len(clocks) < LEAST_SISTERS and (getattr(device, clock) or 0.0) >= LOW_CLOCK * others:
         others = 0.0
-    # Memory has no boost: its highest clock is its usual one.
+    # Memory has no boost clock, so its maximum is its usual clock.
     highest = device.max_memory_clock_hz if clock == "memory_clock_hz" else None
     default = getattr(device, f"default_application_{clock}") or highest
     if others > (default or 0.0):
@@ -341,10 +350,10 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
 
 
 def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
-    """Fewer lanes, or a slower generation, than card and slot support, while the card works."""
+    """Report a busy GPU whose link has fewer lanes or a slower generation than GPU and slot support."""
     link = device.pcie or Link()
     now, most = getattr(link, end), getattr(link, f"max_{end}")
-    # Copies beside the CPU's memory, or on NVLink-C2C, do not take that link.
+    # Copies of an integrated GPU, or over NVLink-C2C, do not use the PCIe link.
     counts = not device.integrated and not links.is_chip_to_chip(device.name)
     if work(device) != "busy" or not counts or now is None or (most or 0) <= now:
         return None
@@ -357,13 +366,13 @@ def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: 
 
 
 def link_width(device: Device, facts: Facts) -> Said | None:
-    """Fewer PCIe lanes than card and slot support."""
+    """Report fewer PCIe lanes than GPU and slot support."""
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
     return _end(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
-    """A slower PCIe generation than card and slot support."""
+    """Report a slower PCIe generation than GPU and slot support."""
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
     return _end(device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address))
 
@@ -373,7 +382,9 @@ def _figures(link: Link) -> dict[str, int | None]:
 
 
 def pcie_replays(device: Device, facts: Facts) -> Said | None:
-    """PCIe replays since the driver was loaded, against a sound link's bound of a day; not if they stopped long ago."""
+    """Report more PCIe replays since the driver was loaded than a healthy link has in a day, unless they stopped long
+    ago.
+    """
     link, grown = device.pcie or Link(), device.changes
     a_day = MINUTES_OF_A_DAY * links.most_replays_a_minute(
         link.max_generation or link.generation, link.max_width or link.width
@@ -390,7 +401,7 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
 
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """Return what was not judged, with the reason: the GPU is idle, or nobody knows."""
+    """Report what was not judged, and whether the reason is an idle GPU or unknown utilisation."""
     does = work(device)
     if does == "busy" or is_dead(device) or is_not_read(device):
         return None

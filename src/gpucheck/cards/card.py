@@ -1,4 +1,4 @@
-"""NVIDIA's cards: which are present, their names, and what a check says of one. Pure."""
+"""NVIDIA GPUs: which ones are present, their names, and the type of a check's verdict. Pure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.xid import POWER_CABLES
 
 WSL_NODE = "/dev/dxg"
-# The names that CUDA has for a Jetson's GPU. Up to JetPack 5 it has no NVML; JetPack 6 has one that calls the same GPU
-# "Orin (nvgpu)", without an address on the PCI bus.
+# CUDA's names for the GPU of a Jetson. JetPack 5 and older have no NVML. NVML of JetPack 6 calls the same GPU "Orin
+# (nvgpu)" and has no PCI address for it.
 JETSON = re.compile(r"\b(Tegra|Xavier|Orin|Thor)\b", re.IGNORECASE)
-# Values of NVIDIA_VISIBLE_DEVICES by which the container toolkit leaves every GPU outside.
+# Values of NVIDIA_VISIBLE_DEVICES for which the container toolkit passes no GPU to the container.
 KEPT_OUT = ("", "void", "none")
 NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
-# nvmlReturn_t: no permission, no power, timeout, interrupts, damaged information in the card, lost, reset required,
-# blocked by Windows, another version than the loaded module's, in use, an error inside the driver. A library without a
-# driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
+# Codes of nvmlReturn_t that only a loaded driver can return: no permission, no power, timeout, interrupts, corrupt
+# infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error. The library
+# answers 9 (not loaded) without a driver. Other codes, such as "not supported", do not show whether a driver is loaded.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none:
-# three of eight are odd, four are not.
+# Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it. There
+# is no usual value if four of eight GPUs differ.
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)
-# States in which a card cannot be used, as `machine.nvml_fields` names them.
+# States of an unusable GPU, as `machine.nvml_fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
-# Words of NVML's child for a call that did not return, or crashed.
+# Phrases in the error of NVML's child if a call hung or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
-# A counter that did not grow for so long tells of what was, and accuses nobody now.
+# A counter that has not grown for this long describes a past problem, and is not reported.
 OLD_S = 3600.0
 
 
@@ -57,45 +57,48 @@ class Said:
 
 
 def cards(facts: Facts) -> list[Device]:
-    """The devices that NVML or CUDA lists."""
+    """Return the devices that NVML or CUDA lists."""
     return [device for device in facts.devices if device.nvml_index is not None or device.cuda_index is not None]
 
 
 def name_of(card: Device) -> str:
-    """Return what torch calls the card, else NVML's number of it."""
+    """Return torch's name of the GPU, else its NVML index."""
     return card.id or (f"NVML {card.nvml_index}" if card.nvml_index is not None else card.uuid or "a GPU")
 
 
 def is_divided(card: Device) -> bool:
-    """Return whether it is in MIG mode, in which programs use its instances, and nobody its links."""
+    """Return whether the GPU is in MIG mode. Programs then use its instances, and cannot use its links."""
     return card.mig is not None and card.mig.enabled
 
 
 def pointer(card: Device, facts: Facts) -> str:
-    """The card's place in the document, as the keys of `facts.unknown` begin: `/devices/3/`."""
+    """Return the prefix of the GPU's keys in `facts.unknown`, such as `/devices/3/`."""
     return f"/devices/{next(place for place, device in enumerate(facts.devices) if device is card)}/"
 
 
 def is_dead(card: Device) -> bool:
-    """Return whether the card is known not to answer: what else is unread of it follows from that."""
+    """Return whether the GPU is known not to answer, which explains all of its missing figures."""
     return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
 
 
 def is_nameless(card: Device) -> bool:
-    """Return whether NVML counts the card and refuses even to say who it is, for a cause of the card's own."""
+    """Return whether NVML counts the GPU but cannot identify it, for a reason of the GPU itself."""
     state = card.state or ""
     names = (card.uuid, card.name, card.pci_address)
     return names == (None, None, None) and state not in ("", NOT_ACCESSIBLE) and not state.startswith(NOT_READ)
 
 
 def addresses_not_listed(facts: Facts) -> list[str]:
-    """PCI addresses on the bus that no listed device has."""
+    """Return PCI addresses on the bus that no listed device has."""
     listed = {device.pci_address for device in facts.devices}
     return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]
 
 
 def address_of(card: Device, facts: Facts) -> str | None:
-    """Its PCI address; that of the one card without a name is the one that is left on the bus, or in the log."""
+    """Return the GPU's PCI address.
+
+    The address of a single GPU without one is the only address left on the bus or in the log.
+    """
     if card.pci_address is not None:
         return card.pci_address
     nameless = [row for row in facts.devices if row.pci_address is None and row.nvml_index is not None and row.state]
@@ -106,13 +109,15 @@ def address_of(card: Device, facts: Facts) -> str | None:
 
 
 def sisters(card: Device, facts: Facts) -> list[Device]:
-    """The other cards of its name that answer."""
+    """Return the other GPUs of the same name that answer."""
     alike = [row for row in facts.devices if row is not card and row.name == card.name and row.nvml_index is not None]
     return [] if card.name is None else [row for row in alike if not is_dead(row)]
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
-    """Return what seven of ten of these have; None where they are too few, differ, or do not tell."""
+    """Return the value that at least 70 % of these have; None if there is no such value, or fewer than two are
+    known.
+    """
     known = [value for value in values if value is not None]
     if len(known) < LEAST_SISTERS:
         return None
@@ -121,38 +126,41 @@ def usual(values: Sequence[Value | None]) -> Value | None:
 
 
 def own_addresses(host: Host) -> list[str]:
-    """PCI addresses of NVIDIA's GPUs without those that are held for virtual machines."""
+    """Return the PCI addresses of NVIDIA GPUs, without those reserved for virtual machines."""
     return [address for address in host.nvidia_pci_addresses if host.nvidia_pci_drivers.get(address) not in FOR_GUESTS]
 
 
 def is_nvidia_here(facts: Facts) -> bool:
     """Return whether this machine has an NVIDIA device, by PCI, device nodes or the driver's answers."""
     host = facts.host or Host()
-    # Every WSL with a GPU of any maker has /dev/dxg.
+    # WSL has /dev/dxg for GPUs of any maker.
     nodes = [node for node in host.nvidia_device_nodes if node != WSL_NODE]
     return bool(own_addresses(host) or nodes or cards(facts) or is_driver_loaded(facts))
 
 
 def is_driver_loaded(facts: Facts) -> bool:
-    """Return whether NVML's answer to its start is one that takes a loaded driver, or a call into it that never
-    returns."""
+    """Return whether NVML's result shows a loaded driver: its code needs one, or a call into the driver hung or
+    crashed.
+    """
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
     broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
-    # NVML started, and then does not count its devices or does not return.
+    # Code 0 with an error means that NVML started, but failed or hung afterwards.
     return driver.nvml_code in OF_A_LOADED_DRIVER or (driver.nvml_code == 0 and bool(error)) or broke_off
 
 
 def has_gpu(facts: Facts) -> bool:
-    """Return whether a GPU is meant for this system: a container sees all of its host's on the PCI bus."""
+    """Return whether this system should have a usable GPU. A container sees all GPUs of its host on the PCI bus, so
+    that is no proof.
+    """
     host = facts.host or Host()
     given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
 
 
 def silent(facts: Facts) -> Finding | None:
-    """GPUs that CUDA shows and NVML does not list: nothing is known of their health, which is not healthy."""
-    # A MIG instance is read with its card, and NVML knows next to nothing of a Jetson's GPU.
+    """Report GPUs that CUDA shows but NVML does not list, because their health is unknown."""
+    # A MIG instance is covered by its GPU, and NVML reports almost nothing for a Jetson.
     whole = (card for card in cards(facts) if card.parent_uuid is None and not JETSON.search(card.name or ""))
     # A lost GPU is reported as lost.
     names = [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]
@@ -170,22 +178,25 @@ def silent(facts: Facts) -> Finding | None:
 
 
 def unlisted(facts: Facts) -> Finding | None:
-    """Cards on the PCI bus that the driver does not list; not in a container, which sees the host's other cards."""
+    """Report GPUs on the PCI bus that the driver does not list.
+
+    A container is skipped, because it sees the host's other GPUs.
+    """
     host, driver, listing = facts.host or Host(), facts.driver or Driver(), cards(facts)
     if host.container or any(device.pci_address is None for device in listing):
         return None
-    # One that fell off the bus has its Xid 79.
+    # A GPU that fell off the bus is reported by its Xid 79.
     lost = {error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past}
     known = {device.pci_address for device in listing} | lost
     others = [address for address in own_addresses(host) if address not in known]
     if not others or driver.nvml_code != 0 or driver.nvml_error is not None:
         return None
-    # To a job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
+    # The driver lists only the job's own GPUs if a scheduler such as Slurm assigned some of the node's.
     given = bool(listing) and MASK in facts.environment
     failed = {other: why for other, why in (driver.not_started or {}).items() if other in others}
     if failed:
         return _did_not_start(failed, others, facts, given=given)
-    # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out.
+    # The driver failed, or its settings exclude the device, if it is bound to the device but does not list it.
     taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     bound = ", ".join(sorted({host.nvidia_pci_drivers[other] for other in others if other in host.nvidia_pci_drivers}))
@@ -200,7 +211,7 @@ def unlisted(facts: Facts) -> Finding | None:
 
 
 def slow_start(facts: Facts) -> Finding | None:
-    """A driver that starts its GPUs for each program, and was seen to take long for it."""
+    """Report a driver that starts its GPUs for each program and was slow to do so."""
     took_s = facts.driver.nvml_start_s if facts.driver is not None else None
     off = [name_of(card) for card in facts.devices if card.persistence_mode is False]
     if took_s is None or took_s <= ANSWER_S or not off:
@@ -216,7 +227,7 @@ def slow_start(facts: Facts) -> Finding | None:
     )
 
 
-# Fixes of a GPU that does not start, by the log's reason; the first that matches.
+# Fixes for a GPU that did not start, by a pattern for the log's reason. The first match applies.
 _START_FIXES = (
     (kernel_driver.NO_POWER, POWER_CABLES),
     (kernel_driver.UNSUPPORTED, "install a driver that supports the GPU; nvidia.com/drivers lists it"),
@@ -227,9 +238,11 @@ _START_FIXES = (
 
 
 def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, *, given: bool) -> Finding:
-    """GPUs that the driver could not start: a failure, unless it only does not support them (a display's GPU)."""
+    """Report GPUs that the driver could not start. It is a warning if the driver does not support them, such as a
+    display GPU.
+    """
     reasons = [why for why in failed.values() if not re.search(kernel_driver.UNSUPPORTED, why)]
-    # A job that was given other GPUs does not see whether they started since.
+    # A job with other GPUs cannot see whether they have started since.
     verdict: Verdict = "warn" if not reasons else "inconclusive" if given else "fail"
     reason, count = [*reasons, *failed.values()][0], len((facts.host or Host()).nvidia_pci_addresses)
     rest = [other for other in others if other not in failed]
@@ -248,8 +261,11 @@ WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep
 
 
 def not_shown(facts: Facts) -> Finding | None:
-    """Cards that NVML lists and CUDA does not show, although no mask hides them. Where a card is divided CUDA may show
-    one instance alone, a dead card may take others with it, and where libcuda broke off nobody knows."""
+    """Report GPUs that NVML lists and CUDA does not show, although no mask hides them.
+
+    There is no finding if a GPU is in MIG mode (CUDA may then show one instance only), if one is dead (it may hide
+    others), or if libcuda gave no answer.
+    """
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None

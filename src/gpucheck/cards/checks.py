@@ -1,6 +1,7 @@
-"""Checks that `gpucheck devices` and doctor run on each GPU: one table, a row for each check.
+"""The table of checks that `gpucheck devices` and doctor run on each GPU, one row per check.
 
-Above it the checks of settings and of NVLinks; those of a card at rest, at work and of its Xids have their own files.
+This file also has the checks of settings and NVLinks. `at_rest` has those of faults and Xids, `at_work` those of a busy
+GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpucheck.report.finding import Finding, Verdict
 # -- settings: a choice of the owner, worth a remark; a warning where it costs a fifth or differs from its sisters -----
 
 
-# Limits and clocks that differ by less are the same, rounded.
+# Limits and clocks within this ratio count as equal; figures are rounded.
 SAME = 0.99
 
 
@@ -31,7 +32,7 @@ def _on_off(value: bool) -> str:
 
 
 def ecc_mode(device: Device, facts: Facts) -> Said | None:
-    """ECC that is off where it is on by default, or that differs from its sisters'."""
+    """Report ECC that is off although it is on by default, or that differs from most GPUs of the same name."""
     ecc = device.ecc
     if ecc is None or ecc.enabled is None:
         return None
@@ -50,7 +51,7 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
 
 
 def power_limit(device: Device, facts: Facts) -> Said | None:
-    """A power limit below the card's default, or another than its sisters have."""
+    """Report a power limit below the default, or below that of most GPUs of the same name."""
     limit, default = device.power_limit_w, device.power_limit_default_w
     others = usual([card.power_limit_w and round(card.power_limit_w) for card in sisters(device, facts)])
     if limit is None:
@@ -69,8 +70,11 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
-    """A card on which no program may compute: a failure where every other is set so too; or one that another has
-    alone. The server of MPS has it for others."""
+    """Report a compute mode that keeps programs away.
+
+    `prohibited` is a failure if no other GPU is available. Exclusive mode is a warning if a process other than the MPS
+    server uses the GPU.
+    """
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
         left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
@@ -87,7 +91,7 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 
 
 def mig_pending(device: Device, facts: Facts) -> Said | None:
-    """A change of MIG mode that waits for a reset."""
+    """Report a change of MIG mode that takes effect after a reset."""
     mig = device.mig
     if mig is None or mig.enabled_after_reset == mig.enabled:
         return None
@@ -102,8 +106,8 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# Fields that cards of one name have in common: the field, its name, its text, and the fix of the odd one; another VBIOS
-# is a remark.
+# Fields in which GPUs of one name should agree: field, name, text, and the fix for the one that differs. Another VBIOS
+# is only a remark.
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
@@ -113,9 +117,9 @@ _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
 
 
 def odd_one(device: Device, facts: Facts) -> Said | None:
-    """One of several alike that has less memory or BAR1 than most, no persistence mode, or another VBIOS."""
+    """Report a GPU that differs from most of its name: less memory or BAR1, no persistence mode, or another VBIOS."""
     others = [card for card in sisters(device, facts) if is_divided(card) == is_divided(device)]
-    # With ECC on, some cards have less memory: then ECC is what differs.
+    # ECC takes memory on some GPUs, so a difference in ECC explains less memory.
     differs_by_ecc = usual([card.ecc and card.ecc.enabled for card in others]) != (device.ecc and device.ecc.enabled)
     said: list[str] = []
     fixes: list[str] = []
@@ -134,7 +138,7 @@ def odd_one(device: Device, facts: Facts) -> Said | None:
 
 
 def mig_empty(device: Device, facts: Facts) -> Said | None:
-    """A card in MIG mode without an instance: no program can use it. Where there is no other, that is a failure."""
+    """Report MIG mode without instances: no program can use the GPU. It is a failure if no other GPU is usable."""
     if not _is_empty(device, facts):
         return None
     left = any(is_usable(other, facts) for other in facts.devices if other is not device)
@@ -151,28 +155,28 @@ def _is_empty(card: Device, facts: Facts) -> bool:
 
 
 def is_usable(card: Device, facts: Facts) -> bool:
-    """Return whether programs can use it, as far as MIG mode goes."""
+    """Return whether programs can use the GPU, as far as MIG mode decides it."""
     return card.kind == "cuda" and not is_dead(card) and not _is_empty(card, facts)
 
 
 # -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
 
-# Errors that a link corrects itself: worth a remark. The other counters are data that had to be sent again, a link that
-# was set up again, or lost packets.
+# Errors that a link corrects itself; they are only a remark. The other counters are retransmissions, recoveries and
+# lost packets.
 CORRECTED = ("crc_flit", "crc_data")
-# Parts that sit on a board of NVIDIA's, where links lead to switches or to every neighbour. Others are joined by
-# bridges, in pairs mostly, and need not be.
+# GPUs on an NVIDIA board, where links lead to switches or to all neighbours. Other GPUs may be joined by bridges,
+# usually in pairs.
 ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\b", re.IGNORECASE)
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
 def active(card: Device) -> int:
-    """Return how many of its links are up."""
+    """Return how many of the GPU's links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
 
 
 def is_on_a_board(card: Device) -> bool:
-    """Return whether its links are wired to switches or neighbours, and not left to a bridge."""
+    """Return whether the GPU's links are wired to switches or neighbours, instead of a bridge."""
     name = card.name or ""
     return card.fabric is not None or (ON_A_BOARD.search(name) is not None and BRIDGED.search(name) is None)
 
@@ -181,10 +185,10 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 
 
 def inactive(device: Device, facts: Facts) -> Said | None:
-    """Links that are down, or that the card lacks, beside those of its sisters.
+    """Report links that are down or absent, compared with GPUs of the same name.
 
-    A bridge joins cards in pairs, and need not be there: what sisters have proves something on a board, or where an odd
-    number of them has links. No program can use NVLink in MIG mode.
+    A bridge joins two GPUs and is optional. Links of other GPUs are therefore proof only on a board, or if an odd
+    number of GPUs has links. No program can use NVLink in MIG mode.
     """
     down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not is_divided(card)]
@@ -201,7 +205,7 @@ def inactive(device: Device, facts: Facts) -> Said | None:
         message = f"{up} up{beside}; down: {', '.join(map(str, down))}"
         if up < most:
             return Said("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
-        # Some cards have more links than their board or bridge connects.
+        # Some GPUs have more links than their board or bridge connects.
         return Said("info", f"{len(down)} NVLinks inactive", message, None, evidence)
     title = f"all {len(down)} NVLinks down"
     if most:
@@ -210,30 +214,30 @@ def inactive(device: Device, facts: Facts) -> Said | None:
         return Said("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
-        return None  # one card alone, cards without a bridge, or a fabric that says itself that it is not ready
+        return None  # There is nothing to compare with, or the fabric already reports that it is not ready.
     message = "and on every other GPU: copies between GPUs use PCI Express"
     fix = "systemctl status nvidia-fabricmanager; then drain the node and reset all GPUs"
     return Said("warn", title, message, fix, evidence)
 
 
 def _lacking(device: Device, facts: Facts, most: int) -> Said | None:
-    """Links that the card does not have, or whose state NVML does not report, where most of its sisters' are up."""
+    """Report links that are absent or whose state is unknown, if most GPUs of the same name have more links up."""
     own, up = f"{pointer(device, facts)}nvlinks", active(device)
     why = facts.unknown.get(own) or facts.unknown.get(f"{own}/0/active")
-    if up >= most or is_dead(device) or (why is not None and applies(why)):  # an error is reported as unread
+    if up >= most or is_dead(device) or (why is not None and applies(why)):  # `unread` reports a reading error.
         return None
     message = f"{f'{why}; ' if why else ''}most other GPUs of the same name have {most} up"
     return Said("warn", f"{most - up} NVLinks absent", message, FIX, {"active": up, "active_of_the_same_name": most})
 
 
 def fabric(device: Device, facts: Facts) -> Said | None:
-    """A faulty registration with the NVSwitch fabric, which one GPU alone can do without."""
+    """Report a failed registration with the NVSwitch fabric. A single GPU works without it."""
     words = None if device.fabric is None else _fabric_words(device.fabric)
     if device.fabric is None or words is None:
         return None
     fabrics = [card.fabric for card in facts.devices if card.fabric is not None]
     alone = len(fabrics) == 1 and device.fabric.state != "completed"
-    # cuInit's own finding reports it.
+    # The finding about cuInit already reports this.
     waits = facts.driver is not None and facts.driver.cuinit_code == FABRIC_NOT_READY
     evidence = {"state": device.fabric.state, "error": device.fabric.error, "problems": list(device.fabric.problems)}
     return Said("info" if alone or waits else "warn", *words, evidence)
@@ -245,9 +249,11 @@ IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
 
 
 def fabric_state(facts: Facts) -> str | None:
-    """The state of a fabric that is not ready, and on how many GPUs: NVML's evidence for CUDA's 802."""
+    """Return the fabric's state if it is not ready, and on how many GPUs. It is NVML's evidence for CUDA's error
+    802.
+    """
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
-    # Registration in progress may be the last step of the others as well.
+    # The other GPUs' states may still change while registration is in progress.
     waiting = [state for state in states if state != "completed"]
     if not waiting:
         return None
@@ -257,7 +263,7 @@ def fabric_state(facts: Facts) -> str | None:
 
 def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
     """Title, message and fix by the fabric's real state; None where nothing is wrong."""
-    # In a rack (GB200) the switches and their manager are in trays of their own.
+    # The fabric manager of a rack (GB200) runs on separate switch trays.
     manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
     waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
     if fabric.state == IN_PROGRESS:
@@ -291,9 +297,9 @@ def errors(device: Device, facts: Facts) -> Said | None:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-# The judge of one check: None where the device does not tell, or where there is nothing to say.
+# The judge of one check. It returns None if the device does not report the figure, or if there is nothing to report.
 Look = Callable[[Device, Facts], Said | None]
-# The worst first: a card that cannot be used, one whose results may be wrong, one that is slow, a remark.
+# The most serious checks come first: unusable GPUs, possibly wrong results, slow GPUs, then remarks.
 CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.answers", at_rest.answers),
     ("devices.recovery_action", at_rest.recovery_action),
@@ -329,16 +335,16 @@ CHECKS: tuple[tuple[str, Look], ...] = (
 
 
 _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
-# Findings outside the table: of GPUs that the driver does not list, and of the log.
+# Checks outside the table: GPUs that the driver does not list, and entries of the log.
 _ORDER |= {"devices.unlisted": 0, at_rest.SXIDS: 0, at_rest.NVLINK: 0}
-# A warning that is no fault of a GPU: how it is used, and how its environment is set.
+# Warnings that are not faults of a GPU, but about its use or its environment.
 _OF_USE = ("devices.foreign_memory", "devices.order")
 
 
 def gravity(finding: Finding) -> int:
-    """The place of a finding among others of its verdict: the driver's first, then a dead card, down the table.
+    """Return the sort position of a finding among those with the same verdict.
 
-    Warnings that are no fault of a GPU come last.
+    Findings of the driver come first, then the order of the table. Warnings that are not faults of a GPU come last.
     """
     group, _, name = finding.id.partition(".")
     known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
@@ -349,27 +355,31 @@ def gravity(finding: Finding) -> int:
 
 
 def of_machine(facts: Facts) -> list[Finding]:
-    """The findings about the whole machine: missing GPUs, a slow driver, other GPUs' and NVSwitches' errors."""
+    """Return the findings about the whole machine: missing GPUs, a slow driver, and log entries of other GPUs and of
+    NVSwitches.
+    """
     found = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
     of_log = (at_rest.nvlink(facts), *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
     return [finding for finding in (*found, *of_log) if finding is not None]
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:
-    """The findings about one device. What it does not tell is no finding: the reason stands in the facts."""
-    # A card that NVML no longer lists has lost its index with the rest.
+    """Return the findings about one device. Figures that it does not report give no finding; `facts.unknown` has the
+    reason.
+    """
+    # A lost GPU no longer has an NVML index, but is judged all the same.
     if device.nvml_index is None and device.state != "lost":
         return []
     return [found for check, look in CHECKS if (found := finding_of(check, look, device, facts)) is not None]
 
 
 def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding | None:
-    """One check's finding about one device; None where it has nothing to say."""
+    """Return one check's finding about one device, or None."""
     said = look(device, facts)
     if said is None:
         return None
     evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
-    # `nvidia-smi -i` takes any of them; the PCI address is the same in a container, and the shortest.
+    # `nvidia-smi -i` takes any of these. The PCI address is the shortest, and is the same inside a container.
     address = device.pci_address or device.uuid or str(device.nvml_index)
     fix = said.fix.format(card=address) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""

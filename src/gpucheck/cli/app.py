@@ -23,13 +23,13 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, Us
 from gpucheck.machine import device_lifetime
 
 _STDERR = 2
-# Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
+# The wait after Ctrl-C while torch is imported. Nothing has been measured yet, so it is short.
 INTERRUPTED_AFTER_S = 0.8
 
 app = typer.Typer(
     name="gpucheck",
     cls=HelpGroup,
-    # Plain help: it starts in a third of the time, and reads the same in a terminal, a pipe and a CI log.
+    # Plain help starts three times as fast, and is the same in a terminal, a pipe and a CI log.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,32 +47,35 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status.
+    """Run a command line and return its exit status.
 
-    Without `arguments` it is the process's own, and its standard streams are made safe first.
+    The process's own arguments are used if none are given, and its standard streams are then made safe first.
     """
     if arguments is not None:
         return _run(list(arguments))
     stdout_closed = secure_streams()
     naming.start_as(started_as(), [row.name for row in commands.COMMANDS])
-    os.environ[naming.STARTED_AS] = naming.PROGRAM  # a child's words come back here, and are shown as typed then
+    # Children print the plain program name, and this process translates it.
+    os.environ[naming.STARTED_AS] = naming.PROGRAM
     errors.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
     code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
-    # Taking an interpreter with torch down takes seconds, on a busy machine ten, and nothing of ours is left to run.
+    # Ending an interpreter that loaded torch takes seconds, and ten on a busy machine. Nothing is left to clean up.
     if device_lifetime.is_lost() or "torch" in sys.modules:
         device_lifetime.leave(code)
     return code
 
 
 def started_as() -> str:
-    """Return what was typed to start this process, in front of its arguments: `gpucheck`, `.venv/bin/gpucheck`,
-    `python -m gpucheck` or `./gpucheck.pyz`. Whoever starts it in another way says so in the environment.
+    """Return the beginning of the command line that started this process.
+
+    Examples are `gpucheck`, `.venv/bin/gpucheck`, `python -m gpucheck` and `./gpucheck.pyz`. Other ways of starting set
+    a variable.
     """
     if given := os.environ.get(naming.STARTED_AS, ""):
         return given
     path, name = sys.argv[0], os.path.basename(sys.argv[0])
-    if not os.path.exists(path):  # python -c
+    if not os.path.exists(path):  # started by python -c
         return naming.PROGRAM
     import shlex
     import shutil
@@ -80,24 +83,24 @@ def started_as() -> str:
     is_module = path.endswith(".py")
     if not is_module and os.path.exists(where := shutil.which(name) or "") and os.path.samefile(where, path):
         return shlex.quote(name)
-    # A file that was given to Python stands behind it, as `-m gpucheck` does. One that starts itself needs none.
+    # A script or `-m gpucheck` needs the interpreter in front of it. An executable file does not.
     behind = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
     is_given = is_module or not (os.access(path, os.X_OK) and os.path.dirname(path))
     return shlex.join(behind if is_given else [path])
 
 
 def _run(given: list[str]) -> int:
-    """Run a command line. Every error ends here, on stderr."""
+    """Run a command line. Every error is reported here, on stderr."""
     debug = "--debug" in given
     filter_warnings()
-    # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
+    # Loaded modules stay in memory, and scanning them for garbage would be slow. The session enables collection again.
     gc.disable()
     try:
         code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else errors.OK
     except (TyperException, UsageError) as error:
-        from gpucheck.cli import tips  # most lines are right
+        from gpucheck.cli import tips  # imported late: most command lines are right
 
         tell(tips.completed(error, with_command(given)), debug=debug and isinstance(error, UsageError))
         return errors.USAGE
@@ -105,10 +108,10 @@ def _run(given: list[str]) -> int:
         tell(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
-        # A failure stays one, whether or not anybody could read of it.
+        # A failed command still counts as failed if its report could not be printed.
         return errors.settle((unprinted.code, _could_not_print(unprinted.error)))
     except SystemExit as error:
-        # typer turns a closed stdout into this; any other comes from code that is not ours and goes its way.
+        # Typer turns a closed stdout into SystemExit. Any other SystemExit comes from other code and is raised again.
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:
             raise
         _silence_stdout()
@@ -125,19 +128,19 @@ def _run(given: list[str]) -> int:
         tell_bug(error, given)
         return errors.BUG
     finally:
-        if not device_lifetime.is_lost():  # nothing is freed any more then
+        if not device_lifetime.is_lost():  # memory is not freed any more after a device is lost
             gc.unfreeze()
             gc.enable()
 
 
-# What the program itself takes without a command.
+# Options of the program itself, without a command.
 _OF_THE_PROGRAM = ("-h", "--help", "--version", "-V", "--show-completion", "--install-completion")
 
 
 def with_command(given: Sequence[str]) -> list[str]:
-    """The command line with its command: options alone are those of `status`, and `help NAME` is `NAME --help`.
+    """Return the command line with its command: options alone belong to `status`, and `help NAME` means `NAME --help`.
 
-    In front of a command the options stay where they are, and are wrong there.
+    Options in front of a command stay there, and are reported as an error later.
     """
     if given[:1] == ["help"]:
         return [*given[1:], "--help"]
@@ -151,7 +154,7 @@ def with_command(given: Sequence[str]) -> list[str]:
 
 
 class _Lossy(io.FileIO):
-    """A file that takes what it cannot write: progress and notices that nobody can read must not end the work."""
+    """A file that ignores write errors, so that unreadable progress messages do not end the work."""
 
     def write(self, data: object) -> int:
         try:
@@ -161,10 +164,10 @@ class _Lossy(io.FileIO):
 
 
 def secure_streams() -> bool:
-    """Put something in the place of standard streams that are closed, and let stderr fail in silence.
+    """Replace closed standard streams, and let stderr ignore write errors.
 
-    Returns whether stdout was closed from the start. Without this a file opened later takes the number of a closed
-    stream, and a child's messages end up in it.
+    Returns whether stdout was already closed. A file opened later could otherwise get the number of a standard stream,
+    and a child's messages would be written to it.
     """
     stdout_closed = sys.stdout is None
     # The system gives the lowest free number: the loop ends with the first above those of the standard streams.
@@ -181,13 +184,13 @@ def secure_streams() -> bool:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads stdout: send what is still buffered nowhere, so that Python's own flush at exit is quiet."""
+    """Redirect stdout to the null device after it was closed, so that Python's flush at exit reports no error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _could_not_print(error: OSError) -> int:
-    """A closed stdout, or an OSError that nothing named: a full disk behind stdout, or a bug."""
+    """Handle an OSError outside a session: a closed stdout, a full disk behind stdout, or a bug."""
     if isinstance(error, BrokenPipeError):
         _silence_stdout()
         return errors.CLOSED_STDOUT

@@ -14,10 +14,10 @@ from gpucheck.errors import UsageError
 from gpucheck.machine import launcher
 from gpucheck.options import LIMITS, TIME, option
 
-if TYPE_CHECKING:  # a help page needs no report
+if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.report.events import Emit
 
-# A thousand processes of seconds each are hours: more is a slip of the keyboard.
+# A thousand processes take hours, so a larger number is a typing error.
 MOST_RUNS = 1000
 
 
@@ -76,7 +76,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     from gpucheck.machine import installed_torch
 
     def measure(emit: Emit, **more: Any) -> None:
-        # It comes with every benchmark: a signal on the way must not break it half-way.
+        # Every benchmark imports torch. It is imported here, so that a signal cannot interrupt the import halfway.
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import Shared
 
@@ -95,7 +95,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the command in fresh processes, each with the options as they were typed, and compare with the baseline."""
+    """Run the benchmark in fresh processes with the options as typed, and compare the result with the baseline."""
     from gpucheck.bench import devices
     from gpucheck.cli import session
     from gpucheck.machine import saved
@@ -112,7 +112,7 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     return session.run(common, work, judge=results.judged)
 
 
-# What a command takes for itself and does not hand on to its runs.
+# Options that are not passed on to the runs.
 _OWN = ("runs", "baseline", "fail_if_slower")
 
 

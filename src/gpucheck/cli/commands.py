@@ -1,4 +1,4 @@
-"""The commands, a row each, and their options: what a row names is loaded once its command is chosen."""
+"""The table of commands and their options. Each row names modules that are loaded once its command is chosen."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.options import COMMON, LIMITS, Option, declared, grouped, option
 
-if TYPE_CHECKING:  # an overview needs no settings
+if TYPE_CHECKING:  # the overview needs no settings
     from gpucheck.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command or a group of commands, by its whole name. What is written `module:name` is loaded once it is chosen.
+    """A command or a group of commands.
 
-    `about` is its description, whose first sentence is its line in the overview, and its examples. `heading` stands in
-    the overview above its line and the lines of the rows that follow. A `function` of gpucheck.cli takes `(common,
-    options)` and returns the exit status; any other takes `(options, emit)` and is the work of a session. `options` is
-    a dataclass, as is what stands `beside` it and goes to the function too; a command that has none takes nothing.
-    `device` is the default of `--device`, None for a command that takes none; with `one_device` it does not take `all`.
-    What never `loads_torch` works in a folder that was removed too. `other_python` gives it `--python`: another Python
-    runs it. A group has only the rows of its `commands`.
+    `name` is its whole name. Places written `module:name` are loaded once the command is chosen. `about` is the
+    description and the examples; its first sentence is the line in the overview. `heading` stands in the overview above
+    this row and the rows that follow.
+
+    A `function` in gpucheck.cli takes `(common, options)` and returns the exit status. Any other function takes
+    `(options, emit)` and runs in a session. `options` is a dataclass, and so is `beside`, an optional second one for
+    the function. A command without `options` takes none.
+
+    `device` is the default of `--device`; None means that there is no such option. The option does not accept `all` if
+    `one_device` is set. A command with `loads_torch` False also works in a folder that was removed. `other_python` adds
+    `--python`, which runs the command with another Python. A group has rows in `commands`.
     """
 
     name: str
@@ -69,7 +73,7 @@ PROGRAM = Command(
 )
 
 
-# In the order of the overview.
+# The order is that of the overview.
 COMMANDS: tuple[Command, ...] = (
     Command(
         "status",
@@ -310,14 +314,14 @@ COMMANDS: tuple[Command, ...] = (
 
 @functools.cache
 def below(group: str = "") -> dict[str, Command]:
-    """Return the rows of a group, or of the program, by their own names; none for what is no group."""
+    """Return the rows of a group, or of the program, by their last word; empty if `group` is not a group."""
     row = find(group)
     rows = resolve_name(row.commands) if row is not None and row.commands else ()
     return {row.name.split()[-1]: row for row in rows}
 
 
 def find(name: str) -> Command | None:
-    """Return the row of a whole name, that of the program for an empty one; None where there is no such command."""
+    """Return the row of a command, or of the program if `name` is empty; None for an unknown command."""
     if not name:
         return PROGRAM
     group, _, own = name.rpartition(" ")
@@ -325,23 +329,23 @@ def find(name: str) -> Command | None:
 
 
 def names() -> list[str]:
-    """Return the whole name of every command, those of the groups too."""
+    """Return the whole name of every command, including those in groups."""
     groups = (below(row.name).values() if row.commands else (row,) for row in COMMANDS)
     return [row.name for rows in groups for row in rows]
 
 
 def is_in(text: str) -> bool:
-    """Return whether the text has a command line of ours, as it can be typed."""
+    """Return whether the text contains a gpucheck command line that can be typed."""
     begins = "|".join(row.name for row in COMMANDS)
     return re.search(rf"\bgpucheck (--?[a-zA-Z]|({begins})\b)", text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every command takes, with the command's whole name and the settings that it has.
+    """The options that every command takes, with the command's name and settings.
 
-    `config` is the option as it was given; what the file, variables and defaults say is in the rest already. `given`
-    holds the command's own options as they were typed, for a run in another process.
+    `config` is the value of --config. The other fields already include the settings from the file and from variables.
+    `given` holds the command's own options as typed, so that another process can repeat them.
     """
 
     command: str
@@ -372,9 +376,9 @@ class Common:
 
 @functools.cache
 def parameters(name: str) -> tuple[Option, ...]:
-    """Return all that a command takes, in the order of its help page: its options, its thresholds, and what is shared.
+    """Return all options of a command in the order of its help page: its own, its thresholds and the shared ones.
 
-    A group takes nothing.
+    A group has none.
     """
     row = find(name)
     if row is None or not row.options:
@@ -382,7 +386,7 @@ def parameters(name: str) -> tuple[Option, ...]:
     from gpucheck import config
 
     classes = [resolve_name(place) for place in (row.options, row.beside) if place]
-    # A benchmark that may have a baseline may be judged by how it compares.
+    # A benchmark with --baseline can also have the thresholds of `compare`.
     judged = (name, "compare") if row.beside else (name,)
     thresholds = [
         Option(
@@ -401,7 +405,7 @@ def parameters(name: str) -> tuple[Option, ...]:
 
 
 def shared(row: Command) -> list[Option]:
-    """Return what a command takes as others do, `--device` among it where it has a default."""
+    """Return the options that a command shares with others, including `--device` if it has a default."""
     options = [*declared(Common)]
     if row.device is not None:
         text = f"Device: auto, cpu, cuda, cuda:1, mps, xpu{'' if row.one_device else ', all'} or a UUID."
@@ -414,7 +418,7 @@ def shared(row: Command) -> list[Option]:
 
 
 def retyped(name: str, given: Mapping[str, Any]) -> list[str]:
-    """Return a command's options as they are typed, from their values by key."""
+    """Return a command's options in the form in which they are typed, from their values by key."""
     words = []
     for parameter in parameters(name):
         value = given.get(parameter.key)
@@ -424,12 +428,12 @@ def retyped(name: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def usage(name: str) -> str:
-    """Return how a command is called; for the program and its groups with `COMMAND` behind."""
+    """Return the usage line of a command. The line of the program or of a group ends in `COMMAND [ARGS]...`."""
     row = find(name)
     called = f"gpucheck {name}".strip()
     if row is None or row.commands:
         return f"{called} [OPTIONS] COMMAND [ARGS]..."
-    # The arguments as their options name them: typer's brackets differ by version.
+    # Arguments are named by their options, because typer's brackets differ by version.
     words = [called, "[OPTIONS]"]
     for argument in parameters(name):
         if argument.positional:

@@ -1,4 +1,4 @@
-"""`gpucheck fleet …`: one node of many, and all of them."""
+"""`gpucheck fleet …`: check one node, and judge all nodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import device_lifetime
 
-if TYPE_CHECKING:  # a help page needs no report
+if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.cli import outputs
     from gpucheck.fleet.judge import Judged
     from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
     from gpucheck.report.events import Emit
 
-# How often a folder is read again until all have ended: a network's file system shows a new file after seconds.
+# The interval between two readings of a folder. Network file systems show a new file after seconds.
 POLL_S = 2.0
 _FILES = "give the folder of --gather, a document in it, or a log of --gather -"
 
@@ -60,7 +60,7 @@ COMMANDS = (
 
 
 class NoDocument(CannotLook):
-    """A folder holds nothing that could be judged or refused."""
+    """The folder has no document, neither a valid nor a refused one."""
 
 
 def judge(common: Common, options: FleetJudgeOptions) -> int:
@@ -81,10 +81,10 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         for finding in ranks_findings.findings(found):
             emit(Judged(finding))
         return
-    with device_lifetime.loading(is_ours=False):  # millions of small objects
+    with device_lifetime.loading(is_ours=False):  # reading creates millions of small objects
         judged, notices = _waited(options, emit)
     others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
-    if not judged.result.nodes and not judged.result.refused and not others:  # the error says all there is to say
+    if not judged.result.nodes and not judged.result.refused and not others:  # the error is the whole answer
         raise NoDocument(f"no node's document is in {shlex.join(options.paths)}", "", _FILES)
     for text in notices:
         emit(Notice(text))
@@ -100,7 +100,7 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
 
 
 def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, ...]]:
-    """The judgement once all nodes have ended, or the wait is over."""
+    """Return the judgement once all nodes have finished, or the wait is over."""
     from gpucheck.fleet import documents
     from gpucheck.fleet import judge as judging
     from gpucheck.report.events import Progress
@@ -155,10 +155,10 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:
-    """Check this node; the exit status is a prolog's where one is asked for."""
+    """Check this node. The exit status suits a Slurm prolog if `--prolog` is given."""
     from gpucheck.cli import session
     from gpucheck.fleet.check import command
 
     code = session.run(common, lambda emit: command(options, emit))
-    # Slurm drains a node whose prolog fails: what is undecided must not cost a node.
+    # Slurm drains a node if its prolog fails, so an undecided check must not fail.
     return code if not options.prolog or code in (errors.FAILED, errors.USAGE) else errors.OK

@@ -1,7 +1,8 @@
-"""`--output FILE` and what else a command writes: temporary files beside the targets, opened before all else.
+"""Output files of a command: `--output FILE` and others, written through temporary files.
 
-A bad path fails at once; the old file survives until the new one is whole. A command of several parts writes after
-each, so that a kill costs the last one at most.
+Temporary files are created next to their targets before the work starts. A bad path therefore fails at once, and an old
+file survives until the new one is complete. A command with several parts writes after each one, so that a kill loses at
+most one part.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from gpucheck import errors
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.report.report import Report
 
-# Why, and what to do, where the text of a file does not fit into memory: the machine's want, and no bug.
+# Cause and fix if a file's text does not fit into memory. This is not a bug.
 OUT_OF_MEMORY = "memory ran out on the host", "free memory and run it again"
 Content = Callable[[Report], str | bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file that an option asks for: its formats by suffix, each a function of the report, and its rights.
+    """A requested file: its option, path, formats and mode.
 
-    What the umask takes away it takes from `mode` too.
+    `formats` maps suffixes to functions of the report. The umask applies to `mode`.
     """
 
     option: str
@@ -38,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One file to write: where, through which temporary file, and how its content is made."""
+    """One file to write: its target, its temporary file, and the function that makes its content."""
 
     wanted: Wanted
     target: Path
@@ -46,7 +47,7 @@ class Output:
     content: Content
 
     def put(self, report: Report) -> None:
-        """Write the file whole and put it in the place of the old one. Raises OSError and MemoryError."""
+        """Write the temporary file and move it to the target. Raises OSError and MemoryError."""
         made = self.content(report)
         if isinstance(made, bytes):
             self.temporary.write_bytes(made)
@@ -59,7 +60,7 @@ class Output:
 
 
 def formats() -> dict[str, Callable[[Report], str]]:
-    """Suffix → renderer. Imported late: a help page needs none of it."""
+    """Return the renderer of each suffix. They are imported here, because a help page needs none."""
     from gpucheck.render import ci, csv, html, prometheus, terminal, text
     from gpucheck.report.report import document
 
@@ -76,10 +77,10 @@ def formats() -> dict[str, Callable[[Report], str]]:
 
 
 class Outputs:
-    """The files of a command: those of `--output`, and those that stand `beside` them.
+    """The files of a command: those of `--output`, and those in `beside`.
 
-    Raises UsageError for an unknown format or what is not a file, CannotLook for a file that cannot be written; none is
-    then left behind.
+    Raises UsageError for an unknown format or a path that is not a file. Raises CannotLook for a file that cannot be
+    written. No temporary file is left behind in either case.
     """
 
     def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:
@@ -87,27 +88,28 @@ class Outputs:
         try:
             for wanted in (*(Wanted("--output", path, formats()) for path in paths), *beside):
                 self._files.append(_opened(wanted))
-        except BaseException:  # Ctrl-C too leaves nothing behind
+        except BaseException:  # Ctrl-C must not leave files behind either
             self.discard()
             raise
 
     def update(self, report: Report) -> None:
-        """Write what there is so far. What cannot be written now is tried again, and told, at the end.
+        """Write the report so far. Errors are ignored here; the last write reports them.
 
-        A monitor's file waits for the end: it would take half a run for one that failed. So does a page.
+        Pages and files for Prometheus are written only at the end, because a monitor would take an unfinished run for a
+        failed one.
         """
         for output in self._files:
             if output.target.suffix.lower() in (".prom", ".html"):
                 continue
             with contextlib.suppress(OSError, MemoryError):
                 output.put(report)
-                # The next one goes the same way: the name is taken again at once, and from nobody.
+                # The next write uses the same temporary name, which is created again at once.
                 output.temporary.touch(mode=0o600, exist_ok=False)
 
     def write(self, report: Report) -> None:
-        """Write every file and put it in place. Raises CannotLook where there is no room, no right to or no memory.
+        """Write every file to its target. Raises CannotLook for a lack of space, permission or memory.
 
-        One that cannot be written does not cost the others.
+        The other files are written even if one fails.
         """
         failed: list[CannotLook] = []
         for output in self._files:
@@ -129,18 +131,18 @@ class Outputs:
 
 
 def _opened(wanted: Wanted) -> Output:
-    target = Path(os.path.realpath(wanted.path))  # a link stays a link: what it points to is written
+    target = Path(os.path.realpath(wanted.path))  # a symbolic link is kept, and its target is written
     named, name = f"{wanted.option} {wanted.path!r}", Path(wanted.path).name.lower()
     suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)
     if suffix is None:
         raise UsageError(f"{named} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
-    # A Path raises where it may not look, and for a name that is too long.
-    if os.path.exists(target) and not target.is_file():  # the rename would take the place of a device as /dev/null
+    # os.path is used because Path raises for unreadable folders and for names that are too long.
+    if os.path.exists(target) and not target.is_file():  # renaming would replace a device such as /dev/null
         raise UsageError(f"{named} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise CannotLook(f"{named} cannot be written", "the file is read-only", "give another file")
     try:
-        # Beside the target, so that the rename at the end cannot cross file systems.
+        # The file is in the target's folder, so that the final rename stays on one file system.
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
         fix = "give a file in a folder that you can write to"
@@ -151,7 +153,7 @@ def _opened(wanted: Wanted) -> Output:
 
 
 def why(error: OSError | MemoryError) -> tuple[str, str]:
-    """Return what kept a file from being written, and what to do."""
+    """Return the cause and the fix of a failed write."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
     fix = "write it to another place"

@@ -15,7 +15,7 @@ from gpucheck.cli import commands
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.options import COMMON, grouped
 
-# Wider lines are hard to read. Below NARROW a description goes under its name, not beside it.
+# Longer lines are hard to read. Descriptions go under their names, instead of beside them, below NARROW.
 WIDEST, NARROW = 100, 60
 # The widest name that a description stands beside.
 _NAMES = 26
@@ -29,8 +29,8 @@ def width() -> int:
 def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes: bool = True) -> str:
     """Return a help page: usage, description, arguments and options by group, commands, exit codes and examples.
 
-    `name` is the whole name of the command or group, empty for the program; `extra` are its options that no row
-    declares, with what they do.
+    `name` is the whole name of the command or group, empty for the program. `extra` are options that no row declares,
+    with their descriptions.
     """
     row = commands.find(name)
     assert row is not None
@@ -62,14 +62,14 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
 
 
 def _column(names: Iterable[str]) -> int:
-    """Return the width of the column of names: the longest of those that are not too long."""
+    """Return the width of the column of names: the longest name up to the limit."""
     return max((len(name) for name in names if len(name) <= _NAMES), default=0)
 
 
 def definitions(
     rows: Sequence[tuple[str, str]], width: int, column: int | None = None, *, beside: bool = False
 ) -> list[str]:
-    """Names with their descriptions, beside each other where the width allows or `beside` asks, else below."""
+    """Return names with their descriptions, side by side if the width or `beside` allows it, else below each other."""
     column = _column(name for name, _ in rows) if column is None else column
     lines: list[str] = []
     for name, text in rows:
@@ -91,7 +91,7 @@ def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[s
 
 
 def say(text: str, *, head: str = "") -> None:
-    """Print a line on stderr behind its head; a terminal, or COLUMNS, breaks it between words."""
+    """Print text on stderr after `head`. Lines break between words at the width of the terminal or of COLUMNS."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() and int(columns) > 0 else sys.maxsize
     if width == sys.maxsize and sys.stderr.isatty():
@@ -101,9 +101,9 @@ def say(text: str, *, head: str = "") -> None:
 
 
 def tell(error: GpucheckError, *, debug: bool = False) -> None:
-    """Tell an error on stderr: wrong usage with a tip and the usage, another with its cause and the fix.
+    """Print an error on stderr: wrong usage with tip and usage, any other error with cause and fix.
 
-    With `debug` the traceback comes first.
+    The traceback comes first if `debug` is set.
     """
     if debug:
         import traceback
@@ -113,7 +113,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
             print(error.trace, file=sys.stderr)
     what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
     if error.exit_code == errors.USAGE:
-        # There is always something to type: what the tip says, else the help page.
+        # The usage line is shown if the tip has a command line, else the help page is named.
         usage = commands.usage(error.command) if commands.is_in(fix) else f"gpucheck {error.command} --help"
         said = (
             ("error: ", f"{what}: {why}" if why else what),
@@ -128,7 +128,7 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
 
 
 def tell_bug(error: BaseException, given: Sequence[str]) -> None:
-    """The traceback of an error that is ours, and where to report it, on stderr; `given` is the command line."""
+    """Print the traceback of a bug and where to report it, on stderr. `given` is the command line."""
     import platform
     import traceback
 

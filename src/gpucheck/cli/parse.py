@@ -1,4 +1,4 @@
-"""From a command line to a call: Typer's commands and groups, each made from its row once it is chosen."""
+"""Parse a command line and call its command. Typer's commands are created from their rows once they are chosen."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpucheck.options import Option, read, refuse_empty
 # The oldest Python that gpucheck runs in.
 OLDEST_PYTHON = (3, 10)
 DAY_S = 86400.0
-# What completion proposes for `--device`; an index or a UUID is typed.
+# Values that completion proposes for `--device`. It does not propose an index or a UUID.
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 
 
 class UnknownWords(TyperException):
-    """The `words` name no command of the group that `ctx` is of, or its command takes no such arguments."""
+    """`words` is not a command of the group of `ctx`, or its command takes no such arguments."""
 
     def __init__(self, ctx: Any, what: str, words: Sequence[str]) -> None:
         self.ctx, self.words = ctx, " ".join(words)
@@ -34,7 +34,10 @@ class UnknownWords(TyperException):
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose `--help` is laid out here. A command's module is loaded once the command is chosen."""
+    """A group of commands with gpucheck's own `--help` layout.
+
+    A command's module is loaded once the command is chosen.
+    """
 
     def get_help(self, ctx: Any) -> str:
         """Return the whole page, as wide as the terminal."""
@@ -52,7 +55,7 @@ class HelpGroup(TyperGroup):
         return HelpGroup(name=row.name, invoke_without_command=True) if row.commands else HelpCommand(row)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command's name, the command and its arguments."""
+        """Return the command's name, the command and the remaining arguments."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise UnknownWords(ctx, "unknown command", args[:1])
         return super().resolve_command(ctx, args)
@@ -65,7 +68,7 @@ class HelpGroup(TyperGroup):
         return code
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what completes a word: commands, options, and without a command the options of `status`."""
+        """Return completions: commands, options, and at the top level also the options of `status`."""
         items = super().shell_complete(ctx, incomplete)
         if not name_of(ctx):
             status = self.get_command(ctx, "status")
@@ -74,7 +77,7 @@ class HelpGroup(TyperGroup):
 
 
 class HelpCommand(TyperCommand):
-    """The command of a row, whose `--help` is laid out here. Its parameters are made once they are asked for."""
+    """A command with gpucheck's own `--help` layout. Its parameters are created on first use."""
 
     def __init__(self, row: Command) -> None:
         super().__init__(row.name.split()[-1], help=row.about, context_settings={"allow_extra_args": True})
@@ -91,10 +94,10 @@ class HelpCommand(TyperCommand):
         return help_page(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments.
+        """Parse the arguments.
 
-        Where the command takes another program's line, everything from that program on belongs to it, and everything
-        behind `--`; it may hold nothing that was meant for gpucheck.
+        Everything from another program's name or `--` on belongs to that program, if the command runs one. gpucheck's
+        own options must not appear there.
         """
         given = list(args)
         programs = [option.key for option in commands.parameters(self.row.name) if option.verbatim]
@@ -123,11 +126,11 @@ def name_of(context: Any) -> str:
 def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
     """Return the page of a typer command or group; `terminal_width` of the context is its width, if set.
 
-    The program's own has the table of exit codes, to which the others point.
+    Only the program's own page has the table of exit codes.
     """
     name = name_of(context)
     declared = {option.key for option in commands.parameters(name)}
-    # What Typer itself adds, and the options of the program.
+    # Options added by Typer, and those of the program.
     extra = [
         (", ".join(sorted(param.opts, key=len)) + (f" {param.metavar}" if param.metavar else ""), param.help)
         for param in command.get_params(context)
@@ -151,7 +154,7 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
         return _with_other_python(row, typed)
     values = {option.key: typed.pop(option.key) for option in commands.shared(row)}
     values["output"] = tuple(values["output"])
-    from gpucheck.cli import settings  # a help page needs none of it
+    from gpucheck.cli import settings  # a help page needs no settings
 
     values["settings"] = settings.of_command(row.name, values, typed, row.device)
     if row.device is not None:
@@ -168,7 +171,7 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
 
 
 def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
-    """Run the command as it was typed with another Python, which gets nothing of this one's environment."""
+    """Run the command line as typed with another Python. The child does not use this environment's packages."""
     from gpucheck.machine import child, stack
 
     python = os.path.expanduser(typed.pop("python"))
@@ -185,16 +188,16 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
 
 
 def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
-    """Run a command whose options are read; with `--list` only list what it would run."""
+    """Run a command with parsed options. Print only the names it would run if `--list` is given."""
     if getattr(options, "list_all", False) and hasattr(options, "names"):
         if common.json or common.output:
             raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
         rows = options.names()
-        # A pipe gets a line for each name.
+        # Each name gets exactly one line in a pipe.
         width = pages.width() if sys.stdout.isatty() else sys.maxsize
         print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
         return errors.OK
-    try:  # a process that loads torch with MKL ends there, which would be told as a broken torch
+    try:  # A torch with MKL ends the process in a removed folder, which would look like a broken torch.
         os.getcwd()
     except OSError as error:
         if row.loads_torch:
@@ -211,7 +214,7 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
 
 
 def parameter(option: Option) -> Any:
-    """Return Typer's parameter of an option: text as it was typed, a list of texts, or whether a flag was given."""
+    """Return Typer's parameter for an option. Its value is the text as typed, a list of texts, or a flag."""
     if option.positional:
         many = -1 if option.repeat else 1
         return TyperArgument(param_decls=[option.key], metavar=option.metavar, nargs=many, required=option.required)

@@ -14,18 +14,18 @@ from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
 
-if TYPE_CHECKING:  # a help page needs no report
+if TYPE_CHECKING:  # a help page needs no report classes
     from collections.abc import Callable
 
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Judgement, Report
 
-# What a judge meets where a case or a detail, which have no schema, is missing or of another type.
+# Errors of a judge if a case or a detail is missing or has another type. Cases and details have no schema.
 _OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration)
 
 
 def judged(document: Report) -> Judgement:
-    """Judge a benchmark's document; the judge is loaded as it is asked."""
+    """Judge a benchmark's document. The judge is imported only here."""
     from gpucheck.bench import judge
 
     return judge.judge(document)
@@ -42,7 +42,7 @@ class CompareOptions:
 
 
 def compare(common: Common, options: CompareOptions) -> int:
-    """Compare two documents; with `--fail-if-slower` that is judged too."""
+    """Compare two documents. The option `--fail-if-slower` adds a threshold."""
     from gpucheck.cli import session
     from gpucheck.machine.saved import load
 
@@ -52,7 +52,7 @@ def compare(common: Common, options: CompareOptions) -> int:
 
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
-    """Compare, and judge what differs; the gate says where its limit was set."""
+    """Compare two documents and judge the differences. A threshold's finding names its origin."""
     from gpucheck.compare.comparison import compare, judge
     from gpucheck.report.codec import to_json
     from gpucheck.report.events import Answered, Judged
@@ -89,7 +89,7 @@ class JudgeOptions:
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge one document, or several as runs of one benchmark."""
+    """Judge one document, or several documents as runs of one benchmark."""
     from gpucheck.bench.judge import by_other_names
     from gpucheck.cli import session
     from gpucheck.compare.comparison import apart, is_certain
@@ -105,7 +105,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
     named = list(zip(options.files, documents, strict=True))
     seen: set[object] = set()
     unknown: dict[str, None] = {}
-    # What one file does not know may differ between two others.
+    # Every pair is compared, because a value that is unknown in one file may differ between two others.
     for (first, earlier), (path, other) in itertools.combinations(named, 2):
         if earlier.command == other.command:
             differences = [text for texts in apart(earlier, other) for text in texts]
@@ -126,7 +126,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
         seen |= its_runs
     try:
         whole = runs.merge(documents)
-        with contextlib.suppress(ArithmeticError):  # our own fault, told as such where it is judged
+        with contextlib.suppress(ArithmeticError):  # the real judgement below reports this bug of gpucheck
             text.blocks(whole.concluded(judged(whole)), verbose=True)
     except _OTHER_SHAPE as error:
         command, paths = documents[0].command, " with ".join(map(repr, options.files))
@@ -145,9 +145,9 @@ def judge(common: Common, options: JudgeOptions) -> int:
         for line in by_other_names(limits, whole.facts, [part.device for part in whole.parts if part.device]):
             emit(Notice(line, "warning"))
         for event in events_of(whole):
-            # What the measuring run said to its user is in the document, and asks nothing of this one's.
+            # Messages of the measuring run are kept in the document, but are not shown again.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
-        # A process that is killed leaves the file of before its next part: that one was planned, and never begun.
+        # A killed process leaves the file that it wrote after its last part. The next part was planned but not started.
         is_cut = any(document.incomplete and not document.faults for document in documents)
         cut = sorted({part.id for part in whole.parts if part.ended is None and (part.begun or is_cut)})
         if cut or is_cut:
@@ -158,7 +158,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
 
 def _load(path: str) -> Report:
-    """A benchmark's document. Raises UsageError for what is none, and for one that cannot be judged as a whole."""
+    """Load a benchmark's document. Raises UsageError if it is not one, or cannot be judged as a whole."""
     from gpucheck.bench.judge import check
     from gpucheck.machine.saved import load
 
@@ -178,7 +178,7 @@ def _load(path: str) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The files that go on the page."""
+    """The files to show on the page."""
 
     files: tuple[str, ...] = words(
         "Results, written by --output FILE.json or --json, or a folder that `fleet judge` reads.",
@@ -189,7 +189,7 @@ class ReportOptions:
 
 
 def report(common: Common, options: ReportOptions) -> int:
-    """Write the page; whatever the results say, that it was written is what is reported."""
+    """Write the page. The exit status reports whether it was written, and not what the results say."""
     from gpucheck.cli import session
     from gpucheck.cli.outputs import OUT_OF_MEMORY, Wanted
     from gpucheck.machine.saved import load
@@ -251,7 +251,7 @@ def _compared(documents: list[Report], common: Common) -> Report | None:
 
 
 def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str, ...] = ()) -> Report:
-    """The document of a command that only reads."""
+    """Return the document of a command that only reads files."""
     import gpucheck
     from gpucheck.cli import fleet
     from gpucheck.report.events import Skipped
@@ -263,7 +263,7 @@ def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str,
         work(collector)
     except fleet.NoDocument:
         raise
-    except CannotLook as error:  # that nothing could be looked at is a page too
+    except CannotLook as error:  # this error is shown on the page too
         collector(Skipped(of_error(error)))
         code = error.exit_code
     return collector.report(

@@ -42,16 +42,16 @@ if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.cli.outputs import Outputs, Wanted
     from gpucheck.render.live import LiveView
 
-# When a command began: for people, and for the time it took.
+# The start of a command: the date for people, and a monotonic time to compute the duration.
 Moment = tuple[datetime.datetime, float]
-# What cuts work off, what is said of it, and the exit status.
+# Exceptions that end the work early, with the message and the exit status.
 CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
     watchdog.OutOfTime: ("out of time: this is the report so far", errors.UNDECIDED),
     KeyboardInterrupt: ("interrupted: this is the report so far", errors.INTERRUPTED),
     Terminated: ("terminated: this is the report so far", errors.TERMINATED),
 }
 OUT_OF_TIME = Notice(CUT_OFF[watchdog.OutOfTime][0], "warning")
-# What is lost where it is not written down.
+# Events that would be lost if the process died before they were written.
 _FOUND = (Measured, Judged, Answered, Skipped, Failed)
 
 
@@ -62,19 +62,19 @@ def run(
     *,
     judge: Judge | None = None,
 ) -> int:
-    """Do the work, judge and show what was seen, write it, and return the exit status.
+    """Do the work, judge and show its events, write the report, and return the exit status.
 
-    `beside` are files to write beside `--output`'s. The `judge` is asked whenever the document is written, whatever
-    ended the work; without one the work has said itself what it comes to.
+    `beside` are files to write in addition to those of `--output`. The `judge` is called for every document, however
+    the work ended. The work emits its own findings if there is no judge.
 
-    A user's mistake before anything was found is raised on for `main`, which prints it. Everything else ends in a
-    report: what a signal cut off, a device that failed or does not answer any more, and a bug.
+    A UsageError before the first result is raised again, and `main` prints it. Everything else ends in a report: an
+    interruption, a failed or hung device, and a bug.
     """
     files = None
     with _terminable():
         try:
             if common.output or beside:
-                from gpucheck.cli.outputs import Outputs  # late: most commands write no file
+                from gpucheck.cli.outputs import Outputs  # imported late: most commands write no file
 
                 files = Outputs(common.output, beside)
             whole = _Session(common, files, judge)
@@ -84,42 +84,42 @@ def run(
                 finally:
                     whole.view.close()
             return whole.finish(code)
-        except BaseException:  # a signal too, while the files are made or written
+        except BaseException:  # signals may arrive while files are created or written
             if files is not None:
                 files.discard()
             raise
 
 
 class _Session:
-    """A command while it runs: what it has said so far, and the files that it will be in."""
+    """A running command: its events so far, and its output files."""
 
     def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
         self.collector, self.began = Collector(), now()
         self.view = _live_view(common)
-        # The judge has raised: a bug of ours, whatever else this comes to.
+        # True if the judge has raised, which is a bug of gpucheck.
         self._misjudged = False
         self._shown: set[tuple[str, str | None]] = set()
-        # Held by whoever writes the report of a device that does not answer: what is said after that is lost.
+        # The thread that writes the report of a hung device holds this lock; later events are lost.
         self._speaking = threading.RLock()
 
     def emit(self, event: Event) -> None:
-        """Take in an event, show it, and after each part write down what there is."""
+        """Record an event and show it. Write the report so far after each part."""
         with self._speaking:
             watchdog.beat(event.step if isinstance(event, Progress) else "")
             self.collector(event)
             self.view(event)
-            # A thread of torch's own may abort this process at any call to a device: what was found is written first.
+            # Any call to a device may abort this process from one of torch's threads, so results are written first.
             leaves = isinstance(event, _FOUND) and self.files is not None and watchdog.WATCHDOG.watched
             if leaves or (isinstance(event, Finished) and (self.files is not None or self.judge is not None)):
-                # Until the end it is not known whether all that was asked was done.
+                # The report counts as undecided until the end, because more parts may follow.
                 report = self._report(errors.UNDECIDED, complete=False)
                 self._show_failed(report)
                 if self.files is not None:
                     self.files.update(report)
 
     def _show_failed(self, report: Report) -> None:
-        """Show at once what a judge calls failed: what is undecided may come out otherwise at the end."""
+        """Show failures of the judge at once. Undecided findings may still change, and wait for the end."""
         for finding in report.findings if self.judge is not None else ():
             key = finding.id, finding.device
             if finding.verdict == "fail" and finding.id != DEVICE_ERROR and key not in self._shown:
@@ -127,12 +127,14 @@ class _Session:
                 self.view(Judged(finding))
 
     def finish(self, code: int | None) -> int:
-        """Print the report, write the files, and return the exit status. Raises Unprinted where stdout does not take
-        it."""
+        """Print the report, write the files, and return the exit status. Raises Unprinted if stdout cannot be
+        written.
+        """
         report = self._report(code)
-        # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
+        # stdout comes first, so that a full disk does not hide the result. A closed stdout must not prevent writing the
+        # files.
         unprinted: OSError | None = None
-        # Where nothing was read, the sentence on stderr has said it all.
+        # The error on stderr is enough if nothing was read.
         is_told = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
         try:
             if self.common.json:
@@ -146,7 +148,7 @@ class _Session:
             sys.stdout.flush()
         except OSError as error:
             unprinted = error
-        if os.environ.get("GITHUB_ACTIONS") == "true":  # elsewhere nothing is loaded for it
+        if os.environ.get("GITHUB_ACTIONS") == "true":  # only GitHub Actions needs this module
             from gpucheck.render import ci
 
             with contextlib.suppress(OSError):  # nobody reads stderr
@@ -163,7 +165,7 @@ class _Session:
         return status
 
     def _report(self, code: int | None, *, complete: bool = True) -> Report:
-        """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
+        """Return the report so far, judged. An exception of the judge is a bug of gpucheck, and all rows are kept."""
         code = errors.BUG if self._misjudged else code
         try:
             return report_of(self.collector, self.common, self.began, code, complete=complete, judge=self.judge)
@@ -177,11 +179,11 @@ class _Session:
             return self._report(code, complete=complete)
 
     def lost(self, fault: Fault) -> None:
-        """Write down what there is and end the process: its main thread waits for a device, which nothing can stop."""
+        """Write the report and end the process. Its main thread waits for a hung device and cannot be stopped."""
         self._leave(Failed(fault), None, errors.FAILED)
 
     def leave(self) -> None:
-        """Write down what there is and end the process: time is over in what nothing may interrupt."""
+        """Write the report and end the process. The time budget ended in a call that cannot be interrupted."""
         self._leave(OUT_OF_TIME, errors.UNDECIDED, errors.UNDECIDED)
 
     def _leave(self, why: Event, ended: int | None, code: int) -> None:
@@ -197,9 +199,12 @@ class _Session:
 
 
 def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> int | None:
-    """Do the work; the exit status of what cut it off, or None. A user's mistake that cost nothing is raised on."""
+    """Do the work. Return the exit status if it ended early, else None. A UsageError before the first result is raised
+    again.
+    """
     emit, so_far = whole.emit, whole.collector
-    gc.freeze()  # the command line keeps garbage collection off while it loads: nothing of that is garbage
+    # Garbage collection was off during loading. The objects loaded so far are kept, and need not be scanned.
+    gc.freeze()
     gc.enable()
     try:
         try:
@@ -216,7 +221,8 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
         emit(Notice(text, "warning"))
         return code
     except GpucheckError as error:
-        from gpucheck.machine import faults  # late: it brings what starts children, and most commands end well
+        # Imported late: most commands succeed, and it loads the code that starts children.
+        from gpucheck.machine import faults
 
         is_usage = isinstance(error, UsageError)
         if is_usage and not (so_far.measurements or so_far.results):
@@ -237,7 +243,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
 
 
 def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector) -> int:
-    """Tell the fault, unless the command has done so itself, and of a bug all that is needed to report it."""
+    """Report the fault, unless the command has done so. Print what a bug report needs if it is a bug."""
     from gpucheck.machine import faults
 
     fault = next((fault for fault in so_far.faults if fault.is_of(error)), None)
@@ -253,7 +259,7 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
 
 
 def now() -> Moment:
-    """Return this moment, for people and for the time that a command takes."""
+    """Return the current date and monotonic time."""
     return datetime.datetime.now(datetime.timezone.utc), time.monotonic()
 
 
@@ -266,7 +272,7 @@ def report_of(
     complete: bool = True,
     judge: Judge | None = None,
 ) -> Report:
-    """Return the document of what the collector was told."""
+    """Return the document of the collected events."""
     is_cut_off = OUT_OF_TIME.text in collector.notices or code in (
         errors.INTERRUPTED,
         errors.TERMINATED,
@@ -288,7 +294,9 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Show events on stderr; first what a file or a variable has set, which must not come as a surprise."""
+    """Show events on stderr. The first message names settings from a file or variables, so that they are not
+    overlooked.
+    """
     from gpucheck.cli import settings
     from gpucheck.render.live import LiveView
 
@@ -299,9 +307,9 @@ def _live_view(common: Common) -> LiveView:
 
 
 def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
-    """Show what the work reads again and again: each `Started` ends one reading and begins the next.
+    """Show repeated readings until a signal ends the command. Each `Started` event begins a new reading.
 
-    It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
+    The view refreshes in place on a terminal; elsewhere readings are printed one after another.
     """
     from gpucheck.render import devices, terminal
     from gpucheck.render.text import Line
@@ -316,10 +324,10 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
                 collector, began = Collector(), now()
             collector(event)
             if isinstance(event, Progress):
-                # The reading is judged; what follows is the wait for the next.
+                # `Progress` means that the reading is judged and the command waits for the next one.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
                 report = report_of(collector, common, began, None)
-                # A watch that hangs must not look live: each reading has its time, and that of the next.
+                # Each reading shows its time and that of the next, so that a hung watch is noticed.
                 shown([*devices.watched(report, began[0], interval_s), *notices])
 
         gc.freeze()

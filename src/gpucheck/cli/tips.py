@@ -1,7 +1,7 @@
-"""Wrong usage: Typer's errors in our words, and what to type in place of a wrong line. Loaded once there is an error.
+"""Wrong usage: reword Typer's errors, and propose a correct command line. Loaded only after an error.
 
-A line is proposed only where the command would take it: each is read as if it had been typed. Of several the first
-that is taken is the tip; where none is, the usage names the help page.
+Each proposed line is parsed first, and only a line that its command accepts is shown. The first accepted line becomes
+the tip. The usage names the help page if no line is accepted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gpucheck.options import read
 
 Line = list[str]
 
-# As like as this is a slip of the keyboard: `list` is 0.75 like `lint`, `monitor` 0.62 like `doctor`.
+# Words at least this similar count as typing errors. `list` is 0.75 similar to `lint`, and `monitor` 0.62 to `doctor`.
 LIKENESS = 0.8
-# So many letters of the beginning name what begins with them, if nothing else does.
+# This many letters may stand for a longer name, if only one name begins with them.
 BEGINNING = 3
 
 
@@ -35,7 +35,7 @@ def _by_word(lines: dict[str, str]) -> dict[str, str]:
     return {word: line for line, words in lines.items() for word in words.split()}
 
 
-# Lines of ours, each with the words that people use for it.
+# Command lines of gpucheck, each with words that people use instead.
 WORDS = _by_word(
     {
         "status": "gpu health overview state stat available",
@@ -65,9 +65,9 @@ WORDS = _by_word(
         "--show-completion": "completion completions",
     }
 )
-# Arguments of these lines that stand for the user's own.
+# Placeholders in these lines for the user's own arguments.
 EXAMPLES = ("train.py", "net.py:make", "oom.cuda", "old.json", "new.json", "result.json")
-# The same behind `bench`.
+# The same after `bench`.
 OF_BENCH = _by_word(
     {
         "bandwidth": "memory mem vram hbm dram stream bw",
@@ -81,7 +81,8 @@ OF_BENCH = _by_word(
 )
 # torchrun's and mpirun's own options, which no program takes.
 LAUNCHERS = ("--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "--world-size")
-# Options of other tools, and ours; `{}` is the value that was given. The first that the command takes is proposed.
+# Options of other tools, and gpucheck's equivalents; `{}` is the given value. The first accepted equivalent is
+# proposed.
 _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--gpu --gpus --id -i -g --index --gpu-id --device-id", "--device {}"),
     ("--cuda --use-cuda", "--device cuda"),
@@ -111,13 +112,13 @@ _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--fail-on-warning --warnings-as-errors", "--strict"),
 )
 OPTIONS = {word: forms for words, *forms in _OPTIONS for word in words.split()}
-# The line does without these what they ask for.
+# Options to leave out, because the command works without them.
 LEFT_OUT = ["--fix", "--no-color", "--color", "--yes", "-y", "--force", "--run", "--start", "--device"]
-# Where a value belongs that stands alone, before any other option.
+# Options that are tried first for a value without an option.
 _LIKELIEST = ("--size", "--duration", "--watch", "--time-budget")
 OUTPUTS = (".json", ".html", ".xml", ".md", ".csv", ".prom", ".sarif", ".svg")
 
-# Other spellings of a value, with what our options take.
+# Other spellings of a value, and the form that gpucheck's options take.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"(\d+)x(\d+)", "{0}x{1}x{1}"),
     (r"([\d.]+) ?(?:s|secs?|seconds?)", "{0}s"),
@@ -132,7 +133,7 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
 
 
 def spellings(value: str) -> Iterator[str]:
-    """Return how else our options may have the value: `1024x1024`, `60 seconds`, `gpu0`, `fp16`."""
+    """Yield other forms of a value for gpucheck's options, such as `cuda:0` for `gpu0` and `float16` for `fp16`."""
     for pattern, form in _SPELLINGS:
         if match := re.fullmatch(pattern, value, re.ASCII | re.IGNORECASE):
             yield form.format(*match.groups())
@@ -144,7 +145,7 @@ def spellings(value: str) -> Iterator[str]:
 
 
 def split(line: Sequence[str]) -> tuple[str, Line]:
-    """Return the command that a line begins with, empty for none, and its arguments."""
+    """Return the command at the beginning of a line, or an empty string, and the remaining arguments."""
     for words in (2, 1):
         if " ".join(line[:words]) in commands.names():
             return " ".join(line[:words]), list(line[words:])
@@ -152,7 +153,7 @@ def split(line: Sequence[str]) -> tuple[str, Line]:
 
 
 def is_taken(line: Sequence[str]) -> bool:
-    """Return whether a command reads this line without an error. Nothing of it is run."""
+    """Return whether a command accepts this line. The command is not run."""
     command, arguments = split(line)
     row = commands.find(command)
     if line[1:] == ["--help"] and commands.find(line[0]) is not None:
@@ -172,7 +173,7 @@ def is_taken(line: Sequence[str]) -> bool:
                 return False
         for kind in filter(None, (row.options, row.beside)):
             chosen: Any = read(resolve_name(kind), typed)
-            if hasattr(chosen, "names"):  # what --only and --skip leave
+            if hasattr(chosen, "names"):  # selects by --only and --skip, and checks them
                 chosen.names()
     except (UsageError, TyperException):
         return False
@@ -180,21 +181,22 @@ def is_taken(line: Sequence[str]) -> bool:
 
 
 def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
-    """Return the first of the lines that is taken, as it is pasted into a shell; empty for none."""
+    """Return the first accepted line in shell syntax, or an empty string."""
     taken = (line for line in lines if line != list(given) and is_taken(line))
     return next((shlex.join([naming.PROGRAM, *line]) for line in taken), "")
 
 
 # -- Typer's errors ----------------------------------------------------------------------------------------------------
 
-# A value of each kind, by what help calls it.
+# An example value of each kind, by its name on help pages.
 _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "PERCENT": "5%", "SIZE": "64MiB"}
 
 
 def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
-    """Return Typer's error in our words, with a line to type in place of what was `given`."""
+    """Return Typer's error reworded, with a line to type instead of `given`."""
     context = getattr(error, "ctx", None)
-    # Typer names no command where an option's value is missing or too many: it is the one that `given` begins with.
+    # Typer does not name the command if an option lacks a value or takes none. The command is at the beginning of
+    # `given`.
     command = split(given)[0] if context is None else name_of(context)
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
@@ -203,7 +205,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
         is_group = row is None or bool(row.commands)
         lines = (_for_command if is_group else _for_argument)(command, error.words, given)
     elif (name := getattr(error, "option_name", None)) is not None:
-        if hasattr(error, "possibilities"):  # only an option that is not there has some
+        if hasattr(error, "possibilities"):  # only an unknown option has this attribute
             what, lines = f"unknown option {name!r}", _for_option(command, name, given)
             if command == "judge" and name in [threshold.option for threshold in config.THRESHOLDS]:
                 tip = "set thresholds in a file and give it with --config FILE"
@@ -226,20 +228,23 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
 
 
 def near(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was meant: a slip of the keyboard, or the beginning of one alone."""
+    """Return the known name that was probably meant, by similarity or as the only one with this beginning."""
     begun = [each for each in known if each.startswith(name)] if len(name) >= BEGINNING else []
     return begun[0] if len(begun) == 1 else naming.slip(name, known, LIKENESS)
 
 
 def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Lines in place of one whose command is unknown: what people call ours, a slip, a value without its command."""
+    """Yield lines to replace one with an unknown command.
+
+    The word may be another name for a command, a typing error, or a value without a command.
+    """
     place = given.index(name) if name in given else 0
     rest, word = list(given[place + 1 :]), name.lower().strip("-/")
     known = commands.below(group)
     for words in ((OF_BENCH, WORDS) if group == "bench" else (WORDS,)) if group != "fleet" else ():
         if word in words:
             line = [*(group.split() if words is OF_BENCH else []), *words[word].split()]
-            if not word.endswith("-smi"):  # whose options have other meanings
+            if not word.endswith("-smi"):  # options of those tools have other meanings
                 yield [*(part for part in line if not rest or part not in EXAMPLES), *rest]
             if len(rest) == 1 and re.search(r"\d", rest[0]):
                 yield [*line[:-1], rest[0]]
@@ -260,7 +265,7 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
 
 
 def _of_value(base: Line, extra: Line) -> Iterator[Line]:
-    """Lines for values that stand where none is taken; `base` is the line without them, empty without a command."""
+    """Yield lines for a value in the wrong place. `base` is the line without it, empty if there is no command."""
     value, suffix = extra[0], os.path.splitext(extra[0])[1].lower()
     if suffix == ".py":
         yield ["run", *extra]
@@ -268,7 +273,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
         if suffix == ".json" and all(map(os.path.isfile, extra)):
             yield ["report", *extra, "--output", "page.html"]
         if not os.path.exists(value) and not any(option.positional for option in parameters(split(base)[0])):
-            yield [*base, "--output", value]  # nothing that is there is overwritten, no result taken for a page
+            yield [*base, "--output", value]  # must not overwrite a file, nor turn a result into a page
     elif not base and (os.path.isfile(value) or value in resolve_name("gpucheck.explain.command:entries")()):
         yield ["explain", value]
     for device in (value, *spellings(value)) if not value.isdigit() else ():
@@ -290,7 +295,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
 
 
 def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Lines in place of one with arguments that the command does not take."""
+    """Yield lines to replace one with arguments that the command does not take."""
     line, words, own = list(given), name.split(" "), len(command.split())
     extra = [word for word in line[own:] if word in words or word == name] or [name]
     base = [word for place, word in enumerate(line) if place < own or word not in extra]
@@ -303,9 +308,11 @@ def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Lin
 
 
 def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Lines in place of one with an unknown option: with our name for it, with a near one, in its place, without it."""
+    """Yield lines to replace one with an unknown option: with an equivalent or similar option, in another place, or
+    without it.
+    """
     line = list(given)
-    # typer names `-d` of `-device`, and no value.
+    # Typer names only `-d` of `-device`, and gives no value.
     place = next((at for at, word in enumerate(line) if word.partition("=")[0] == name or word.startswith(name)), None)
     if place is None:
         return
@@ -315,7 +322,7 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
     value, rest = value or "".join(follows), after[len(follows) :]
     if not command:
         for value_of, behind in ((follows, rest), ([], after)):
-            # Behind the command that follows; without one it is an option of `devices`.
+            # Move the option behind the command that follows; without a command it is tried with `devices`.
             target, arguments = split(behind)
             moved = [*(target or "devices").split(), *before, line[place], *value_of, *arguments]
             yield moved
@@ -329,7 +336,7 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
             yield [*before, *text.format(each).split(), *rest]
     own = [option.name for option in parameters(command) if not option.positional]
     dashed = f"--{word.lstrip('-').replace('_', '-')}"
-    # The first word of a name is no beginning of it: `--device` is no `--device-arrival`.
+    # A first word alone is not an abbreviation: `--device` does not stand for `--device-arrival`.
     meant = dashed if dashed in own else near(dashed, [each for each in own if not each.startswith(f"{dashed}-")])
     if meant is not None:
         yield [*before, meant + equals + (value if equals else ""), *after]
@@ -337,9 +344,9 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
         yield [*before, meant, *rest]
     if word in ("-V", "--version"):
         yield ["--version"]
-    if command == "run" and word not in LAUNCHERS:  # the program may know it
+    if command == "run" and word not in LAUNCHERS:  # the program may take this option
         yield [*before, *rest, line[place], *follows]
-    if command == "status":  # of which people expect what `devices` has
+    if command == "status":  # people expect the options of `devices` here
         yield from (["devices", *before[1:], *line[place:]], WORDS.get(word.strip("-"), "").split())
     if word in LEFT_OUT:
         yield from ([*before, *after], [*before, *rest])
@@ -349,13 +356,16 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
 
 _MEANT = re.compile(r"did you mean '?(.+?)'?\?|write it like (\S+)")
 _ADDED = re.compile(r"add ((?: ?--[a-z-]+(?: [^-\s]\S*)?)+)")
-# The option and the value that an error is about; an argument has no option.
+# The option and the value in an error text; an argument has no option.
 _VALUE = re.compile(r"(?:(--[a-z-]+) )?.*?'([^']+)'")
 
 
 def completed(error: TyperException | UsageError, given: Sequence[str]) -> UsageError:
-    """Return the error with a line to type: Typer's; or ours, where its value is another spelling of one that is taken,
-    or an option lacks."""
+    """Return the error with a line to type.
+
+    Typer's errors are reworded. The line for one of gpucheck's own errors corrects the spelling of a value or adds a
+    missing option.
+    """
     if isinstance(error, TyperException):
         return _of_typer(error, given)
     error.command = error.command or split(given)[0]
@@ -370,7 +380,7 @@ def completed(error: TyperException | UsageError, given: Sequence[str]) -> Usage
 
 
 def _by_value(option: str, value: str, proposed: Sequence[str], given: Sequence[str]) -> Iterator[Line]:
-    """The line with another value for the option, or for one of those that take such values."""
+    """Yield the line with another value for the option, or for an option that takes the same kind of value."""
     shapes = ("--size", "--shape")
     for text in proposed:
         for name in (option, *(shapes if option in shapes else ())):

@@ -1,8 +1,8 @@
-"""Two reports row by row: the ratio of their times, with its interval, and what that says. Pure.
+"""Compare two reports row by row: the ratio of their times, its interval, and the resulting change. Pure.
 
-The unit is the run (one process). Its median is shown and its lower quartile compared, since what else runs on a
-machine only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate.
-Text has the speed, new over old: ×0.91.
+The unit is the run (one process). The median of a run is shown, but its lower quartile is compared, because other load
+only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate. Texts give
+the speed, new over old: ×0.91.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
-# Beginnings of the differences beside which times can be compared: the same work is timed.
+# Prefixes of differences that still allow a comparison, because the timed work is the same.
 COMPARABLE = ("launch ", "numa ")
-# A setting that no figure depends on.
+# Settings that do not affect any figure.
 IDLE_SETTINGS = ("persistence mode", "compute mode")
 
 Pair = tuple[Measurement, Measurement]
@@ -39,7 +39,7 @@ def label(row: Measurement) -> str:
 
 
 def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
-    """Return what a case says, in words; sizes in their units."""
+    """Describe a case in words, with sizes in their units."""
     return between.join(filter(None, (_value_text(name, value) for name, value in case.items())))
 
 
@@ -50,7 +50,7 @@ def case_name(case: Mapping[str, Any]) -> str:
     )
 
 
-# Words for a copy's clock: the whole call needs none.
+# Words for the way a copy was timed; timing the whole call is the default.
 _CLOCKS = {"as_called": "", "link": "the link alone"}
 
 
@@ -59,8 +59,8 @@ def _value_text(name: str, value: Any) -> str:
         return f"{'with' if value else 'without'} {name}"
     if name == "timed":
         return _CLOCKS.get(value, str(value))
-    text = str(value) if name == "dtype" else str(value).replace("_", " ")  # a dtype as --dtype takes it
-    # A file may have anything in the place of a size.
+    text = str(value) if name == "dtype" else str(value).replace("_", " ")  # spelled as --dtype takes it
+    # A saved file may have any type in the place of a size.
     return units.capacity(value) if name.endswith("_bytes") and isinstance(value, (int, float)) else text
 
 
@@ -68,7 +68,7 @@ def _case(row: Measurement) -> tuple[str, str, str]:
     return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
 
 
-# The stricter first: what it leaves unmatched the other may match. Both agree in name, kind of device and case.
+# Keys to match rows by, the stricter first. Both include name, kind of device and case.
 _KEYS: tuple[Callable[[Measurement], object], ...] = (
     lambda row: (_case(row), row.device.id, [getattr(row.method, name) for name in METHOD_FIELDS]),
     _case,
@@ -91,7 +91,7 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
-    """Return what differs between the methods of two rows, and between what a call of them does."""
+    """Return the differences between the methods of two rows, and between the work of their calls."""
     sides: list[dict[str, object]] = [
         {name: getattr(row.method, name) for name in METHOD_FIELDS}
         | {"work per call": " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())}
@@ -102,7 +102,7 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
 
 
 def not_comparable(differences: Sequence[str]) -> str:
-    """Name the differences beside which the times of two rows say nothing of each other; empty where there is none."""
+    """Name the differences that make the times of two rows incomparable; empty if there is none."""
     return ", ".join(text for text in differences if not text.startswith(COMPARABLE))
 
 
@@ -112,21 +112,21 @@ def is_certain(difference: str) -> bool:
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
-    """The entries that differ, in words; None is unknown."""
+    """Return the entries that differ, in words; None means unknown."""
     names = (name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
     texts = ([name, *("unknown" if side.get(name) is None else side[name] for side in (old, new))] for name in names)
     return tuple(f"{name} {a} → {b}" for name, a, b in texts)
 
 
 def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what differs between the machines that two reports are of, and between their software."""
+    """Return the differences between the machines of two reports, and between their software."""
     return _unequal(_machine(old), _machine(new)), _unequal(_software(old), _software(new))
 
 
 def _machine(report: Report) -> dict[str, object]:
-    """Return what the devices measured are and how they are set, and the host's processor, on which launches run."""
+    """Return the measured devices with their settings, and the host's processor, which affects launches."""
     facts, parts = report.facts, [part.device for part in report.parts if part.device is not None]
-    # The devices that were planned: one that failed has no rows.
+    # The planned devices are listed, because a failed device has no rows.
     planned = sorted(set(parts or [row.device.id for row in report.measurements]))
     seen: dict[str, object] = {"devices": ", ".join(planned) or None}
     for device in dict.fromkeys(row.device for row in report.measurements):
@@ -153,18 +153,18 @@ def _software(report: Report) -> dict[str, object]:
     }
 
 
-# Times within ±5 % for certain are the same: clocks and neighbours move them by as much from day to day.
+# An interval within ±5 % counts as no change. Clocks and neighbours change times by this much from day to day.
 SAME_WITHIN = 0.05
-# With processes that differ by 2.5 %, seven a side find a slowdown of 10 % as good as always, and three less than half
-# the time (benchmarks/compare_power.py --simulate 2.5%).
+# Seven processes per side almost always detect a slowdown of 10 %, if processes differ by 2.5 %. Three detect it in
+# less than half of all cases (benchmarks/compare_power.py --simulate 2.5%).
 USUAL_RUNS = 7
 
-# Disturbances that slow a whole process, whatever its code: a slowdown beside one does not fail a gate.
+# Disturbances that slow a whole process. A slowdown with one of them does not fail the gate.
 SLOWING = ("cpu-busy", "device-shared", "throttled")
 
 
 def change(low: float, high: float) -> Change:
-    """Return what an interval of the time ratio says."""
+    """Return the change that an interval of the time ratio proves."""
     if low > 1:
         return "slower"
     if high < 1:
@@ -173,7 +173,7 @@ def change(low: float, high: float) -> Change:
 
 
 def compare(old: Report, new: Report) -> Comparison:
-    """Match the rows of two reports and tell what changed in each."""
+    """Match the rows of two reports and return the change of each."""
     pairs, only_old, only_new = matched(old.measurements, new.measurements)
     machine, software = apart(old, new)
     tests = {
@@ -199,13 +199,13 @@ def compare(old: Report, new: Report) -> Comparison:
 
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Say why figures may be wrong or missing."""
+    """Yield reasons why figures may be wrong or missing."""
     for side, report in (("old", old), ("new", new)):
         for finding in report.findings:
-            # Thresholds say nothing of a figure's worth, and precisions are compared row by row.
+            # A missed threshold does not make a figure unreliable, and precisions are compared per row.
             if finding.verdict == "fail" and not finding.is_gate and not finding.id.endswith(".precision"):
                 yield f"{side}: {finding.title}"
-    # Rows that the new command did not come to escape the gate.
+    # The gate cannot see rows that an interrupted command did not reach.
     if new.incomplete:
         yield f"new: not complete: {new.incomplete}"
     if any(run.started and run in b.runs for a, b in pairs for run in a.runs):
@@ -213,7 +213,7 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
-    """Return why no change can be found between the two, or None."""
+    """Return the reason why the two cannot be compared, or None."""
     counts = len(runs.medians(old)), len(runs.medians(new))
     few = f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
     return not_comparable(differences(old, new)) or (few if min(counts) < FEWEST_RUNS else None)
@@ -222,7 +222,8 @@ def _untold(old: Measurement, new: Measurement) -> str | None:
 def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
-    # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
+    # The middle of the interval is the ratio of the trimmed geometric means. The medians are used if there is no
+    # interval.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
     why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
@@ -269,17 +270,16 @@ def speed_text(time_ratio: float) -> str:
     return f"×{speed:.2f}" if speed < 10 else f"×{speed:.1f}"
 
 
-# The chance that a document in which nothing changed calls a change anywhere.
+# The probability that any change is reported if nothing has changed.
 ALPHA = 0.01
-# The share of a side's runs left out at either end: one of seven; with fewer there is none to spare. A burst of other
-# work makes a whole process slow, and one such among seven widens the plain t until it finds nothing
-# (docs/measuring.md).
+# The share of runs left out at each end: one of seven, and none of fewer. A burst of other load slows a whole process.
+# One such run among seven would widen the interval of an untrimmed t test until it detects nothing (docs/measuring.md).
 TRIMMED = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two sets of logarithms: new mean less old, its standard error, degrees of freedom, two-sided p."""
+    """The difference of two sets of logarithms: new mean minus old, standard error, degrees of freedom, two-sided p."""
 
     difference: float
     error: float
@@ -293,22 +293,22 @@ class Difference:
 
 
 def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
-    """Yuen's t test (1974) of trimmed means on logarithms, which is Welch's (1947) where nothing is trimmed.
+    """Apply Yuen's t test (1974) of trimmed means to logarithms. It equals Welch's test (1947) without trimming.
 
-    Two values a side at least. The degrees of freedom are Satterthwaite's, of the values that are left.
+    Each side needs at least two values. The degrees of freedom are Satterthwaite's, for the remaining values.
     """
     mean_a, a, left_a = _trimmed([math.log(value) for value in old])
     mean_b, b, left_b = _trimmed([math.log(value) for value in new])
     gap, error = mean_b - mean_a, math.sqrt(a + b)
     if not error:
-        # Nothing varies: any difference is certain.
+        # A difference is certain without any variation.
         return Difference(gap, 0.0, math.inf, 0.0 if gap else 1.0)
     df = (a + b) ** 2 / (a**2 / (left_a - 1) + b**2 / (left_b - 1))
     return Difference(gap, error, df, stats.student_tail(gap / error, df))
 
 
 def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
-    """The mean of what is left of a side, the variance of that mean, and how many values are left."""
+    """Return the trimmed mean, its variance, and the number of remaining values."""
     ordered, n = sorted(values), len(values)
     out = int(TRIMMED * n)
     kept = ordered[out : n - out]
@@ -319,10 +319,10 @@ def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
-    """For each p the level of the interval that excludes 1 exactly where Holm's procedure (1979) rejects.
+    """Return the interval level of each p, so that the interval excludes 1 exactly if Holm's procedure (1979) rejects.
 
-    The smallest p is held against alpha/m, the next against alpha/(m-1), …; from the first that is not rejected on,
-    all others are held against that one's share.
+    The smallest p is compared with alpha/m, the next with alpha/(m-1), and so on. All others use the same share after
+    the first p that is not rejected.
     """
     levels = [0.0] * len(p_values)
     rejecting, share = True, alpha
@@ -338,7 +338,7 @@ def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
 
 
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
-    """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
+    """Return the findings of the comparison. A gate judges every row if `fail_if_slower` is given (0.05 is 5 %)."""
     if not comparison.rows:
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     findings = []
@@ -378,9 +378,9 @@ def _nothing(comparison: Comparison) -> Finding:
 def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
     for side, labels in (("old", comparison.only_old), ("new", comparison.only_new)):
         if labels:
-            # A row that the baseline has and the new document has not escapes the gate.
+            # The gate cannot check a row that only the baseline has.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
-            # Nothing in common is an answer by itself: all names are in the evidence.
+            # The count is enough if no row matches; the evidence has all names.
             text = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
             title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
             yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
@@ -399,8 +399,10 @@ _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
 
 
 def _gate(comparison: Comparison, most: float) -> Finding:
-    """Fail where the interval lies above 1 + `most`; inconclusive where it straddles it, where there is none, and where
-    most of the new runs were disturbed: run on a machine at rest, it may be as fast.
+    """Return the gate's finding.
+
+    A row fails if its interval lies above 1 + `most`. It is inconclusive if the interval includes that limit or is
+    missing, or if most of the new runs were disturbed and an idle machine may be as fast.
     """
     slower = [row for row in comparison.rows if gate(row, most) == "fail"]
     unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
@@ -429,11 +431,11 @@ def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass
     """Return what the gate says of one row."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    # Slower by more than all that stands beside it, too few runs too, could explain. A machine is busy only for rows by
-    # the host's clock, copies of a GPU as they are called among them.
+    # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed
+    # by the host's clock, such as whole calls of GPU copies.
     beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
     if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
         return "fail"
-    # An old side that alone was disturbed looks too slow, which hides a slowdown of the new side.
+    # The old runs look too slow if only they were disturbed. That hides a slowdown of the new ones.
     hides = row.old_disturbed and not row.disturbed
     return "inconclusive" if row.ci_high is None or row.ci_high > 1 + most or hides else "pass"

@@ -1,5 +1,7 @@
-"""`gpucheck devices`: every device, the state of the driver, the faults NVML proves, and how the busy cards run; and
-`gpucheck status`: what there is and whether torch can use it, from one reading of the machine, within 10 s."""
+"""`gpucheck devices` lists every device, the driver's state, faults reported by NVML, and the state of busy GPUs.
+
+`gpucheck status` adds whether torch can use the devices, from one reading within 10 s.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,19 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NO_LIBRARY, VERSION_MISMATCH = 12, 18  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH
-# cuInit's answers that may be of this environment or this moment alone: no memory, a stub or an old library, a card in
-# exclusive use, a library of another version.
+# Results of cuInit whose cause may be this environment or a temporary state: no memory, a stub or old library, a GPU in
+# exclusive use, or a library of another version.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
-    """Findings about the whole machine: none where NVML and CUDA answered and see every card."""
+    """Return the findings about the whole machine; empty if NVML and CUDA answered and list every GPU."""
     if not is_nvidia_here(facts):
         accelerators = [device for device in facts.devices if device.kind != "cpu"]
         return [] if accelerators else [_nothing(facts)]
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
-        libcuda = replace(libcuda, verdict="info")  # of the same cause
+        libcuda = replace(libcuda, verdict="info")  # both have the same cause
     own = [finding for finding in (nvml, libcuda, _masked(facts)) if finding is not None]
     torch = facts.torch or TorchBuild()
     if cards(facts) and torch.version is not None and torch.built_for == "cpu":
@@ -91,7 +93,7 @@ def _nothing(facts: Facts) -> Finding:
 
 def _nvml(facts: Facts) -> Finding | None:
     driver, host = facts.driver or Driver(), facts.host or Host()
-    # The finding of a device at which NVML stopped says so.
+    # The finding of a device at which NVML stopped reports it.
     stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
     if driver.nvml_error is None or stopped:
         return None
@@ -106,7 +108,8 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = HUNG
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == VERSION_MISMATCH:
-        # The library was updated and the kernel still runs the old module: both versions, where they are known.
+        # The library was updated, but the kernel still runs the old module. The message has both versions if they are
+        # known.
         title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
         module = driver.kernel_module_version
         evidence |= {"library_version": library or None, "kernel_module_version": module}
@@ -116,10 +119,10 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """Return the verdict where NVML does not start: `fail` if a GPU is meant for this system and CUDA has none either.
+    """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA has none either.
 
-    Beside a CUDA that works the health of the GPUs is unknown where a loaded driver refuses; a library that is missing
-    (containers for computing alone), or not even asked (no nvidia-ml-py, no process), tells nothing of them.
+    The GPUs' health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library (compute-only
+    containers), or one that was never called, says nothing about the GPUs.
     """
     driver = facts.driver or Driver()
     works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
@@ -132,11 +135,11 @@ def _dead(facts: Facts) -> Verdict:
 def _causes(
     *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
 ) -> tuple[str | None, str | None]:
-    """The cause of such an answer and its fix; of several causes all, and the command that tells them apart."""
-    # Imported here: a driver that answers needs none.
+    """Return the causes of such a result, and the fix. Several causes need doctor to tell them apart."""
+    # Imported late: a driver that answers needs no causes.
     from gpucheck.doctor.ladder import causes
 
-    # No card in MIG mode: that it is empty is then no cause.
+    # Empty MIG mode cannot be the cause without a GPU in MIG mode.
     found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if divided or cause.id != "gpu.mig_empty"]
     fix = None if not found else found[0].fix if len(found) == 1 else "gpucheck doctor"
     return ", or ".join(condition.title for condition in found) or None, fix
@@ -151,7 +154,7 @@ def _no_library(host: Host) -> tuple[str, str]:
 
 def _libcuda(facts: Facts) -> Finding | None:
     driver = facts.driver or Driver()
-    # A mask that hides everything makes cuInit answer so; that is no fault of the driver.
+    # cuInit also returns this if a mask hides every GPU, which is not the driver's fault.
     if driver.cuinit_error is None or (driver.cuinit_code == NO_DEVICE and _is_masked(facts)):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
@@ -163,7 +166,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code:
         message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
-        # The finding about a missing NVML says it.
+        # The finding about NVML reports missing libraries.
         meaning, fix = (None, None) if driver.nvml_code == NO_LIBRARY else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
         fix = HUNG
@@ -172,15 +175,15 @@ def _libcuda(facts: Facts) -> Finding | None:
 
 
 def _without_cuda(facts: Facts) -> Verdict:
-    """Return the verdict where CUDA does not start: `fail` if NVML has cards that a program should be able to use.
+    """Return the verdict if CUDA does not start: `fail` if NVML lists GPUs that programs should be able to use.
 
-    A libcuda that is not here or hidden tells nothing of the cards.
+    A missing or hidden libcuda says nothing about the GPUs.
     """
     driver = facts.driver or Driver()
     listed = [card for card in facts.devices if card.nvml_index is not None]
     usable = [card for card in listed if card.state != NOT_ACCESSIBLE and is_usable(card, facts)]
     if any(map(is_dead, listed)) or (listed and not any(is_usable(card, facts) for card in listed)):
-        return "info"  # the finding of that card, or of each, says why
+        return "info"  # that GPU's own finding has the cause
     if not usable or (driver.cuinit_code is None and driver.libcuda_path is None):
         return "warn"
     waits = any(card.fabric is not None and card.fabric.state == "in progress" for card in usable)
@@ -189,7 +192,7 @@ def _without_cuda(facts: Facts) -> Verdict:
 
 
 def _is_masked(facts: Facts) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES alone is why CUDA shows nothing."""
+    """Return whether CUDA_VISIBLE_DEVICES alone explains why CUDA shows no GPU."""
     mask = facts.environment.get(MASK)
     if cards(facts):
         left_out = any((device.state or "").startswith("not shown by CUDA") for device in facts.devices)
@@ -198,7 +201,7 @@ def _is_masked(facts: Facts) -> bool:
 
 
 def _named_in_vain(facts: Facts) -> str | None:
-    """The effect of the first entry of the mask that names no GPU, in words; None where each names one."""
+    """Describe the effect of the first mask entry that matches no GPU; None if every entry matches one."""
     mask, cards = facts.environment.get(MASK), [card for card in facts.devices if card.nvml_index is not None]
     listed = sorted(cards, key=lambda card: card.nvml_index or 0)
     if mask is None or not listed or any(map(is_divided, listed)):
@@ -208,7 +211,9 @@ def _named_in_vain(facts: Facts) -> str | None:
 
 
 def _masked(facts: Facts) -> Finding | None:
-    """A mask that hides every GPU, or that names one that does not exist: CUDA shows those before it."""
+    """Report a mask that hides every GPU, or names one that does not exist. CUDA shows only the GPUs before that
+    entry.
+    """
     named, mask, code = _named_in_vain(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
     shown = sum(device.cuda_index is not None for device in facts.devices)
     seen = {MASK: mask, "shown": shown}
@@ -224,9 +229,10 @@ def _masked(facts: Facts) -> Finding | None:
 def command(
     options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep, ahead: Ahead | None = None
 ) -> None:
-    """Read the machine and judge it, once or until interrupted. `ahead` has children that were started already.
+    """Read and judge the machine, once or until interrupted.
 
-    Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
+    `ahead` has children that were already started. Raises UsageError if `device` is not a device name, and CannotLook
+    if the device does not exist.
     """
     with Inventory(
         with_processes=options.processes,
@@ -253,20 +259,24 @@ def command(
 
 
 def selected(requested: str, facts: Facts) -> Facts:
-    """The facts with the devices that `requested` names; also those that torch cannot use. `all` includes the CPU."""
+    """Return the facts of the devices that `requested` names, including those that torch cannot use.
+
+    `all` includes the CPU.
+    """
     if requested == "all":
         return facts
     if not any(choose.is_named(device, requested) for device in facts.devices):
-        # The one grammar of device names decides what `auto` is and words every refusal.
+        # `choose` resolves `auto` and words all refusals.
         ids = choose.choose(requested, facts).ids
         return only(facts, lambda device: device.id in ids)
     return only(facts, lambda device: choose.is_named(device, requested))
 
 
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
-    """The findings: the driver first, then each device. A link and a clock are judged where the card works.
+    """Return the findings: the driver first, then each device.
 
-    `machine` is the whole machine, where `facts` have some of its devices: a card is judged beside all others.
+    Link and clock are judged only on busy GPUs. `machine` has all devices if `facts` has only some, so that a GPU is
+    compared with all others.
     """
     whole = facts if machine is None else machine
     return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
@@ -274,26 +284,26 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
 
 # -- status: the same and the doctor's diagnosis, each fault once ------------------------------------------------------
 
-# Whoever types the bare command waits for this screen: what has not answered by then is named, and `doctor` waits for
-# it. torch from a warm disk is imported in two to four seconds.
+# The time limit of `gpucheck status`, because a person waits for it. Anything late is named, and `doctor` waits longer.
+# Importing torch from a warm disk takes two to four seconds.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
-# A driver that has just answered does so again in milliseconds.
+# A driver that has answered once answers again within milliseconds.
 AGAIN_S = 2.0
-# Findings of `devices` about the whole driver: the same fault where the doctor names the broken stage.
+# Findings about the whole driver. Doctor's broken stage reports the same fault.
 OF_THE_DRIVER = ("devices.nvml", "devices.libcuda", "devices.hidden", "devices.torch_build")
-# Folders in which these keep the environment of a program that they installed or run.
+# Folders in which pipx and uv keep the environments of installed programs.
 _TOOL_FOLDER = re.compile(r"[/\\](?:(pipx)[/\\]venvs|(uv)[/\\](?:tools|archive-v\d|builds-v\d|environments-v\d))[/\\]")
 _WAITS = "gpucheck doctor"
 
 
 def status(options: StatusOptions, emit: Emit) -> None:
-    """Read the machine once and judge it as `devices` and `doctor --skip load` do. Raises UsageError."""
+    """Read the machine once and judge it like `devices` and `doctor --skip load`. Raises UsageError."""
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    # torch, too, waits for a driver that starts its GPUs first.
+    # Torch also has to wait if the driver starts its GPUs for each program.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
     slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
     asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
@@ -303,10 +313,10 @@ def status(options: StatusOptions, emit: Emit) -> None:
     evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:
-        # Time is over, and torch had no card yet while these were read.
+        # Time is up. Torch had not opened a GPU yet, so the first reading is still valid.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
     elif probe.not_awaited != _LATE:
-        # A second time, now that torch is no longer at work in a child of ours.
+        # Read again, now that the child with torch has ended.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
         evidence = replace(evidence, facts=machine.again(evidence.facts, left_s))
     emit(Started(evidence.facts))
@@ -317,20 +327,23 @@ def status(options: StatusOptions, emit: Emit) -> None:
 
 
 def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[DoctorResult, list[Finding]]:
-    """The diagnosis and the findings of both, each fault once; `is_chosen` says that the user named the interpreter."""
+    """Return the diagnosis, and the findings of doctor and devices without duplicates.
+
+    `is_chosen` means that the user named the interpreter.
+    """
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
-        # Nothing to judge a torch by: what is wrong with it is said, and breaks nothing here.
+        # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
         mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
         said = [finding for finding in mild if finding.id != "doctor.no_gpu"]
         return result, [*judge(facts), *said, *whose]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
-        # A torch that is about to run would refute what versions and permissions suggest.
+        # Torch may still succeed, which would refute a diagnosis based on versions and permissions.
         diagnosed = [
             finding
             if finding.verdict != "fail" or finding.evidence.get("certainty") == "proof"
@@ -345,7 +358,9 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
 
 
 def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:
-    """The doctor's findings, then those of `devices` that say something else; of a card's own fault, one for each."""
+    """Return doctor's findings, then those of `devices` without duplicates. A GPU's own fault is reported for each
+    GPU.
+    """
     by_card = {finding.id for finding in looked if "nvml_index" in finding.evidence} - {first}
     known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
     return [
@@ -355,7 +370,7 @@ def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: s
 
 
 def _whose(evidence: Evidence) -> list[Finding]:
-    """Which interpreter was judged, where that is likely not the one that the user's programs run in."""
+    """Report which interpreter was judged, if it is probably not the user's usual one."""
     from gpucheck.doctor.conditions_torch import torch_version
 
     probe = evidence.probe

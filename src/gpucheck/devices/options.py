@@ -11,7 +11,9 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DevicesOptions:
-    """Options of the list: processes too, refreshed every `watch_s` seconds (None: once), and which devices."""
+    """Options of `devices`: whether to list processes, the interval `watch_s` in seconds (None: once), and the
+    devices.
+    """
 
     processes: bool = option("Also list the processes on each device.", False)
     watch_s: float | None = option(
@@ -22,7 +24,10 @@ class DevicesOptions:
 
 @dataclass(frozen=True, slots=True)
 class StatusOptions:
-    """Whose torch to judge: that of `python`, or of this interpreter. /proc, /sys and /dev are read under `root`."""
+    """Options of `status`: the Python whose torch is judged (None: this one).
+
+    /proc, /sys and /dev are read under `root`.
+    """
 
     python: str | None = option("Judge the torch of another Python interpreter.", metavar="PATH")
     root: Path = Path("/")

@@ -1,7 +1,7 @@
 """A bug report that can be judged without the machine: listed fields, and nothing else. Pure.
 
-Free text (messages of torch, lines of the kernel's log, paths, command lines, names of people and machines) is not in
-it. A field that nobody listed here stays on the machine.
+It contains no free text: no messages of torch, lines of the kernel's log, paths, command lines, or names of people and
+machines. Fields that are not listed here are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MODULE = r"(nvidia|nouveau|nova|amdgpu|i915|xe|gdrdrv|vfio)[\w-]*"
 _LIBRARY = r"lib[\w.+-]+"
 _STATE = r"[a-z][a-z0-9 _-]{0,40}"
 
-# Parts of the evidence, by path: their numbers and switches are listed, and the texts that match these patterns. Lists
-# are passed through.
+# Listed parts of the evidence, by path. Numbers and switches of a listed field are included, and texts that match its
+# pattern. Lists are included item by item.
 LISTED: dict[str, dict[str, str]] = {
     "host": {"system": _WORD, "release": _WORD, "architecture": _WORD, "container": _WORD, "nvidia_pci_addresses": _PCI,
              "nvidia_device_nodes": _NODE},
@@ -64,9 +64,9 @@ LISTED: dict[str, dict[str, str]] = {
     "ladder/rungs": {"rung": _STATE, "state": _STATE},
     "variables": {"*": rf"{_NUMBERS}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER"},
 }  # fmt: skip
-# Numbers of people and processes, which say nothing about a GPU.
+# Numbers that identify people or processes. They say nothing about a GPU.
 _NOT_TOLD = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
-# Names of variables that concern a GPU, a driver, a loader or Python; the names of others are nobody's business.
+# Names of variables about GPUs, drivers, the loader or Python. Other names are private.
 _CONCERNS = re.compile(
     r"(?:CUDA|CUDNN|NVIDIA|NV_|NVML|NCCL|CUBLAS|PYTORCH|TORCH|TRITON|HIP|HSA|ROCR|ROCM|ROCBLAS|ZE_|SYCL|ONEAPI|OMP_|MKL_"
     r"|LD_|DYLD_|PYTHON|VIRTUAL_ENV|CONDA|XLA|TF_|CC$|CXX$|GPUCHECK|KUBERNETES_SERVICE_HOST$|SLURM_JOB_GPUS$|WSL_)\w*"
@@ -84,7 +84,7 @@ Please review it before you share it.
 
 
 def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
-    """The files of the archive, names to texts; `evidence` is None where the doctor did not come so far."""
+    """Return the archive's files, names to texts. `evidence` is None if doctor failed before reading it."""
     document = to_json(report)
     parts: dict[str, Any] = {"findings": document["findings"], "ladder": (document["results"] or {}).get("doctor")}
     if evidence is not None:
@@ -109,7 +109,7 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
 
 
 def _listed(value: Any, path: str) -> Any:
-    """Return what of `value` is listed for the part at `path`."""
+    """Return the listed parts of `value`, which has the given path."""
     if isinstance(value, list):
         return [_listed(item, path) for item in value]
     if not isinstance(value, dict):
@@ -138,7 +138,7 @@ def _text(value: Any, pattern: str) -> Any:
 
 
 def packed(report: Report, evidence: Evidence | None) -> bytes:
-    """The archive (.zip), without its packer's name, machine and folder."""
+    """Return the archive (.zip). It does not contain the user's name, the machine or the folder."""
     when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""`gpucheck doctor`: from what is read to a diagnosis."""
+"""`gpucheck doctor`: read the machine and torch, and diagnose what keeps torch from the GPU."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
-# A driver that hangs is reported within ten seconds: it is known after five, and torch, which starts the same driver,
-# may be about to answer for another reason.
+# The wait for torch after the driver was found to hang. The hang is known after five seconds, and the whole command
+# should report it within ten. Torch may still answer with another error.
 TORCH_GRACE_S = 2.0
 # The oldest Python that the probe's program runs in.
 OLDEST = (3, 8)
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
-    """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
+    """Read and diagnose, and report the first broken stage first. Returns the evidence. Raises UsageError."""
     conditions = select(options.only, options.skip)
     machine = inventory.Inventory(
         with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
     )
     evidence = read(options, emit, machine)
-    # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
+    # Read again, now that the child with torch has ended: this shows other processes only, and which counters grew.
     evidence = replace(evidence, facts=machine.again(evidence.facts))
     if any(condition.id.startswith("load.") for condition in conditions) and can_load(evidence):
         emit(Progress("running 1 s of load on the GPUs"))
@@ -67,7 +67,7 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
 
 
 def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[DoctorResult, list[Finding]]:
-    """The diagnosis and its findings: the first broken rung before all else."""
+    """Return the diagnosis and its findings, with the first broken stage first."""
     diagnosis = ladder.diagnose(evidence, conditions)
     result = DoctorResult(
         first=diagnosis.first.condition.id if diagnosis.first else None,
@@ -83,7 +83,7 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
 
 
 def usable(probe: TorchProbe) -> Usable:
-    """Return what the torch that was asked can use, without importing it here."""
+    """Return what the probed torch can use. Torch is not imported here."""
     if probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
     if probe.other and probe.other_count:
@@ -94,12 +94,14 @@ def usable(probe: TorchProbe) -> Usable:
 def read(
     options: DoctorOptions, emit: Emit, machine: inventory.Inventory, late: tuple[float, str] | None = None
 ) -> Evidence:
-    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start.
+    """Read everything, with the slow parts in parallel. Raises UsageError for a --python that cannot start.
 
-    `late` is when torch is given up, on the monotonic clock, and the reason; later by the time that a slow NVML took.
+    `late` is the monotonic time at which torch is no longer awaited, and the reason. A slow start of NVML moves it
+    back.
     """
     emit(Progress("reading driver and torch"))
-    # The driver in this thread, which an interrupt reaches; torch is cut off by it.
+    # The driver is read in this thread, so that an interrupt works. The probe of torch runs in another, and is cut off
+    # if needed.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
@@ -109,10 +111,11 @@ def read(
                 facts = machine.read()
             driver = facts.driver
             if driver is not None and driver.cuinit_code is None and driver.is_hung:
-                # torch waits in vain. A driver that hangs at a device may let torch use another.
+                # Torch waits in vain if libcuda hangs. Torch may use another device, and is awaited, if only one device
+                # hangs.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
-            # After the libraries were asked: a program of root's makes the nodes by asking.
+            # This comes after loading the libraries, because a program run by root creates missing device nodes.
             below = stack.read(options.root, os.environ.get("LD_LIBRARY_PATH", ""), running)
             if late is not None:
                 started_s = (driver.nvml_start_s if driver is not None else None) or 0.0
@@ -123,16 +126,19 @@ def read(
             cut.after(0.0, "interrupted")
     if options.python is not None:
         facts = replace(facts, torch=installed_torch.from_folder(Path(probe.path)) if probe.path else TorchBuild())
-        # Another environment than the active one was asked for.
+        # The user named another environment than the active one.
         probe = replace(probe, active_elsewhere=None)
     return Evidence(facts, below, probe, frozenset(os.environ))
 
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
-    """The probe's report. Raises UsageError for a `python` that is none, is too old, or fails before our first word."""
+    """Return the probe's report.
+
+    Raises UsageError if `python` is not an interpreter, is too old, or fails before the probe's first output.
+    """
     probe = asked.result()
     silent = probe.stage == "start" and not probe.timed_out and probe.not_awaited is None
-    if probe.unstarted is not None and python is None:  # as where this user may not read the interpreter that runs
+    if probe.unstarted is not None and python is None:  # for example, if this user may not read the interpreter
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
     if python is None or not (silent or probe.unstarted is not None):
         return probe
@@ -142,7 +148,7 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
 
 
 def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
-    """The finding where none of the conditions asked broke a rung: torch works, there is no GPU, or nobody knows."""
+    """Return the finding if no condition broke a stage: torch works, there is no GPU, or the cause is unknown."""
     probe = evidence.probe
     if evidence.torch_works:
         ran = [run.device for run in probe.kernels if run.error is None]
@@ -158,23 +164,26 @@ def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
             fix = "if Windows has one: install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown"
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
     title = "no known cause found, and torch was not seen to use the GPU"
-    # A load needs a torch that works.
+    # Load conditions do not count, because they need a torch that works.
     is_all = all(condition.id in asked or condition.id.startswith("load.") for condition in CONDITIONS)
     message = f"no {'known' if is_all else 'selected'} condition matches, or evidence was unreadable"
-    # The command shows torch's own words in full.
+    # This command shows torch's full error.
     fix = f"""{fixes.interpreter(probe.executable)} -c 'import torch; print(torch.ones(1, device="cuda"))'"""
     return Finding("doctor.unknown", "inconclusive", title, message, fix=fix)
 
 
 # -- a short load on the GPUs ------------------------------------------------------------------------------------------
 
-# torch's words where there is no memory, cuBLAS's for the same, and the driver's for a card that one process may use.
+# Errors of torch and cuBLAS about full memory, and of the driver about a GPU in exclusive use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
 UNTOLD = "NVML does not report on it, so nothing would be visible"
 
 
 def why_not(card: Device) -> str:
-    """Return why a card is not loaded, by a reading without a process of gpucheck on it; empty where it can be."""
+    """Return why a GPU is not put under load, or an empty string.
+
+    The GPU was read without a process of gpucheck on it.
+    """
     if card.parent_uuid is not None or is_divided(card):
         return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
@@ -196,12 +205,13 @@ def gathered(
     unseen: Mapping[str, str],
     left_out: dict[str, str],
 ) -> LoadResult:
-    """The load from what its process said, the readings of each card and why there are none, and the cards left out.
+    """Return the load's result from the output of its process, the readings of each GPU, and the GPUs left out.
 
-    `failed` is how the process ended early, empty where it did not.
+    `unseen` has reasons for missing readings. `failed` describes how the process ended early, else it is empty.
     """
     if failed:
-        # A card that is full or was taken meanwhile is no fault of its, nor is what happens before torch goes there.
+        # A GPU that is full or was taken meanwhile is not faulty. A failure before the load begins is not the GPU's
+        # either.
         stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
         stage = str(said.get("stage"))
         reached = stage in ("prepare", "load")
@@ -223,30 +233,30 @@ def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> Card
     return CardUnderLoad(device, telemetry, reason or None, dict(names))
 
 
-# Clocks and links are up a few tens of milliseconds after work arrives, and NVML's reasons may flash meanwhile.
+# Clocks and links rise within a few tens of milliseconds. NVML's clock reasons may appear briefly in that time.
 SETTLE_S = 0.3
-# Twenty readings.
+# This is enough for twenty readings.
 LOAD_S = 1.0
-# Importing torch (which was just done), a context for each card and the load itself take less.
+# This covers importing torch again, a context on each GPU and the load itself.
 LOAD_TIMEOUT_S = 60.0
 
 
 def can_load(evidence: Evidence) -> bool:
-    """Return whether torch ran something on a device that NVML could watch."""
+    """Return whether torch ran a kernel on a device that NVML can watch."""
     return evidence.torch_works and evidence.probe.hip is None
 
 
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:
-    """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
+    """Run the load on every GPU that torch can use, that NVML reports on and that is free."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
-    # The second reading: during the first, torch was at work in gpucheck's child.
+    # The GPUs' second reading; during the first, gpucheck's child used torch.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
     left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
         return LoadResult("none", "no GPU is free for it", None, (), left_out)
-    # An import that is slow enough to be given more time is so again.
+    # A slow import needs more time here too.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]

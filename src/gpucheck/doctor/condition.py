@@ -20,10 +20,10 @@ from gpucheck.report.results.short import LoadResult
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was read: the machine's facts, what lies below its driver's libraries, and what torch said.
+    """Everything that was read: the machine's facts, the driver's kernel side and files, and torch's report.
 
-    `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
-    `variables` are the names of all variables that are set; `facts.environment` has the values of those on its list.
+    `torch` is None if torch was not asked (there is none, or no time), and `load` if no load was wanted or possible.
+    `variables` has the names of all variables; `facts.environment` has the values of a fixed list.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -32,8 +32,8 @@ class Evidence:
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
 
-    # Derived as the evidence is made: the machine outside its accelerators; NVIDIA's driver with the kernel log's
-    # events; the torch that is diagnosed, read without importing it, and its own report. Unknown fields are None.
+    # Derived fields: the host, NVIDIA's driver with the events of the kernel log, the installed torch as read without
+    # importing it, and torch's own report. Unknown fields are None.
     host: Host = field(init=False)
     driver: Driver = field(init=False)
     build: TorchBuild = field(init=False)
@@ -41,9 +41,9 @@ class Evidence:
     # The NVIDIA devices that NVML or libcuda lists, and those on the PCI bus.
     cards: tuple[Device, ...] = field(init=False)
     gpus: tuple[PciDevice, ...] = field(init=False)
-    # Whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU.
+    # True if PCI, device nodes, WSL's driver or a library shows an NVIDIA GPU.
     is_nvidia_here: bool = field(init=False)
-    # The version in the name of the libcuda that was loaded; the files that the loader takes, by the library's name.
+    # The version in the file name of the loaded libcuda, and the files that the loader finds, by library name.
     libcuda_version: str | None = field(init=False)
     loadable: Mapping[str, Library] = field(init=False)
     # Findings of the checks of `gpucheck devices`, by their IDs.
@@ -73,27 +73,27 @@ class Evidence:
 
     @property
     def cuda_works(self) -> bool:
-        """Return whether CUDA started and shows a device: whatever lies below it holds, as far as that device goes."""
+        """Return whether CUDA started and shows a device. All lower stages then work too for that device."""
         return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def in_container(self) -> bool:
-        """Return whether this is a container: the PCI bus and the kernel's modules are then the host's."""
+        """Return whether this is a container, where the PCI bus and the kernel's modules are the host's."""
         return self.host.container is not None
 
     @property
     def torch_works(self) -> bool:
-        """Return whether torch ran a kernel on a device: seen, and so above any arithmetic with versions."""
+        """Return whether torch ran a kernel on a device. This counts more than any conclusion from versions."""
         return any(run.error is None for run in self.probe.kernels)
 
     @property
     def served_cuda(self) -> str | None:
-        """Return the newest CUDA that the driver serves, by libcuda itself where it answered."""
+        """Return the newest CUDA version that the driver supports, preferably as libcuda reports it."""
         return self.driver.libcuda_version or self.driver.cuda_version
 
     @property
     def torch_limit(self) -> str:
-        """Return how long torch was waited for, in words, and what gives it longer."""
+        """Return the time limit of torch's answer in words, with the option that raises it."""
         limit = self.probe.limit_s
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
@@ -102,36 +102,36 @@ class Evidence:
         return [line for line in self.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
 
     def value(self, variable: str) -> str | None:
-        """A variable's value, for those that are on the list of `facts.environment`."""
+        """Return a variable's value if it is on the list of `facts.environment`."""
         return self.facts.environment.get(variable)
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
 
-# The ladder, from the ground up: what stands on a rung needs every one below it.
+# The stages from the hardware up. Each one needs all those below it.
 Rung = Literal[
-    "hardware",  # the card on the PCI bus
+    "hardware",  # the GPU on the PCI bus
     "kernel",  # the driver's kernel module
-    "nodes",  # its device nodes, and a container's right to them
+    "nodes",  # the driver's device nodes, and a container's access to them
     "libraries",  # libcuda and libnvidia-ml, found and of the module's version
-    "nvml",  # NVML starts and lists the cards
+    "nvml",  # NVML starts and lists the GPUs
     "cuinit",  # CUDA starts
-    "devices",  # CUDA shows the devices that were asked for
-    "torch",  # a torch that is built for them and can be imported
-    "architecture",  # with code for their architecture
-    "run",  # that runs
+    "devices",  # CUDA shows the requested devices
+    "torch",  # torch can be imported and is built for these devices
+    "architecture",  # torch has code for their architecture
+    "run",  # torch runs a kernel
 ]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
-# The weight of the signs: nothing else is possible; it is nearly always so; it is worth a look.
+# The weight of the evidence: nothing else is possible, almost always right, or worth checking.
 Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The signs of a condition that holds here, in one sentence and as evidence.
+    """The signs of a condition that holds here, as a sentence and as evidence.
 
-    Fields that are None are the condition's own; a judge that knows more replaces them.
+    The condition's own value applies if a field is None; a judge may override it.
     """
 
     message: str
@@ -143,7 +143,7 @@ class Seen:
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Seen | None:
-        """Findings of `gpucheck devices` as what a condition shows, with the worst one's verdict, title and fix."""
+        """Return findings of `gpucheck devices` as signs, with the verdict, title and fix of the worst one."""
         held = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
         if not held:
             return None
@@ -160,20 +160,23 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A known fault: the diagnosis in one sentence (`title`), what happened, what to type or do, and how sure it is.
+    """A known fault: its `title`, `meaning` and `fix`, and how certain the diagnosis is.
 
-    **Doctor.** `judge` says whether it holds here; missing evidence is unknown, and says nothing. None for what only a
-    text shows. `rung` is the stage that it breaks; None for what stands on its own. `settle` is what would make sure of
-    it, where that takes more than what is read. `cuinit` and `nvml` are answers of cuInit and nvmlInit that it causes.
+    **Doctor.** `judge` decides whether the condition holds here; missing evidence counts as unknown. It is None for
+    conditions that only a text can show. `rung` is the stage that the condition breaks, or None. `settle` describes a
+    test that would make the diagnosis certain. `cuinit` and `nvml` are the results of cuInit and nvmlInit that it
+    causes.
 
-    **Explain.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` is
-    read by words. Programs of every kind print `common` ones ("Killed"): they count where the rest of the paste
-    speaks of GPUs, torch or training, or holds `beside`. `weak` ones are a hint where nothing else is found. `wraps`
-    belong to a message that contains another one, which is named where it is known. `names` are whole error names. Rows
-    that differ by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom`
-    says that something failed and not what, and yields to every text that says more. `follows` are ids, or their
-    beginnings, of causes, which come first. Where `unless` is found, the row does not count. `logged` ones count on a
-    line that training reports as information too. `conditions` are those that doctor looks at for it.
+    **Explain.** `patterns` are regular expressions, matched without regard to case, spaces and quotes. A pattern with
+    `\\b` is matched with its spaces. `common` patterns ("Killed") occur in programs of every kind. They count only if
+    the text matches `beside`, or mentions GPUs, torch or training if there is no `beside`. `weak` patterns give a hint
+    if nothing else matches. `wraps` are patterns of a message that contains another one, which is reported if it is
+    known. `names` are complete error names. Rows that differ only in a number share their patterns, and `number` is the
+    value of the group of that name.
+
+    A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
+    or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts
+    on an information line of a training log. `conditions` are the ids that doctor checks for this text.
     """
 
     id: str
@@ -205,17 +208,17 @@ Judge = Callable[[Evidence], Seen | None]
 
 
 def found(id: str) -> Judge:
-    """A judge for what a check of `gpucheck devices` finds."""
+    """Return a judge for the findings of a check of `gpucheck devices`."""
     return lambda evidence: Seen.of(evidence.findings.get(id, ()))
 
 
 def on(
     rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] = lambda _: None
 ) -> tuple[Condition, ...]:
-    """The rows as conditions of one rung, except those that name another.
+    """Return the rows as conditions of one stage, unless a row names another.
 
-    Rows without a judge exclude each other: `by` says which of them holds, and how. On the rung of cuInit a row that
-    names answers of it is asked only where it gave one of them.
+    The rows without a judge exclude each other: `by` returns the id and the signs of the one that holds. A row with
+    error codes on the stage of cuInit is asked only if cuInit returned one of them.
     """
 
     def judge(row: Condition, evidence: Evidence) -> Seen | None:
@@ -230,7 +233,7 @@ def on(
 def answered(
     evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
 ) -> Seen:
-    """Return what cuInit answered, `more` that tells its causes apart, and further evidence."""
+    """Return the signs of a cuInit result. `more` is text that identifies the cause; `seen` is further evidence."""
     driver = evidence.driver
     details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"

@@ -1,7 +1,7 @@
-"""The cards themselves, beside the ladder: their health, how they run now, how they are set, the links between them.
+"""Conditions of the GPUs that break no stage: health, current state, settings and links.
 
-Nearly each row is a check of `gpucheck devices`, asked of every card. Cards that others keep busy are judged from a
-live reading; those that are free by the doctor's own load (`load.`).
+Nearly every row is a check of `gpucheck devices`, applied to every GPU. GPUs that others keep busy are judged from a
+live reading. Free GPUs are judged under doctor's own load (`load.`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
 from gpucheck.report.finding import Verdict, told_once
 from gpucheck.report.results.short import LoadResult
 
-# A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
+# A CUDA context takes a few hundred MiB, including that of the probed torch.
 FOREIGN_BYTES = 2**30
 
 
 def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
-    """A check of `gpucheck devices`, unless its fault breaks a rung, whose condition then reports it."""
+    """Return a check of `gpucheck devices` as a condition, unless a stage's condition already reports the fault."""
 
     def judge(evidence: Evidence) -> Seen | None:
         return None if _is_the_diagnosis(id, evidence) else found(id)(evidence)
@@ -34,7 +34,7 @@ def _check(id: str, *, verdict: Verdict = "warn", **row: Any) -> Condition:
     return Condition(id, judge=judge, verdict=verdict, **row)
 
 
-# States of a GPU that a condition of the ladder reports.
+# States of a GPU that a stage's condition reports.
 _ON_A_RUNG = ("lost", "reset required", "no power", "not answering")
 
 
@@ -53,8 +53,8 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
 
 
 def _foreign_memory(evidence: Evidence) -> Seen | None:
-    """Memory in use by others. In a container their PIDs are the host's, so the amount decides and not the list."""
-    # Memory that no process is seen to hold has its own row.
+    """Report GPU memory used by others. The amount decides in a container, because its PIDs are the host's."""
+    # Memory without a visible process is reported by another check.
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     taken = {
         name_of(card): card
@@ -80,8 +80,9 @@ def _holders(card: Device) -> str:
 
 
 def _is_for_a_screen(card: Device) -> bool:
-    """Return whether programs that draw hold it: beside them is no more than a context or two, torch's own among
-    them."""
+    """Return whether graphics programs hold the GPU. Compute processes may add a context or two, including torch's
+    own.
+    """
     computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
     few = None not in computing and sum(filter(None, computing)) < FOREIGN_BYTES
     return few and len(computing) < len(card.processes or ())
@@ -293,7 +294,9 @@ CARDS: tuple[Condition, ...] = (
 
 
 def _iommu(evidence: Evidence) -> Seen | None:
-    """GPUs whose copies to each other take PCIe: without NVLink, and not refused by the driver."""
+    """Report GPUs that copy to each other over PCIe behind a translating IOMMU. GPUs with NVLink, or whose copies the
+    driver refuses, are skipped.
+    """
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
     names: dict[str, None] = {}
@@ -339,16 +342,16 @@ PEERS: tuple[Condition, ...] = (
 
 # -- under the doctor's own load ---------------------------------------------------------------------------------------
 
-# One reading may fall into the change of a clock, where what protects a card flashes (DCGM's documentation says so).
+# A single reading may fall into a change of the clock, when protection reasons appear briefly (DCGM's documentation).
 LEAST_READINGS = 2
-# In this share of a second's readings it is no flash but how the card runs.
+# A reason in this share of a second's readings is lasting.
 SUSTAINED = 0.5
-# Figures that are read under load; a verdict needs each of them.
+# Figures that are read under load. Each is needed for a verdict.
 READ = (
     *("sm_clock_hz", "clock_reasons", "temperature_celsius", "pcie/generation", "pcie/width"),
     *("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz"),
 )
-# Facts that a load does not change, as far as the checks need them.
+# Facts that do not change under load, and that the checks need.
 _FIXED = (
     *("kind", "id", "name", "uuid", "nvml_index", "pci_address", "integrated", "compute_capability"),
     *("application_sm_clock_hz", "default_application_sm_clock_hz", "gpu_max_celsius", "slowdown_celsius"),
@@ -357,7 +360,7 @@ _FIXED = (
 
 
 def _as_loaded(evidence: Evidence) -> Facts:
-    """The cards as they ran under load, for the checks of a busy card; what was read at rest is left out."""
+    """Return the GPUs as they ran under load, for the checks of busy GPUs. Figures read at rest are left out."""
     known, devices = {card.id: card for card in evidence.cards}, []
     for loaded in evidence.load.cards if evidence.load is not None else ():
         card, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
@@ -378,7 +381,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
             temperature_celsius=telemetry["temperature_celsius"],
             clock_reasons=ClockReasons(0, tuple(reasons)) if is_read else None,
             pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
-            # Many readings in a row: a reason that lasts does so however short the load is.
+            # A reason in most of many readings is lasting, even though the load is short.
             changes=Changes(
                 max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
                 {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
@@ -390,7 +393,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
 
 
 def _under_load(name: str) -> Condition:
-    """A check of a busy GPU, asked of the cards under load."""
+    """Return the condition for a check of busy GPUs under doctor's load."""
     check = next(condition for condition in CARDS if condition.id == f"devices.{name}")
     look = dict(checks.CHECKS)[check.id]
 
@@ -418,7 +421,7 @@ def _failed(evidence: Evidence) -> Seen | None:
 def _not_run(evidence: Evidence) -> Seen | None:
     load = evidence.load
     if load is None:
-        # The load runs wherever torch works; without a card of NVML's there is nothing to watch.
+        # The load runs wherever torch works. There is nothing to report without a GPU in NVML.
         if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
             return None
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
@@ -426,7 +429,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
         return None
     reasons = dict(load.left_out)
     known = {*reasons, *(loaded.device for loaded in load.cards)}
-    # GPUs that torch did not run on: hidden from it, lost, or divided.
+    # These GPUs were not used by torch: hidden, lost, or in MIG mode.
     for card in evidence.cards:
         if card.nvml_index is not None and card.id not in known:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"

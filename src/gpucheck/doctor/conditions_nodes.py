@@ -1,4 +1,4 @@
-"""The driver's device nodes, and what keeps a container, a WSL or a Jetson from them."""
+"""Conditions of the driver's device nodes and libraries, also in containers, WSL and on a Jetson."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpucheck.report.finding import Verdict
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
-# A control group refuses with the first; a security module with the second.
+# A device control group refuses with EPERM, a security module with EACCES.
 REFUSALS = (errno.EPERM, errno.EACCES)
-# The node's number belongs to no driver: the module was loaded anew and was given another, or it is gone.
+# No driver has the node's device number: the module was reloaded with another number, or unloaded.
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
 
@@ -28,9 +28,9 @@ def _card_nodes(evidence: Evidence) -> list[Node]:
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Return whether the module is loaded and the driver's node, or every card's, is not there.
+    """Return whether the module is loaded but its control node, or in a container every GPU's node, is missing.
 
-    Outside WSL, and where nothing is known to work above it yet.
+    This is False in WSL, or if CUDA works.
     """
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
@@ -41,7 +41,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
 
 
 def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return why the driver's nodes are not there: kept from this container, not given to it, or not made."""
+    """Return why device nodes are missing: they were hidden from this container, not passed to it, or never created."""
     if not lacks_nodes(evidence):
         return None
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
@@ -56,7 +56,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
 
 
 def _denied(evidence: Evidence) -> Seen | None:
-    """Rights by owner and mode; of the cards' own nodes only if none may be opened, since one is enough."""
+    """Report missing permissions on device nodes. GPU nodes count only if none can be opened, because one is enough."""
     if evidence.cuda_works:
         return None
     of_cards = [node.path for node in _card_nodes(evidence)]
@@ -71,13 +71,15 @@ def _denied(evidence: Evidence) -> Seen | None:
 
 
 def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
-    """The nodes whose opening failed with one of these errors, where CUDA does not work all the same."""
+    """Return the nodes that could not be opened with one of these errors; empty if CUDA works."""
     nodes = [] if evidence.cuda_works else evidence.stack.nodes
     return {node.path: node.error for node in nodes if node.error in errors and node.error is not None}
 
 
 def _refused(evidence: Evidence) -> Seen | None:
-    """Rights look right and opening is refused all the same: a device control group, or a security module."""
+    """Report nodes that cannot be opened although their permissions allow it: by a device control group or a security
+    module.
+    """
     refused = _opened_with(evidence, *REFUSALS)
     if not refused:
         return None
@@ -108,7 +110,7 @@ def _wsl_without_gpu(evidence: Evidence) -> Seen | None:
 
 
 def _wsl_shadowed(evidence: Evidence) -> Seen | None:
-    """Windows' libcuda talks to /dev/dxg; Linux' talks to nodes that WSL does not have."""
+    """Report a Linux libcuda in WSL. It needs device nodes that WSL does not have; Windows' libcuda uses /dev/dxg."""
     path = evidence.driver.libcuda_path
     if not evidence.host.wsl or evidence.in_container or evidence.cuda_works:
         return None
@@ -125,7 +127,7 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
 
 
 def without_compute(evidence: Evidence) -> bool:
-    """Return whether a container was given NVML, whatever that answers, and not libcuda."""
+    """Return whether a container has libnvidia-ml but not libcuda. It does not matter what NVML returns."""
     given = evidence.in_container and LIBCUDA not in evidence.loadable and not evidence.stack.unlinked
     has_nvml = evidence.driver.nvml_code not in (None, 12) or NVML in evidence.loadable
     return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
@@ -232,15 +234,17 @@ NODES = on(
 
 LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
-# NixOS has neither a cache of the loader's nor folders built into it.
+# The loader of NixOS has neither a cache nor built-in folders.
 NIXOS = "/run/opengl-driver/"
 # NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
 VERSION_MISMATCH = 18
 
 
 def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return which condition leaves the loader without a libcuda, and how it shows; None where it has one, or something
-    below or beside these conditions says why."""
+    """Return the condition that keeps the loader from finding a usable libcuda, with its signs.
+
+    Returns None if libcuda was loaded, or if another condition explains its absence.
+    """
     error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
         return None
@@ -253,7 +257,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
     library = next((library for library in known if library.is_usable), None)
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
-    # Without a driver, or its nodes, nothing else is to be expected.
+    # A missing libcuda is expected without a driver or its nodes.
     if absent(evidence) is not None or lacks_nodes(evidence) or evidence.host.wsl:
         return None
     return "library.cuda_missing", _missing(evidence)
@@ -298,9 +302,9 @@ def _stub(evidence: Evidence) -> Seen | None:
 
 
 def _compat(evidence: Evidence) -> Seen | None:
-    """803 or 804 of a forward-compatibility package: it goes with older drivers than this, or not with this GPU.
+    """Report errors 803 and 804 of a forward-compatibility package that does not suit this driver or this GPU.
 
-    804 comes of any libcuda that is newer than the module: elsewhere it is that of an update, or one that is left over.
+    Any libcuda newer than the module causes 804. The cause outside such a package is an update or an old file.
     """
     driver, path = evidence.driver, evidence.driver.libcuda_path
     by_folder = path is not None and is_compat(path)
@@ -315,7 +319,9 @@ def _compat(evidence: Evidence) -> Seen | None:
 
 
 def from_variable(evidence: Evidence, path: str | None) -> str | None:
-    """The folder in LD_LIBRARY_PATH by which alone the loader found the library at `path`."""
+    """Return the folder in LD_LIBRARY_PATH from which `path` was loaded, if the loader would not have found it
+    elsewhere.
+    """
     if path is None or any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
     for library in evidence.stack.path_libraries:
@@ -326,7 +332,7 @@ def from_variable(evidence: Evidence, path: str | None) -> str | None:
 
 
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
-    """The versions of the libcuda that was loaded and of the kernel module, where both are known and differ."""
+    """Return the versions of the loaded libcuda and of the kernel module, if both are known and differ."""
     path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
     library = evidence.libcuda_version
     if path is None or module is None or library is None or library == module or is_compat(path) or is_stub(path):
@@ -335,9 +341,9 @@ def other_version(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def _other_version(evidence: Evidence) -> Seen | None:
-    """Only libcuda is another: NVML goes with the module. Where CUDA works all the same, it is no fault.
+    """Report a libcuda of another version, while NVML matches the module. It is not a fault if CUDA works.
 
-    One that LD_LIBRARY_PATH brought and that answers 803 is another one too, whether or not its name has a version.
+    A libcuda from LD_LIBRARY_PATH that returns 803 counts too, even if its file name has no version.
     """
     versions, code = other_version(evidence), evidence.driver.cuinit_code
     given = from_variable(evidence, evidence.driver.libcuda_path)
@@ -354,7 +360,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
 
 
 def _mismatch(evidence: Evidence) -> Seen | None:
-    """The driver was updated under a running module; NVML says so, or CUDA."""
+    """Report a driver that was updated while its module was loaded, according to NVML or CUDA."""
     driver = evidence.driver
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
@@ -366,7 +372,7 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     differ = library is not None and module is not None and library != module
     known = f"the libraries are {library}, the loaded module is {module}" if differ else ""
     given = from_variable(evidence, driver.nvml_path) or from_variable(evidence, driver.libcuda_path)
-    fix = None  # the condition's own: load the new module
+    fix = None  # The condition's own fix applies: load the new module.
     if given is not None:
         known = f"{known}{'; ' if known else ''}LD_LIBRARY_PATH brought them from {given}"
         fix = fixes.out_of_library_path([given])
@@ -377,13 +383,15 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
     said = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
-    # torch goes on where its libcuda is the module's: what NVML tells is then all that is missing.
+    # Torch works if CUDA works, and only NVML's figures are missing.
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     return Seen(said, {**details, "library_version": library}, fix, verdict=verdict)
 
 
 def _no_nvml(evidence: Evidence) -> Seen | None:
-    """torch does without; what tells of temperature, memory and errors does not. A Jetson may have none."""
+    """Report missing NVML. Torch works without it, but temperature, memory and errors cannot be read. A Jetson may have
+    no NVML.
+    """
     driver = evidence.driver
     if driver.nvml_code != 12 or driver.libcuda_path is None or evidence.stack.jetson or not evidence.is_nvidia_here:
         return None

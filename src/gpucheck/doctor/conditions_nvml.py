@@ -1,6 +1,6 @@
-"""NVML does not start or does not show its cards: each answer of nvmlInit, and what the cards say of themselves.
+"""Conditions of NVML and of CUDA's start: each result of nvmlInit and cuInit, and the GPUs' own states.
 
-torch does without NVML: where CUDA works, what is wrong here is worth a warning and breaks no rung.
+Torch works without NVML, so a fault here is only a warning if CUDA works.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _REINSTALL = "reinstall the driver's libraries in the kernel module's version (c
 
 
 def _broken_off(evidence: Evidence) -> Seen | None:
-    """NVML's child without an answer: at its start, or at one card."""
+    """Report that NVML's child hung or crashed, at its start or at one GPU."""
     error, code = evidence.driver.nvml_error or "", evidence.driver.nvml_code
     crashed = "ended early" in error
     if not crashed and "did not answer within" not in error:
         return None
-    # The card at which NVML did not answer in its time, or ended its process.
+    # The GPU at which NVML hung or crashed.
     at = [f", at {_name(card)}" for card in evidence.cards if (card.state or "").startswith("not answering")]
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     title, fix = ("NVML crashes its process", _REINSTALL) if crashed else (None, None)
@@ -55,7 +55,9 @@ def _name(card: Device) -> str:
 
 
 def _in_state(state: str, code: int) -> Judge:
-    """A judge for cards that are in this state, or an nvmlInit that answers so; not where the log tells more."""
+    """Return a judge for GPUs in this state, or an nvmlInit that returns `code`; None if the log has a better
+    explanation.
+    """
 
     def judge(evidence: Evidence) -> Seen | None:
         if state == "lost" and evidence.logged(FALLEN):
@@ -63,7 +65,7 @@ def _in_state(state: str, code: int) -> Judge:
         if evidence.driver.nvml_code == code:
             return _said(evidence)
         dead = [row for row in evidence.findings.get("devices.answers", ()) if row.evidence.get("state") == state]
-        # The card's own check reports it where CUDA works with the others.
+        # The check of that GPU reports the state if CUDA works with other GPUs.
         seen = None if evidence.cuda_works else Seen.of(dead)
         return seen and replace(seen, title=None)
 
@@ -71,7 +73,7 @@ def _in_state(state: str, code: int) -> Judge:
 
 
 def recovery(evidence: Evidence) -> Seen | None:
-    """CUDA does not start and the driver itself says what to do to a GPU."""
+    """Return the driver's recovery action for a GPU if CUDA does not start."""
     masked = any((card.state or "").startswith("hidden") for card in evidence.cards)
     seen = Seen.of(evidence.findings.get("devices.recovery_action", ()))
     if seen is None or evidence.cuda_works or evidence.driver.cuinit_code in (0, None) or masked:
@@ -80,7 +82,7 @@ def recovery(evidence: Evidence) -> Seen | None:
 
 
 def _lists_none(evidence: Evidence) -> Seen | None:
-    """NVML starts and lists nothing, and neither the kernel's rung nor the nodes' says why."""
+    """Report that NVML starts but lists no GPU, if neither the kernel module nor the device nodes explain it."""
     driver = evidence.driver
     if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
         return None
@@ -92,7 +94,7 @@ def _lists_none(evidence: Evidence) -> Seen | None:
 
 
 def _other(evidence: Evidence) -> Seen | None:
-    """An answer of nvmlInit that nothing that was seen explains."""
+    """Report a result of nvmlInit that no other evidence explains."""
     driver, nodes = evidence.driver, evidence.stack.nodes
     explained: dict[int | None, bool] = {
         None: True,
@@ -104,13 +106,13 @@ def _other(evidence: Evidence) -> Seen | None:
     }
     if explained.get(driver.nvml_code, driver.nvml_code in EXPLAINED):
         return None
-    # The title and the fix of a GPU that answers so itself.
+    # The title and the fix are those of a GPU with this state.
     title, _, fix = at_rest.DEAD["no interrupts"] if driver.nvml_code == 11 else (None, "", None)
     return replace(_said(evidence), title=title and f"GPU {title}", fix=fix)
 
 
 def _held(cards: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
-    """Cards that let in one process or none, with the one that is in; the line that lets in others; the evidence."""
+    """Return a text on GPUs in exclusive or prohibited mode and the processes on them, the fix, and the evidence."""
     pids = sorted({process.pid for card in cards for process in card.processes or ()})
     modes = ", ".join(f"{_name(card)} is {card.compute_mode}" for card in cards)
     named = f"PID {few([str(pid) for pid in pids], ', ')}"
@@ -124,13 +126,13 @@ def _is_held(card: Device) -> bool:
 
 
 def refusing(evidence: Evidence) -> list[Device]:
-    """The GPUs that refused a kernel as busy, and that let in one process or none."""
+    """Return the GPUs that refused a kernel as busy and are in exclusive or prohibited mode."""
     refused = {run.device for run in evidence.probe.kernels if "busy or unavailable" in (run.error or "")}
     return [card for card in evidence.cards if card.id in refused and _is_held(card)]
 
 
 def _busy(evidence: Evidence) -> Seen | None:
-    """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
+    """Report that CUDA starts but a GPU in exclusive or prohibited mode refuses a kernel."""
     said, fix, details = _held(refusing(evidence))
     return Seen(said, details, fix) if said else None
 
@@ -215,7 +217,7 @@ NVML = on(
     ),
 )
 
-# Answers that the rows of this rung and of the one below explain; any other is reported as it is.
+# Results that conditions of this stage or a lower one explain. Any other result is reported without an explanation.
 EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
@@ -224,7 +226,7 @@ NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
 def _no_answer(evidence: Evidence) -> Seen | None:
-    """libcuda's child without an answer: it hangs, or it ended its process."""
+    """Report that libcuda's child hung or crashed."""
     driver, probe = evidence.driver, evidence.probe
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
@@ -236,7 +238,7 @@ def _no_answer(evidence: Evidence) -> Seen | None:
 
 
 def _no_memory_node(evidence: Evidence) -> Seen | None:
-    """999 where the node of the memory module is missing, which `nvidia-smi` does not need."""
+    """Report error 999 if the node of nvidia_uvm is missing. `nvidia-smi` works without that node."""
     stack = evidence.stack
     if stack.node("/dev/nvidiactl") is None or stack.node("/dev/nvidia-uvm"):
         return None
@@ -254,7 +256,7 @@ def _unknown_error(evidence: Evidence) -> Seen | None:
 
 
 def _not_initialised(evidence: Evidence) -> Seen:
-    """3; with the open module, heterogeneous memory management does not start on some kernels."""
+    """Report error 3. The open module's heterogeneous memory management does not start on some kernels."""
     lines, disabled = evidence.logged(NO_ROOM_FOR_PAGES), (evidence.stack.parameters or {}).get("uvm_disable_hmm")
     said = f"the kernel module is the open module, and its uvm_disable_hmm is {'off' if disabled else 'unknown'}"
     if not lines and not (evidence.driver.kernel_module_open and disabled in (None, "N")):
@@ -271,7 +273,7 @@ def _not_initialised(evidence: Evidence) -> Seen:
 
 
 def _no_device(evidence: Evidence) -> Seen | None:
-    """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
+    """Report error 100 on a machine with a GPU, if neither a mask nor MIG mode explains it."""
     if not evidence.is_nvidia_here:
         return None
     value = evidence.value(MASK)
@@ -287,7 +289,7 @@ def _no_device(evidence: Evidence) -> Seen | None:
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:
-    """Every card that NVML lists is in MIG mode and none has an instance."""
+    """Report that every GPU that NVML lists is in MIG mode without an instance."""
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     empty = [card for card in whole if card.mig is not None and card.mig.enabled and not card.mig.instances]
     if not whole or len(empty) < len(whole):
@@ -301,7 +303,7 @@ def _empty_mig(evidence: Evidence) -> Seen | None:
 
 
 def _mig_fix(cards: str) -> str:
-    """On these cards alone: without -i, each of them changes all."""
+    """Return the fix for these GPUs only, because without `-i` each command changes all GPUs."""
     return (
         f"sudo nvidia-smi mig -i {cards} -lgip to list profiles, sudo nvidia-smi mig -i {cards} -cgi 0 -C to create "
         f"an instance; or {fixes.smi([cards], '-mig 0')} to use the whole GPU"
@@ -314,7 +316,9 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def _unavailable(evidence: Evidence) -> Seen:
-    """46: the mode in which a GPU lets one process in, or none, and who is in; else a licence or a partition."""
+    """Report error 46, with the GPUs in exclusive or prohibited mode; else a licence or a partition may be the
+    cause.
+    """
     said, fix, details = _held([card for card in evidence.cards if _is_held(card)])
     if not said:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
@@ -325,7 +329,7 @@ def _unavailable(evidence: Evidence) -> Seen:
 
 
 def _fabric(evidence: Evidence) -> Seen | None:
-    """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
+    """Report error 802. A missing fabric manager is proof only on the machine that has the switches."""
     if evidence.driver.confidential_computing == "not ready":
         fix = "sudo nvidia-smi conf-compute -srs 1, after attestation"
         seen = answered(evidence, "NVML reports that confidential computing is not ready", fix=fix, certainty="proof")
@@ -356,10 +360,10 @@ def _fabric(evidence: Evidence) -> Seen | None:
 
 
 def _mps(evidence: Evidence) -> Seen:
-    """CUDA was sent to a server of MPS: by the variable, or because one was started at its usual place."""
+    """Report that CUDA uses an MPS server, because of the variable or of pipes in the default folder."""
     folder = evidence.value(MPS_FOLDER)
     where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
-    # Without the variable a daemon that ended has left its pipes in the usual place, where CUDA finds them.
+    # CUDA may find the pipes of an MPS daemon that has ended if the variable is not set.
     stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
     fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}" if not folder else None
     unreachable = evidence.driver.cuinit_code in (805, 806)
@@ -535,5 +539,5 @@ CUINIT = on(
     ),
 )
 
-# Answers that the rows of this rung and of the one below explain; any other is reported as it is.
+# Results that conditions of this stage or a lower one explain. Any other result is reported without an explanation.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}

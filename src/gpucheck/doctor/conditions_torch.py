@@ -1,4 +1,4 @@
-"""The torch that is diagnosed is not there, cannot be imported, is not for this GPU, or does not find it."""
+"""Conditions of torch: it is missing, cannot be imported, is not built for this GPU, or does not find it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.naming import few
 
-# The probe says a crash as the signal's name.
+# The error of a crashed probe is the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 _OLD_SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found")
@@ -20,7 +20,7 @@ _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
 def _kind(evidence: Evidence) -> str | None:
-    """Return what the torch is built for: what it says itself, else what its files say."""
+    """Return what torch is built for, as torch reports it, else by its files."""
     probe = evidence.probe
     if probe.version is not None:
         return "cuda" if probe.cuda else "rocm" if probe.hip else "xpu" if probe.xpu else "cpu"
@@ -33,9 +33,9 @@ def torch_version(evidence: Evidence) -> str | None:
 
 
 def _cuda_build(evidence: Evidence) -> str:
-    """The line that installs a torch for the GPUs and the driver that are here: of the version that is installed.
+    """Return the command that installs a torch of the same version for these GPUs and this driver.
 
-    What PYTHONPATH brings is taken out of it instead: it would come before whatever is installed.
+    The fix for a torch from PYTHONPATH removes that entry, because it would take precedence over an installed torch.
     """
     entry = fixes.pythonpath_of(evidence.probe)
     if entry is not None:
@@ -46,13 +46,13 @@ def _cuda_build(evidence: Evidence) -> str:
 
 
 def _needs_jetsons_wheel(evidence: Evidence) -> bool:
-    """Return whether this is a Jetson that does not take the wheels that servers take, as from JetPack 7 (R38) on."""
+    """Return whether this Jetson needs NVIDIA's own wheels. JetPack 7 (R38) and newer take the ordinary ones."""
     release = re.search(r"\bR(\d+)", evidence.stack.jetson or "")
     return release is not None and int(release[1]) < 38
 
 
 def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
-    """The line that installs the published build which runs on hardware of these capabilities and on this driver."""
+    """Return the command that installs the published build for these compute capabilities and this driver."""
     if _needs_jetsons_wheel(evidence):
         return fixes.JETSON
     requirement, tag = fixes.choose(
@@ -66,7 +66,7 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
 
 
 def built_for_cuda(evidence: Evidence) -> str | None:
-    """The CUDA that the torch which is diagnosed was built for; None for another build, and where it is not known."""
+    """Return the CUDA version that torch was built for; None if it is not a CUDA build, or unknown."""
     build = evidence.build
     if evidence.probe.version is not None:
         return evidence.probe.cuda
@@ -74,7 +74,7 @@ def built_for_cuda(evidence: Evidence) -> str | None:
 
 
 def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return which condition keeps torch from being imported or from telling its devices, and how it shows."""
+    """Return the condition that prevents importing torch or listing its devices, with its signs."""
     probe, error = evidence.probe, evidence.probe.error or ""
     if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
@@ -87,14 +87,14 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
-    # A process may raise and not end, where a thread of it goes on: what it raised is the cause.
+    # The exception is the cause if the process raised but did not end, because a thread still runs.
     if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})
     details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    if _OLD_SYSTEM.search(error):  # the same wheel asks the system for as much
+    if _OLD_SYSTEM.search(error):  # a reinstalled wheel would need the same system library
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
     if _SIGNAL.match(error):
         said, title = f"{step} ended its process by {error}", "torch crashes on import or start"
@@ -137,7 +137,9 @@ def _cpu_build(evidence: Evidence) -> Seen | None:
 
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
-    """CUDA runs under a driver of its own major version or a newer one; a newer minor is no matter."""
+    """Report a driver older than torch's CUDA. CUDA needs its own major version or a newer one; the minor version does
+    not matter.
+    """
     built, served = built_for_cuda(evidence), evidence.served_cuda
     needs, has = fixes.version_of(built), fixes.version_of(served)
     if needs is None or has is None or needs[0] <= has[0]:
@@ -152,11 +154,13 @@ def _driver_too_old(evidence: Evidence) -> Seen | None:
 
 
 def _sees_none(evidence: Evidence) -> Seen | None:
-    """A torch for CUDA that finds no device where CUDA shows some: what it says of it itself is all there is."""
+    """Report a CUDA build of torch that finds no device although CUDA shows some. Torch's warnings are the only
+    evidence.
+    """
     probe = evidence.probe
     if probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
         return None
-    # A known reason has its own condition.
+    # This reason has its own condition.
     if _driver_too_old(evidence):
         return None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
@@ -252,12 +256,14 @@ TORCH = on(
 )
 
 
-# Local versions that name the target of a build: `2.13.0+cu130`.
+# Local versions that name the target of a build, such as cu130 in `2.13.0+cu130`.
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
 def _two_versions(evidence: Evidence) -> Seen | None:
-    """More than one version on record, another one loaded, or conda's torch beside pip's, in whatever version."""
+    """Report several recorded versions of torch, a loaded version that is not recorded, or conda's torch beside
+    pip's.
+    """
     probe = evidence.probe
     recorded = (probe.versions or {}).get("torch", ())
     others = [*recorded[1:], *filter(None, [probe.version])]
@@ -266,7 +272,7 @@ def _two_versions(evidence: Evidence) -> Seen | None:
     how = fixes.installer(evidence)
     fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(recorded[0]))}"
     if probe.pythonpath_torch:
-        # No installer sees what lies there, and none can remove it.
+        # Installers do not see packages on PYTHONPATH and cannot remove them.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
         again = how.install(fixes.pinned(probe.version or recorded[0]), anew=True)
@@ -280,7 +286,10 @@ def _two_versions(evidence: Evidence) -> Seen | None:
 
 
 def _is_same(text: str, other: str) -> bool:
-    """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
+    """Return whether two versions are the same release, built for the same target.
+
+    Vendors write their own suffixes in several ways, so those are ignored.
+    """
     releases = {re.sub(r"(\.0)+$", "", version.partition("+")[0]) for version in (text, other)}
     kinds = {local for version in (text, other) if _BUILT_FOR.fullmatch(local := version.partition("+")[2])}
     return len(releases) == 1 and len(kinds) < 2
@@ -301,7 +310,7 @@ def _mixed(evidence: Evidence) -> Seen | None:
 def _pynvml(evidence: Evidence) -> Seen | None:
     versions = evidence.probe.versions or {}
     old, new = versions.get("pynvml", ()), versions.get("nvidia-ml-py", ())
-    # Since version 12 pynvml contains no module of that name.
+    # pynvml 12 and newer do not contain a module of that name.
     if not old or not new or (fixes.version_of(old[0]) or (0, 0)) >= (12, 0):
         return None
     again = fixes.packages_again(evidence, [f"nvidia-ml-py=={new[0]}"])
@@ -310,11 +319,11 @@ def _pynvml(evidence: Evidence) -> Seen | None:
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
-    """torchvision 0.N belongs to torch 2.(N - 15), and both must be built for the same thing."""
+    """Report a torchvision that does not match torch: 0.N belongs to torch 2.(N - 15), with the same target."""
     versions = evidence.probe.versions or {}
     vision = (versions.get("torchvision") or (None,))[0]
     torch = torch_version(evidence) or (versions.get("torch") or (None,))[0]
-    # A vendor's own builds (2.6.0a0+ecf3bae40a.nv25.01) are of any commit.
+    # A vendor's build (2.6.0a0+ecf3bae40a.nv25.01) may come from any commit.
     if vision is None or torch is None or "a0+" in torch:
         return None
     ours, theirs = fixes.version_of(torch), fixes.version_of(vision)
@@ -323,7 +332,7 @@ def _torchvision(evidence: Evidence) -> Seen | None:
         return None
     if theirs[1] - 15 == ours[1] and len(built) < 2:
         return None
-    # torch stays as it is: it is torchvision that has to fit.
+    # torch is kept, and torchvision is replaced.
     both = f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'"
     fix = fixes.installer(evidence).install(both, index=fixes.index_of(torch))
     if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
@@ -351,13 +360,13 @@ def _libcuda_not_cached(evidence: Evidence) -> Seen | None:
 
 # -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
 
-# Without one of these, operations that everybody uses fail; the others are used by some.
+# Everyone needs these libraries; others are needed for some operations only.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")
 
 
 def _foreign(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
-    # A torch that cannot be imported because of one has a condition of its own, which names it.
+    # Another condition names such a library if it prevents the import of torch.
     if not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
@@ -372,8 +381,9 @@ def _foreign(evidence: Evidence) -> Seen | None:
 
 
 def _missing_libraries(evidence: Evidence) -> Seen | None:
-    """Files that a package recorded and that are gone, parts of cuDNN that the loader will not find, and packages of
-    CUDA's libraries in another version than torch requires."""
+    """Report missing CUDA libraries: recorded files that are gone, parts of cuDNN that the loader will not find, and
+    packages in another version than torch requires.
+    """
     probe = evidence.probe
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
@@ -387,14 +397,17 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
             "strong",
             title="CUDA packages do not match what torch requires",
         )
-    # An import error that names one of them is reported instead. Any other error may follow from the missing library.
+    # An import error that names one of the files is reported by its own condition. Another error may be a consequence
+    # of the missing library.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    # Recorded files are put back; a foreign cuDNN without its parts gives way; else torch's own comes first.
+    # Missing recorded files are reinstalled, and a foreign cuDNN without its parts is replaced. Otherwise the fix puts
+    # torch's own cuDNN first.
     again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
-    # OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
+    # Unsetting the variable does not help in these cases (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue
+    # 1182).
     code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
     fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
     if again:
@@ -486,7 +499,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
-    """Each device's capability by torch's name, as torch says it, else as the driver does."""
+    """Return each device's compute capability by torch's device name, as torch or else the driver reports it."""
     capabilities = dict(evidence.probe.capabilities or {})
     for card in evidence.cards:
         if card.cuda_index is not None and card.compute_capability:
@@ -495,7 +508,7 @@ def _capabilities(evidence: Evidence) -> dict[str, str]:
 
 
 def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
-    """The devices that code of none of these names runs on, with their capability as a number."""
+    """Return the devices on which code for these architectures does not run, with their capability as a number."""
     if evidence.probe.cuda is None:
         return {}
     numbers = {device: fixes.number(capability) for device, capability in _capabilities(evidence).items()}
@@ -504,14 +517,14 @@ def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
 
 
 def _without_code(evidence: Evidence) -> dict[str, int]:
-    """The devices that none of torch's code runs on, and that no kernel was seen to run on."""
+    """Return the devices on which torch has no code that runs, and on which no kernel ran."""
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
     names = evidence.probe.architectures or ()
     return {device: value for device, value in _uncovered(evidence, names).items() if names and device not in ran}
 
 
 def _no_code(evidence: Evidence) -> Seen | None:
-    """Devices that torch has no code for; a warning where it has code that the driver has to compile."""
+    """Report devices that torch has no code for. It is a warning if torch has PTX, which the driver compiles first."""
     probe, without = evidence.probe, _without_code(evidence)
     if not without:
         names = probe.architectures or ()
@@ -540,7 +553,7 @@ def _name(probe: TorchProbe, device: str) -> str:
 
 
 def _kernel_failed(evidence: Evidence) -> Seen | None:
-    """Kernels that failed, on devices that are there, that torch has code for, and that let this process in."""
+    """Report kernels that failed although the device exists, torch has code for it and it accepts this process."""
     probe, title, fix = evidence.probe, None, None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     explained = {*_without_code(evidence), *(card.id for card in refusing(evidence))}

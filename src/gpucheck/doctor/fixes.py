@@ -1,4 +1,4 @@
-"""Fixes as they work on the system that was looked at, and on the card that is meant alone. Pure."""
+"""Fixes in the form that works on the diagnosed system, and that affect only the GPU in question. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import TorchProbe
 from gpucheck.report.facts import Host
 
-# Commands that act on the kernel or on a card: a container leaves them to its host; WSL and Windows have none.
+# Commands that act on the kernel or on a GPU. A container's user must run them on the host; WSL and Windows do not have
+# them.
 _OF_THE_KERNEL = re.compile(
     r"\b(dmesg|modprobe|rmmod|reboot|mokutil|dkms|systemctl|nvidia-modprobe|update-initramfs)\b"
     r"|nvidia-smi (-i \S+ )?(--gpu-reset|-c|-mig|mig|conf-compute)"
@@ -20,18 +21,21 @@ _OF_THE_KERNEL = re.compile(
 ASK_THE_SCHEDULER = (
     "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
 )
-# NVIDIA Container Toolkit, "Support for Container Device Interface": podman hands GPUs in by CDI alone.
+# Podman passes GPUs to a container only by CDI (NVIDIA Container Toolkit, "Support for Container Device Interface").
 CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 IN_WINDOWS = "update NVIDIA's driver, and restart Windows"
 FROM_WSL = "in Windows: update NVIDIA's driver, then wsl --shutdown, and start it again"
 
 
 def here(fix: str, host: Host) -> str:
-    """The same fix for a container, whose kernel is its host's, for WSL and Windows, whose driver is Windows', and for
-    Windows' shells; as it is elsewhere, and where it already tells of such a place."""
+    """Adapt a fix to this system.
+
+    Kernel commands run on the host of a container. The fix in WSL and Windows is to update the Windows driver. Commands
+    on variables use PowerShell's syntax in Windows. A fix that already mentions such a system is kept.
+    """
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":
-        # PowerShell has other words for variables.
+        # PowerShell has its own syntax for variables.
         fix = re.sub(r"^unset ([\w ]+)$", lambda match: f"Remove-Item Env:{', Env:'.join(match[1].split())}", fix)
         return IN_WINDOWS if of_the_kernel else re.sub(r"^export (\w+)=(\S+)$", r'$env:\1 = "\2"', fix)
     if not of_the_kernel or re.search(r"container|host|Windows", fix):
@@ -49,9 +53,9 @@ def here(fix: str, host: Host) -> str:
 
 
 def smi(cards: Iterable[str | None], arguments: str) -> str:
-    """nvidia-smi on these cards, by UUID, address or index; where none is known it has to be filled in.
+    """Return an nvidia-smi command for these GPUs only, by UUID, address or index.
 
-    Without -i, nvidia-smi changes every card of the machine.
+    nvidia-smi without `-i` changes every GPU of the machine. The user has to replace INDEX if no GPU is known.
     """
     return f"sudo nvidia-smi -i {','.join(filter(None, cards)) or 'INDEX'} {arguments}"
 
@@ -66,7 +70,7 @@ START_WITH_GPUS = (
 
 
 def start_with_gpus(host: Host) -> str:
-    """Return how a container is started with the GPUs, by what runs it."""
+    """Return how to start a container with GPUs, depending on the container's runtime."""
     known = {
         "docker": "start the container with --gpus all",
         "podman": f"on the host: {CDI}; then start the container with --device nvidia.com/gpu=all",
@@ -79,15 +83,15 @@ def start_with_gpus(host: Host) -> str:
 
 
 def installer(evidence: Evidence) -> Installer:
-    """Return how packages come into the environment that was looked at."""
+    """Return the installer of the diagnosed environment."""
     probe = evidence.probe
     return Installer(probe.executable, bool(probe.externally_managed), probe.has_pip is not False)
 
 
 def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
-    """Return the line that reinstalls packages of pinned versions, without their dependencies.
+    """Return the command that reinstalls packages without their dependencies.
 
-    Where the system's Python must not be changed, the line makes a new environment, which gets their torch too.
+    The command creates a new environment with torch instead if the system's Python must not be changed.
     """
     how = installer(evidence)
     if how.managed:
@@ -97,13 +101,14 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
 
 
 def out_of_library_path(folders: Iterable[str]) -> str:
-    """Take what brings a foreign library out of the variable, and leave the rest of it: the driver may be in there."""
+    """Return the fix that removes only these folders, because other entries of the variable may lead to the driver."""
     return f"remove {', '.join(folders)} from LD_LIBRARY_PATH"
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
-    """The entry of PYTHONPATH that brings the torch which is imported: no installer sees it, and none can replace
-    it."""
+    """Return the PYTHONPATH entry from which torch is imported, or None. Installers cannot see or replace such a
+    torch.
+    """
     if probe.path is None:
         return None
     folder = os.path.dirname(os.path.abspath(probe.path))
@@ -115,20 +120,21 @@ def out_of_pythonpath(*entries: str) -> str:
 
 
 INDEX = "https://download.pytorch.org/whl"
-# GPUs of a board of their own, which code for the others of their generation does not run on, and code for them only.
-# DEVICE_REQUIREMENT of torch 2.13's torch/cuda/__init__.py.
+# Architectures of special boards. Code for other GPUs of the same generation does not run on them, and their code runs
+# on nothing else (DEVICE_REQUIREMENT in torch/cuda/__init__.py of torch 2.13).
 OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
 JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
-# The least driver of each CUDA on Linux: table 3 of the CUDA toolkit's release notes, minor version compatibility.
+# The minimum driver of each CUDA on Linux, with minor version compatibility (release notes of the CUDA toolkit, table
+# 3).
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
-# The environment that is made where nothing may be installed into the system's Python.
+# The environment to create if the system's Python must not be changed.
 ENVIRONMENT = "~/torch-env"
 
 Release = tuple[int, int]
 _OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
-# The hardware that each kind of published build has code for, on x86-64 and on aarch64, and the first release that is
-# built for the latter. PYTORCH_RELEASES_CODE_CC of torch 2.13's torch/cuda/__init__.py, and before it the table of
-# PyTorch's RELEASE.md; where releases differ, what all of them have. 13.4 is taken to have what 13.2 has.
+# The architectures in each kind of published build on x86-64 and aarch64, and the first release built for aarch64. The
+# source is PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13, and PyTorch's RELEASE.md for older builds.
+# Only architectures in all of several releases are listed. Builds for 13.4 are assumed to equal those for 13.2.
 BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu134": (_NEW, _ARM, (2, 14)),
     "cu132": (_NEW, _ARM, (2, 12)),
@@ -141,8 +147,8 @@ BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu118": (_OLD, (), (0, 0)),
     "cu117": (_OLD[:-1], (), (0, 0)),
 }
-# Which builds each release has: PyTorch's RELEASE.md and "previous versions"; for 2.13 and 2.14 torch's own table
-# (torch/cuda/__init__.py). The newest first.
+# The builds of each release, the newest release first. Sources are PyTorch's RELEASE.md and "previous versions", and
+# for 2.13 and 2.14 torch/cuda/__init__.py.
 RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 14): ("cu134", "cu132", "cu130", "cu126"),
     (2, 13): ("cu132", "cu130", "cu129", "cu126"),
@@ -156,10 +162,10 @@ RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 0): ("cu118", "cu117"),
 }
 NEWEST = max(RELEASES)
-# Architectures that all wheels of torch 1.8 to 1.13 have, by the beginning of the build (PyTorch's RELEASE.md).
+# Architectures in all wheels of torch 1.8 to 1.13, by prefix of the build (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
-# The builds of releases before those in `RELEASES`, and the oldest and newest Python of releases from one on:
-# PyTorch's "previous versions" and RELEASE.md.
+# The builds of releases older than `RELEASES`. PYTHONS has the oldest and newest Python, from the given release on.
+# Sources are PyTorch's "previous versions" and RELEASE.md.
 BUILDS_OF_TORCH_1 = {
     (1, 13): ("cu117", "cu116"),
     (1, 12): ("cu116", "cu113", "cu102"),
@@ -180,7 +186,7 @@ PYTHONS: tuple[tuple[Release, Release, Release], ...] = (
 
 
 def number(capability: str) -> int | None:
-    """`9.0` as 90; None for what is no capability."""
+    """Return a capability such as `9.0` as 90; None if it is not one."""
     match = re.fullmatch(r"(\d+)\.(\d)", capability)
     return int(match[1]) * 10 + int(match[2]) if match else None
 
@@ -188,7 +194,8 @@ def number(capability: str) -> int | None:
 def runs_on(architecture: str, capability: int) -> bool:
     """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
 
-    Machine code runs on its own major version from its own minor on, PTX on everything as new as itself or newer.
+    Machine code runs on the same major version, with the same minor or a newer one. PTX runs on its own version and all
+    newer ones.
     """
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
@@ -199,7 +206,7 @@ def runs_on(architecture: str, capability: int) -> bool:
     if match[1] == "compute":
         return code <= capability
     if code in OWN_BOARDS or capability in OWN_BOARDS:
-        return code == capability or (code, capability) == (101, 110)  # one board, which CUDA 13 renumbered
+        return code == capability or (code, capability) == (101, 110)  # the same board, renumbered by CUDA 13
     return code // 10 == capability // 10 and code <= capability
 
 
@@ -211,12 +218,12 @@ def tag_for(
     *,
     keep: str | None = None,
 ) -> str | None:
-    """The published build of a release that fits this hardware and this driver best; None where none does.
+    """Return the published build of a release that fits this hardware and driver best, or None.
 
-    `driver` is the CUDA version that it serves. A build runs under a driver of its own major version, but what it
-    compiles on the way needs its minor too: the newest that the driver knows is best, then the oldest that it does not.
-    `architecture` is the processor's, as the system names it; None is taken for x86-64. Where the build of the CUDA
-    `keep` fits, it is that one.
+    `driver` is the newest CUDA version that the driver supports. A build needs a driver of its major version, and its
+    compiled kernels also need the minor version. The newest build within the driver's version is therefore best, else
+    the oldest one above it. `architecture` is the system's name of the processor; None means x86-64. The build for CUDA
+    `keep` is preferred if it fits.
     """
     wanted = [value for value in map(number, capabilities) if value is not None]
     is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
@@ -236,20 +243,21 @@ def tag_for(
 
 
 def version_of(text: str | None) -> tuple[int, int] | None:
-    """Major and minor number of a version; None for what is none."""
+    """Return the major and minor number of a version; None if it is not one."""
     match = re.match(r"(\d+)(?:\.(\d+))?", text or "")
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def release_of(version: str | None) -> Release | None:
-    """The release of a published torch (`2.9.1+cu128` is of 2.9); None for nightly, vendors' and own builds."""
+    """Return the release of a published torch (2.9 for `2.9.1+cu128`); None for nightly, vendors' and own builds."""
     match = re.fullmatch(r"(\d+)\.(\d+)\.\d+(?:\.post\d+)?(?:\+[\w.]+)?", version or "")
     return (int(match[1]), int(match[2])) if match else None
 
 
 def pinned(version: str | None) -> str:
-    """Return what to ask an installer for so that the version stays: `torch==2.9.1`; `torch` for no published
-    version."""
+    """Return the requirement that keeps this version, such as `torch==2.9.1`; `torch` for a version that is not
+    published.
+    """
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
@@ -261,13 +269,13 @@ def choose(
     version: str | None = None,
     keep: str | None = None,
 ) -> tuple[str, str | None]:
-    """The build that runs on this hardware and driver: of the torch that is installed, else of the newest that has one.
+    """Return the requirement and the tag of the build for this hardware and driver.
 
-    Returns the request to an installer, and the build's tag, None where none is published. `version` and `keep` are the
-    installed torch's and its CUDA. Another release is named, so that nobody is surprised by it.
+    The installed release is preferred, else the newest release with such a build is used and named. The tag is None if
+    no build is published. `version` and `keep` are the installed torch and its CUDA.
     """
     wanted = list(capabilities)
-    # A release that is newer than the table has at least the builds of the newest here.
+    # A release newer than this table has at least the builds of the newest one in it.
     installed = min(release_of(version) or (0, 0), NEWEST)
     tag = tag_for(wanted, driver, architecture, installed, keep=keep) if installed in RELEASES else None
     if tag is not None:
@@ -283,8 +291,8 @@ def choose(
 class Installer:
     """The installer of packages for an interpreter's environment.
 
-    `managed` is whether it is the system's own, which its distribution keeps pip from changing (EXTERNALLY-MANAGED),
-    `has_pip` whether it has pip: uv makes environments without.
+    `managed` means that the distribution protects its Python from pip (EXTERNALLY-MANAGED). `has_pip` is False for
+    environments made by uv.
     """
 
     python: str | None = None
@@ -292,7 +300,7 @@ class Installer:
     has_pip: bool = True
 
     def install(self, packages: str, *, index: str | None = None, anew: bool = False) -> str:
-        """The line that installs packages, from an index of PyTorch's (`cu130`); `anew` replaces what is there."""
+        """Return the command that installs packages from PyTorch's index (such as `cu130`). `anew` reinstalls them."""
         source = f" --index-url {INDEX}/{index}" if index else ""
         python = interpreter(self.python)
         if self.managed:
@@ -310,7 +318,7 @@ class Installer:
 
 
 def install(installer: Installer, requirement: str, tag: str | None) -> str:
-    """The line that installs a build in place of what is there."""
+    """Return the command that replaces the installed torch by a build."""
     if tag is None:
         return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
     return installer.install(requirement, index=tag, anew=True)
@@ -322,13 +330,15 @@ def reinstall(installer: Installer, version: str | None = None, *, beside: str =
 
 
 def index_of(version: str | None) -> str | None:
-    """The index that a torch came from, where its version names it."""
+    """Return the index that a torch was installed from, if its version names it."""
     local = (version or "").partition("+")[2]
     return local if re.fullmatch(r"cpu|cu\d+|xpu", local) else None
 
 
 def interpreter(path: str | None) -> str:
-    """Return the path as a shell takes it. Windows' shells know no single quotes; PowerShell wants & before any."""
+    """Return the path quoted for a shell. Windows' shells do not accept single quotes, and PowerShell needs & before a
+    quoted path.
+    """
     if path is None or "\\" not in path:
         return shlex.quote(path or "python")
     return f'& "{path}"' if " " in path else path

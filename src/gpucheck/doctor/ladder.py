@@ -1,5 +1,8 @@
-"""The ladder: which rung breaks first, what fails only because of it, what stands on its own, and how each rung stands;
-and every condition, by rung. Pure."""
+"""The diagnosis: the first broken stage, the failures that follow from it, unrelated findings, and the state of each
+stage. Pure.
+
+`CONDITIONS` lists every condition by stage. A stage is called `rung` in code and in the JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding, RungState
 
-# Rungs whose conditions judge each device alone, and leave out one that was seen to work.
+# Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
 BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition as it shows here: with the verdict, certainty, title and fix of this machine."""
+    """A condition that holds here, with this machine's verdict, certainty, title and fix."""
 
     condition: Condition
     seen: Seen
@@ -34,7 +37,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`first` is the first broken rung's condition, `consequences` what fails above it, `aside` all else seen."""
+    """`first` is the condition of the first broken stage, `consequences` are those above it, and `aside` all others."""
 
     first: Sighting | None
     consequences: tuple[Sighting, ...]
@@ -42,16 +45,16 @@ class Diagnosis:
 
     @property
     def broken(self) -> Rung | None:
-        """The first broken rung; None where all that is known holds."""
+        """Return the first broken stage, or None."""
         return None if self.first is None else self.first.condition.rung
 
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
-    """Ask every condition, and put what holds in order.
+    """Ask every condition, and sort those that hold.
 
-    The lowest rung comes first, and on one rung what is most certain, then what stands first in the catalogue. Where
-    torch has run a kernel nothing below it can be broken, whatever versions or permissions suggest: what says so all
-    the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
+    Broken stages are sorted from the lowest up, and within a stage by certainty, then by order in the catalogue. No
+    stage below can be broken if torch has run a kernel. Conditions that suggest otherwise, by versions or permissions,
+    are left out. Another device may still fail on the stages that are judged per device.
     """
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
@@ -66,7 +69,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             title=seen.title or condition.title,
             fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host),
         )
-        # Nothing above a broken rung can work; what is less than a failure lets one climb on.
+        # A failure breaks its stage and everything above. A milder verdict does not.
         breaks = here.rung is not None and here.verdict == "fail"
         if not breaks or here.rung in BY_DEVICE or not evidence.torch_works:
             (breaking if breaks else aside).append(Sighting(here, seen))
@@ -80,7 +83,7 @@ def _order(sighting: Sighting) -> tuple[int, int]:
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
-    """The diagnosis as findings: the first broken rung, its consequences as remarks, then what stands on its own."""
+    """Return the findings: the first broken stage, its consequences as remarks, then unrelated conditions."""
     if diagnosis.first is None:
         return list(map(_finding, diagnosis.aside))
     cause = diagnosis.first.condition.id
@@ -97,7 +100,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
-    # The fix of the first mends this too: another one would lead the reader astray.
+    # A consequence has no fix of its own, because the fix of the first broken stage resolves it too.
     fix = None if because else condition.fix or None
     verdict: Verdict = "info" if because else condition.verdict
     return Finding(condition.id, verdict, condition.title, seen.message, evidence, fix)
@@ -120,7 +123,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
         elif rung in failed:
             state, why = "unreached", failed[rung]
         elif (by := shown[rung]) is not None:
-            # A rung above the broken one may hold all the same, as NVML does without libcuda.
+            # A stage above the broken one may still work, as NVML does without libcuda.
             state, why = "held", by
         elif any(standing.state == "broken" for standing in found):
             state, why = "unreached", answered.get(rung) or f"not checked: {diagnosis.broken} is broken"
@@ -132,12 +135,12 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     return tuple(found)
 
 
-# Windows' driver stands where these do on Linux.
+# These stages belong to the Windows driver in WSL and Windows.
 _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
 def _shown(evidence: Evidence) -> dict[Rung, str | None]:
-    """The sign that a rung holds; None where there is none."""
+    """Return the evidence that each stage works, or None."""
     driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
     on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
@@ -148,7 +151,7 @@ def _shown(evidence: Evidence) -> dict[Rung, str | None]:
     if driver.cuinit_code == 100 and evidence.value(MASK) is not None:
         started = "cuInit returns 100: a mask hides every GPU"
     torch = f"torch {probe.version}, {probe.count or 0} device{'s' * (probe.count != 1)}" if probe.available else None
-    # Without a GPU here there is none to use: what can hold is that torch starts.
+    # This stage holds if torch can be imported on a machine without a GPU.
     if probe.available is False and not evidence.is_nvidia_here and probe.stage == "end":
         torch = f"torch {probe.version} imports"
     capabilities = dict.fromkeys((probe.capabilities or {}).values())
@@ -177,7 +180,7 @@ def _shown(evidence: Evidence) -> dict[Rung, str | None]:
 
 
 def _answered(evidence: Evidence) -> dict[Rung, str | None]:
-    """The answer of a rung that was not seen to hold; None where it was not asked."""
+    """Return what was read from each stage that was not seen to work; None if nothing was."""
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error
@@ -219,11 +222,11 @@ BY_ID = {condition.id: condition for condition in CONDITIONS}
 
 
 def causes(*, cuinit: int | None = None, nvml: int | None = None) -> list[Condition]:
-    """The conditions that an answer of cuInit's or of nvmlInit's may come of; none where it has no usual cause."""
+    """Return the conditions that can cause this result of cuInit or nvmlInit; empty if none is known."""
     return [condition for condition in CONDITIONS if cuinit in condition.cuinit or nvml in condition.nvml]
 
 
 def select(only: Sequence[str], skip: Sequence[str]) -> list[Condition]:
-    """The conditions to ask. Raises UsageError for a prefix that fits none, and where nothing is left."""
+    """Return the selected conditions. Raises UsageError for a prefix without a match, or if nothing is left."""
     nothing = "no condition would be checked"
     return naming.select(CONDITIONS, lambda condition: condition.id, only, skip, noun="condition", nothing=nothing)

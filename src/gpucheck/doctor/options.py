@@ -11,8 +11,7 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The target of the diagnosis: the torch of `python` (of this interpreter without it), and prefixes of conditions'
-    ids.
+    """The user's options: the Python whose torch is diagnosed (None: this one), and prefixes of condition ids.
 
     /proc, /sys, /dev and /etc are read under `root`.
     """

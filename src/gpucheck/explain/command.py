@@ -1,5 +1,7 @@
-"""`gpucheck explain`: from a pasted text, or an id, to what it means; and all that is known: the pages of findings,
-from the ids that each package declares, and every text, those of the doctor's conditions among them."""
+"""`gpucheck explain`: what a pasted text or an id means.
+
+It also collects all known ids: findings that each package declares, doctor's conditions, and the texts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
 from gpucheck.units import capacity
 
-# Of smoke what no check asks, but an option; what breaks any command off; a bug; and an interrupted report.
+# Findings that belong to no check: options of smoke, failures that end any command, bugs, and an interrupted report.
 _OWN = (
     *of(
         "smoke",
@@ -102,7 +104,7 @@ TEXTS: tuple[Condition, ...] = errors.named(
     )
 )
 
-# Causes of a device's error that no text of its own answers; a finding gives their ids.
+# Pages of findings and causes that are not texts.
 PAGES: dict[str, Id] = {
     entry.id: entry
     for entry in (
@@ -117,7 +119,7 @@ PAGES: dict[str, Id] = {
             for row in CAUSES
             if row.id not in {text.id for text in TEXTS}
         ),
-        # A row's page stands before its threshold's: both are of one id.
+        # Thresholds come later, so that their page replaces that of a benchmark's row with the same id.
         *(
             Id(
                 threshold.id,
@@ -145,10 +147,11 @@ PAGES: dict[str, Id] = {
 
 
 def of_condition(condition: Condition) -> Condition:
-    """A condition of doctor as what its error texts point to: a text alone proves none, so `gpucheck doctor` is to
-    look."""
+    """Return a condition of doctor as a text that points to it. A text proves no condition, so the step is `gpucheck
+    doctor`.
+    """
     fix = f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor"
-    # Doctor's are written for a machine that has a GPU: elsewhere their texts may be any program's.
+    # The patterns count only in texts about GPUs, because other programs print similar messages.
     common = condition.patterns
     return replace(
         condition, patterns=(), common=common, fix=fix, certainty="hint", conditions=(condition.id,), judge=None
@@ -158,14 +161,14 @@ def of_condition(condition: Condition) -> Condition:
 OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(condition) for condition in CONDITIONS if condition.patterns)
 
 
-# How the names of files end that hold what a program printed.
+# Suffixes of files with program output.
 LOGS = (".txt", ".log", ".err", ".out")
-# A log is explained by its end; more than this costs seconds and says no more.
+# Only the end of a log is read. More would take seconds without improving the answer.
 MOST_BYTES = 2**20
 
 
 def entries() -> dict[str, Condition | Id]:
-    """Everything that has a page, by id: conditions of doctor, findings of smoke and bench, and texts."""
+    """Return everything that has a page, by id: findings, texts and doctor's conditions."""
     return {**PAGES, **{text.id: text for text in TEXTS}, **{condition.id: condition for condition in CONDITIONS}}
 
 
@@ -176,16 +179,16 @@ def listing(emit: Emit) -> None:
 
 
 def word(given: str, emit: Emit) -> None:
-    """Answer to one word that is written like an id: with its page, else with what it means as a text.
+    """Answer a single word in the form of an id: with its page, else with its meaning as a text.
 
-    Raises UsageError for one that is neither, with the nearest id.
+    Raises UsageError with the nearest id if it is neither.
     """
     known = entries()
     if given not in known and find(given, TEXTS, OF_CONDITIONS):
         explain(given, emit)
         return
     if given not in known:
-        # Among hundreds of IDs one is half like anything.
+        # Many of the hundreds of ids are somewhat similar, so only a close one is proposed.
         raise UsageError(
             f"unknown id {given!r}",
             "",
@@ -203,20 +206,20 @@ def page(name: str, emit: Emit) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Return whether it is written like an id: two or more words with dots between."""
+    """Return whether the text has the form of an id: two or more words with dots between."""
     return re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.lower()) is not None
 
 
 def is_missing_file(given: str) -> bool:
-    """Return whether one word is the name of a file that is not there, and means nothing as a text."""
+    """Return whether a single word is the path of a missing file, and matches no text."""
     is_path = os.sep in given or given.lower().endswith(LOGS)
     return is_path and len(given.split()) == 1 and not os.path.exists(given) and not find(given, TEXTS, OF_CONDITIONS)
 
 
 def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
-    """Answer with what the text means, the root cause first. A text that is not known is undecided.
+    """Answer with the meaning of the text, the root cause first. An unknown text is inconclusive.
 
-    `cut_from_bytes` is how long it was where only its end is given.
+    `cut_from_bytes` is the original length if only the end was read.
     """
     if cut_from_bytes is not None:
         emit(Notice(f"{capacity(cut_from_bytes)} given; only the last {capacity(MOST_BYTES)} read"))
@@ -239,7 +242,7 @@ def _told(match: Match) -> TextMatch:
     read = figures.read(text.id, match.said, match.around)
     specific = bool(read.then) or match.is_advised
     then = text.fix if match.is_advised else read.then or text.fix
-    if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
+    if "bus" in read.numbers and not read.then:  # `nvidia-smi -i` accepts the address, which cannot select another GPU.
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")

@@ -1,8 +1,8 @@
 """The error names and numbers of CUDA, HIP, NVML and Level Zero, by the row that answers them. Pure.
 
-The other libraries' names are patterns of their rows. A line is a row's id, how names begin, the names, another
-beginning and its names; `code` is before numbers of CUDA's. NVML's names are also those of its Python package's
-exceptions (`NVMLError_DriverNotLoaded`).
+Names of other libraries are patterns in their own rows. A line here has a row's id, a prefix and the names with that
+prefix, then possibly more prefixes with their names. The prefix `code` precedes CUDA's error numbers. NVML's names also
+match the exceptions of its Python package (`NVMLError_DriverNotLoaded`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ xpu.none                  ZE_RESULT_ERROR_ DEPENDENCY_UNAVAILABLE INSUFFICIENT_P
 
 
 def named(texts: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """The texts, each with the error names that it answers."""
+    """Return the texts, each with patterns for the error names that it explains."""
     lines = [line.split(maxsplit=1) for line in _NAMES.strip().splitlines()]
     names = {
         text.id: tuple(_pattern(*part) for row, rest in lines if row == text.id for part in _PARTS.findall(rest))

@@ -1,7 +1,7 @@
-"""The facts that a pasted text states about itself, read once, and the advice that depends on them. Pure.
+"""Facts that a pasted text states about its system, and the advice that depends on them. Pure.
 
-Texts say what failed; the rest of a paste says where: on which system, with which torch, GPU and launcher, and through
-whose code. A fact that the paste does not state is empty, and no advice is made of it.
+The matched text says what failed. Other lines say where: the system, torch, the GPU, the launcher and the packages
+involved. A fact that is not stated stays empty, and gives no advice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from gpucheck.explain.text import Platform, marked
 class Facts:
     """The facts that a paste states.
 
-    `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`. `capabilities` are the GPUs'
-    (`12.0`), by their names where none is written; `architectures` the code that torch has. `packages` are those of the
-    frames, `names` what any line mentions of `_NAMED`. `on_gpu` has each rank that ran out of memory with the GPU that
-    it was on. `needs` is the major CUDA version in the name of a library that is missing, `asked` and `wanted` the
-    version and the build that pip was asked for, `listed` the first and the last version that it found, `free` the
-    share of memory that is. `checkout` is the package whose sources lie in the working folder, `operators` why xFormers
-    leaves its operators out, `tried` the variables that were set, `text` the paste in small letters, without colours
-    and quotes.
+    `torch` is the version without its build; `build` is `cpu`, `cu128`, `rocm6.4` or the like. `capabilities` are the
+    GPUs' compute capabilities, derived from their names if needed. `architectures` are those that torch has code for.
+    `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `on_gpu` has each
+    rank that ran out of memory, and its GPU.
+
+    `needs` is the major CUDA version in the name of a missing library. `asked` and `wanted` are the version and build
+    requested from pip, `listed` the oldest and newest release that pip found. `free` is the free share of memory.
+    `checkout` is a package whose sources are in the working folder. `operators` is the reason why xFormers has no
+    operator. `tried` are the variables that were already set. `text` is the paste in lower case, without colours and
+    quotes.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -59,13 +61,13 @@ class Facts:
 
     @property
     def vendor(self) -> str:
-        """Who made all GPUs that are named; empty for several or none."""
+        """Return the vendor of all named GPUs, or an empty string for several or none."""
         named = self.names & {"nvidia", "amd", "intel"}
         return next(iter(named)) if len(named) == 1 else ""
 
     @property
     def has_code(self) -> bool | None:
-        """Return whether torch has code for every GPU of the paste; None where that is not stated."""
+        """Return whether torch has code for every GPU in the paste; None if unknown."""
         wanted = [value for value in map(fixes.number, self.capabilities) if value is not None]
         codes = self.architectures
         if not codes and (release := fixes.release_of(self.torch)) is not None and self.build.startswith("cu"):
@@ -79,12 +81,12 @@ class Facts:
 
     @property
     def extension(self) -> str:
-        """The package nearest to the error that has its own kernels; empty where the frames show none."""
+        """Return the package with its own kernels that is nearest to the error, or an empty string."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
 
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
-# Not what somebody is told to install.
+# Skips versions that a message tells the user to install.
 _TORCH = re.compile(
     r"(?<!install )(?<![\w-])(?:py)?torch(?:\.__version__| version)?(?: is| was)?(?:[ \t:=(-]|->){1,24}"
     + _VERSION
@@ -101,7 +103,7 @@ _ONE = {
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
 )
-# NVIDIA, CUDA GPUs by compute capability. Of names that begin alike the longer is first.
+# Names of NVIDIA GPUs and their compute capability ("NVIDIA, CUDA GPUs"). Longer names come before their prefixes.
 _GPUS = (
     (r"gb10\b|dgx spark", "12.1"),
     (r"rtx 50[5-9]0|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
@@ -127,7 +129,7 @@ _CODES = (
     re.compile(r"^ *- (\d+\.\d) which supports hardware cc", re.MULTILINE),
     re.compile(r"supported by this version of pytorch is\s+\((\d+\.\d)\) - \((\d+\.\d)\)"),
 )
-# torch.__config__.show() lists the architectures that torch was built for.
+# A frame of a traceback: the path of its file.
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
 _NAMED = {
     "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
@@ -138,7 +140,7 @@ _NAMED = {
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
-    # Not the graphics of a processor.
+    # This excludes a processor's integrated graphics.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|"
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
     r"\b(?:amd|r9) \d{3}x?\b",
@@ -149,7 +151,7 @@ _NAMED = {
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
-    # The others of these are Maxwell; wheels for CUDA 11.8 have code for the K80.
+    # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
     r"\bquadro k(?!620|1200|2200)\d+|"
     r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
     "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
@@ -175,7 +177,7 @@ _NAMED = {
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
     "ptxas": r"sm_1\d\d\w? is not defined for option",
     "code": r"no kernel image|invalid device function",
-    # A compiler called by a build, or an architecture that newer ones dropped.
+    # A build calls a compiler, or names an architecture that newer compilers dropped.
     "build": r"\bnvcc(?: fatal| -)|bin/nvcc|\bcmake(?: error|lists)|\bg?make(?:\[\d+\])?: |"
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
@@ -185,7 +187,7 @@ _NAMED = {
     r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
-# Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
+# Reasons why xFormers has no operator, most decisive first: the title, its pattern, and the step.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
         r"wasnt buil[dt]",
@@ -211,7 +213,7 @@ _OPERATORS = {
         "takes heads of any size)",
     ),
 }
-# What a paste says was set: in a command, or in a sentence about it.
+# Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
     r"added |adding |already |\$ |&& )"
@@ -219,11 +221,11 @@ _SET = re.compile(
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
-# torch.compile's own messages suggest them.
+# Messages of torch.compile suggest these variables, so they do not count as set.
 _SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
-# The steps that were done where a paste says so; a variable's is each that sets it.
+# Steps that a paste may report as done. A variable counts as done if it was set.
 _STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
-# Frames of these show no extension: torch has its own code, the others run what they are given.
+# Packages without kernels of their own, apart from torch. Frames in them do not point to an extension.
 _TORCHS = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "accelerate", "transformers", "diffusers", "deepspeed"),
@@ -265,7 +267,7 @@ def read(pasted: str, spaced: str) -> Facts:
 
 
 def _torch(text: str) -> tuple[str, str]:
-    """The version of torch and its build; of several that are written the first that names its build."""
+    """Return the version and the build of torch. The first version with a build takes precedence."""
     versions = _TORCH.findall(text)
     version, build = next((pair for pair in versions if pair[1]), versions[0] if versions else ("", ""))
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
@@ -291,7 +293,10 @@ def _listed(text: str) -> tuple[fixes.Release, ...]:
 
 
 def _operators(text: str) -> str:
-    """Why xFormers leaves out all its operators; what it says of a mask in one of them counts for all."""
+    """Return why xFormers has no operator.
+
+    A reason about the mask applies if one operator gives it. Any other reason applies only if all operators give it.
+    """
     listed = text.split("is not supported because:")[1:]
     fitting = (
         title
@@ -319,7 +324,10 @@ def _architectures(text: str) -> tuple[str, ...]:
 
 
 def _package(path: str) -> str:
-    """The package whose file it is; of a checkout the folder that is named twice. Empty for a program's own file."""
+    """Return the package of a file, or an empty string for the user's own code.
+
+    The package of a checkout is the folder that is nested in one of the same name.
+    """
     parts = re.split(r"[/\\]+", path)
     for folder in ("site-packages", "dist-packages"):
         if folder in parts[:-1]:
@@ -329,11 +337,11 @@ def _package(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for a text: of which ids, when, and the answer in place of its own.
+    """Advice that replaces a text's answer: the ids it applies to, the condition and the new answer.
 
-    `when` is a name of `_NAMED`, a pattern that the paste holds, or a function of the facts.
+    `when` is a key of `_NAMED`, another pattern, or a function of the facts.
 
-    `becomes` is the id of the text that the facts prove instead.
+    `becomes` is the id of another text that the facts prove.
     """
 
     of: tuple[str, ...]
@@ -345,7 +353,7 @@ class Advice:
     certainty: Certainty | None = None
 
     def holds(self, name: str, facts: Facts) -> bool:
-        """Return whether it is for the text with this id and these facts."""
+        """Return whether the advice applies to the text with this id and these facts."""
         if not name.startswith(self.of):
             return False
         return facts.holds(self.when) if isinstance(self.when, str) else bool(self.when(facts))
@@ -366,7 +374,7 @@ def _install(facts: Facts) -> str:
     )
     if tag is None:
         return ""
-    # Those that were built for the torch in place would not load with the new one.
+    # torchvision and torchaudio must match the new torch.
     wanted = " ".join((wanted, *(name for name in ("torchvision", "torchaudio") if name in facts.names)))
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
@@ -382,7 +390,7 @@ def _rebuild(facts: Facts) -> str:
 
 
 def _pip(facts: Facts) -> str:
-    """Return the step that finds the version that was asked for: the index of its build, or a Python that it fits."""
+    """Return a step to find the requested version: the index of its build, or a Python that it supports."""
     release = fixes.release_of(facts.asked + ".0" * (facts.asked.count(".") < 2))
     if release is None:
         return ""
@@ -424,8 +432,8 @@ def _for_amd(facts: Facts) -> str:
 
 
 def untried(then: str, facts: Facts) -> str:
-    """The advice without the steps that the paste says were tried; empty where no other is left."""
-    # What stands in brackets, or in the code of a `python -c`, is of one step.
+    """Return the advice without steps that were already tried; empty if nothing is left."""
+    # Text in brackets, or in the code of `python -c`, is not split.
     kept = [
         part
         for part in re.split(r"(?<=;) (?!print\(|torch\.|[^()]*\))|(?<=\.) (?=[A-Z])", then)
@@ -451,7 +459,7 @@ _OFFLINE = (
     "xformers.setup",
 )
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
-# The first that fits decides.
+# The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.other",),
@@ -727,7 +735,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.type_mismatch",),
-        # Of one device, and of two data types.
+        # The device is the same, but the data types differ.
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|"
         r"input type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type "
         r"\((?:c10::)?(?:b?float|half|double)",
@@ -1408,7 +1416,7 @@ ADVICE: tuple[Advice, ...] = (
 
 
 def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
-    """The text with what the facts make of it, and whether they gave its step."""
+    """Return the text adapted to the facts, and whether they gave its step."""
     for row in ADVICE:
         if not row.becomes and row.holds(text.id, facts):
             step = row.then if isinstance(row.then, str) else row.then(facts)
@@ -1419,5 +1427,5 @@ def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
 
 
 def proven(name: str, facts: Facts) -> str:
-    """The id of the text that the facts prove in place of the one with this id; empty for none."""
+    """Return the id of the text that the facts prove instead of this one, or an empty string."""
     return next((row.becomes for row in ADVICE if row.becomes and row.holds(name, facts)), "")

@@ -1,8 +1,9 @@
-"""The numbers in an error text: sizes in bytes, versions, devices, ranks; and what they come to in a sentence. Pure.
+"""Read the numbers in an error text, and make a sentence and a step from them. Pure.
 
-A number is a named group of a pattern, told by its key: what is not written in a text is left out. Each family of texts
-has its readings, by the beginning of its ids; a reading's sentence and the step in place of the text's own are made of
-the numbers. Where numbers have to be weighed against each other, as those of a full GPU, a family has a function.
+The numbers are sizes in bytes, versions, devices, ranks and the like. Each is a named group of a pattern; numbers that
+are not in the text are left out. A reading applies to texts by the prefix of their ids. It has the patterns, the
+sentence, and the step that replaces the text's own. A function compares numbers where that is needed, as for a full
+GPU.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
-# GB is what torch's MPS and llama.cpp write for 2³⁰ too; in an error's rounded figure the difference does not count.
+# torch's MPS backend and llama.cpp also write GB for 2³⁰ bytes. The difference does not matter in rounded figures of an
+# error.
 _UNITS = dict.fromkeys(("", "b", "byte", "bytes"), 1) | {
     f"{letter}{end}": scale
     for letter, scale in (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
     for end in ("", "b", "ib")
 }
-# In patterns `SIZE` stands for a number with its unit.
+# `SIZE` in a pattern stands for a number with its unit.
 _SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes?|B)\b"
-# NVML's "not available" (all bits set) as torch writes it, 17179869184 GiB, is no size; no machine has this much.
+# torch prints NVML's "not available" (all bits set) as 17179869184 GiB. Sizes from this value on are ignored.
 _NO_SIZE = 2**60
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a text: the numbers, the sentence that they make, and the next step where they give one."""
+    """The figures of a text: the numbers, a sentence about them, and the step that follows from them, if any."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
@@ -40,11 +42,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Patterns whose named groups are numbers of the texts with this beginning of their ids, and what these come to.
+    """Patterns for the numbers in texts whose id begins with `of`, with a sentence and a step.
 
-    The first of the sentences `says` of which all numbers are there is told: `{key|other}` stands for a number or,
-    where it is not there, for `other`, and a part in brackets is left out with its numbers. `then` is the step, or
-    makes it of the numbers. `in_line`: the lines before the text's own do not count.
+    `says` is the first sentence for which all numbers are known. `{key|other}` stands for a number, or for `other` if
+    it is unknown. A part in square brackets is left out if one of its numbers is unknown. `then` is the step, or a
+    function that makes it from the numbers. Lines before the text's own line are ignored if `in_line` is set.
     """
 
     of: str | tuple[str, ...]
@@ -55,10 +57,13 @@ class Reading:
 
 
 def read(name: str, said: str, around: str = "") -> Figures:
-    """The numbers of a text with the id `name`; `said` is its line and what follows, `around` also what is before."""
+    """Read the numbers of the text with the id `name`.
+
+    `said` is its line and what follows; `around` also has the lines before.
+    """
     family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
     for reading in (reading for reading in _READINGS if reading.of == family):
-        # What the container toolkit says stands on the line itself, where that is the toolkit's.
+        # A line of the container toolkit itself has the whole error.
         in_line = reading.in_line or (
             name == "container.cli" and re.search("nvidia-container|unsatisfied|unsupported CUDA", said)
         )
@@ -79,8 +84,9 @@ def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
-    """Return what the named groups of these patterns find first, a later pattern's in place of an earlier one's; None
-    where no pattern is there."""
+    """Return the first match of each named group, or None if no pattern matches. Later patterns override earlier
+    ones.
+    """
     matches = [re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for pattern in patterns]
     found: Numbers = {}
     for match in filter(None, matches):
@@ -91,7 +97,7 @@ def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
     return found if any(matches) else None
 
 
-# What is told as a whole number; what no rule of `_number` turns into one stays as it is written.
+# Keys of whole numbers. Other keys remain text, unless `_number` has a rule for them.
 _WHOLE = frozenset(
     (
         *("gpu", "pid", "xid", "rank", "local_rank", "sequence", "elements", "joined", "expected", "port", "exit_code"),
@@ -101,7 +107,10 @@ _WHOLE = frozenset(
 
 
 def _number(key: str, text: str) -> tuple[str, Any]:
-    """A group's key and its value; the key's end may name the unit, where the text has none. None for what is none."""
+    """Return a group's name and value.
+
+    The end of the key may name the unit, if the text has none. The value is None if the text is empty or not a number.
+    """
     name, _, unit = key.rpartition("_")
     if not text:
         return key, None
@@ -127,7 +136,7 @@ def _number(key: str, text: str) -> tuple[str, Any]:
 
 
 def size(text: str) -> int | None:
-    """Bytes in `2.00 GiB`; None where it is no size."""
+    """Return the bytes of a size such as `2.00 GiB`, or None."""
     number, _, unit = re.sub(r"(?<=[\d.]) ?(?=[A-Za-z]|\Z)", "|", text, count=1).partition("|")
     try:
         return round(float(number.rstrip(".")) * _UNITS[unit.lower()])
@@ -144,7 +153,7 @@ def human(bytes_: int) -> str:
 
 
 def _filled(sentence: str, found: Numbers) -> str:
-    """A sentence with its numbers; empty where one is not there."""
+    """Return a sentence with its numbers filled in; empty if one is unknown."""
     shown = {key: _shown(key, value) for key, value in found.items()}
     if found.get("exit_code", 0) < 0:
         shown["signal"] = str(-found["exit_code"])
@@ -166,33 +175,33 @@ def _shown(key: str, value: Any) -> str:
 
 # --- memory of a GPU --------------------------------------------------------------------------------------------------
 
-# Cached memory of more than this share of the GPU is worth a try with another allocator setting; the share is ours.
+# Another allocator setting may help if more than this share of the GPU is cached. The share is a choice.
 _LARGE_CACHE = 0.1
-# Another process with less than this share of the GPU is not what fills it: a CUDA context alone is 0.3 to 0.6 GiB.
+# Another process with less than this share of the GPU did not fill it. A CUDA context alone takes 0.3 to 0.6 GiB.
 _LARGE_OTHER = 0.05
-# A request that is smaller than what is free by this factor did not fail for want of memory; the factor is ours.
+# A request this many times smaller than the free memory did not fail for lack of memory. The factor is a choice.
 _AMPLE = 4
-# What a process holds beside torch's memory: context, kernels, and the buffers of cuBLAS, cuDNN and NCCL. Published
-# messages that name their own process show 0.1 to 2.4 GiB.
+# The most that a process holds besides torch's memory: context, kernels, and buffers of cuBLAS, cuDNN and NCCL.
+# Published messages show 0.1 to 2.4 GiB.
 _CONTEXT = round(2.5 * GIB)
 # torch writes three sizes with two decimals: together they are this far from the exact sum.
 _ROUNDED = round(0.03 * GIB)
 _PROCESS = rf"Process (\d+) has ({_SIZE}) memory in use"
-# torch 1.x and 2.0 write a bracket, 2.1 and later sentences; llama.cpp, JAX and ONNX Runtime have words of their own.
+# Wordings: torch up to 2.0 in brackets, torch from 2.1 in sentences, llama.cpp, JAX and ONNX Runtime.
 _MEMORY = (
     r"MPS allocated: (?P<allocated_bytes>SIZE)",
     r"other allocations: (?P<other_bytes>SIZE)",
     r"max allowed: (?P<allowed_bytes>SIZE)",
     r"(?P<total_bytes>SIZE) total capacity",
     r"(?P<free_bytes>SIZE) free(?! \(according)",
-    # torch 2.5's and newer block for an allocator of the driver's, as ComfyUI shows it
+    # The block that torch 2.5 and newer print for the driver's allocator, as ComfyUI shows it.
     r"Currently allocated *: (?P<allocated_bytes>SIZE)",
     r"Requested *: (?P<requested_bytes>SIZE)",
     r"Device limit *: (?P<total_bytes>SIZE)",
     r"Free \(according to CUDA\) *: (?P<free_bytes>SIZE)",
     r"(?P<allocated_bytes>SIZE) already allocated",
     r"(?P<reserved_bytes>SIZE) reserved in total by PyTorch",
-    r"(?P<cached_bytes>SIZE) cached",  # before torch 1.4; it does not contain what is allocated
+    r"(?P<cached_bytes>SIZE) cached",  # torch before 1.4; here the cache excludes allocated memory
     r"(?:Tried to allocate|while trying to allocate|failed to allocate|allocating|"
     r"Failed to allocate memory for requested buffer of size) (?P<requested_bytes>SIZE)",
     r"total capac?i?ty of (?P<total_bytes>SIZE)",
@@ -205,7 +214,7 @@ _MEMORY = (
     r"\bGPU (?P<gpu>\d+)(?: has|;)",
     r"allocate (?P<requested_bytes>\d+ bytes)",
 )
-# The weights of a model are moved or loaded: a smaller batch does not make them smaller.
+# Code that moves or loads a model's weights, whose size does not depend on the batch.
 _LOADING = re.compile(
     r"\b(?:pipe\w*|\w*model|module|\w*net|vae|\w*transformer|text_encoder\w*)\.(?:to|cuda|half)\(|param_applied = fn\(|"
     r"\bin (?:convert|_apply|load_state_dict|load_\w*(?:model|weights)|from_pretrained)\b"
@@ -217,8 +226,8 @@ _OFFLOAD = (
 
 
 def _memory(name: str, said: str, around: str) -> Figures:
-    """Out of memory on a GPU, in torch's wordings and those of programs beside it."""
-    # Of several ranks each says its own: the first one's message ends where the next begins.
+    """Read a message about full GPU memory, in the wordings of torch and other programs."""
+    # Each rank may have its own message; only the first one is read.
     if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
         said = first.group()
     found = _found(said, _MEMORY) or {}
@@ -228,7 +237,8 @@ def _memory(name: str, said: str, around: str) -> Figures:
         found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
     listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, said, re.IGNORECASE))
     processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
-    # In a container torch does not know its own process: it is the one that holds what torch counts and a context.
+    # Torch does not know its own process in a container. The process is the one that holds torch's memory and a
+    # context.
     least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
     own = [
         process for process in processes if "own_bytes" not in found and least <= process["bytes"] <= least + _CONTEXT
@@ -240,7 +250,8 @@ def _memory(name: str, said: str, around: str) -> Figures:
     if own:
         found["own_pids"] = [process["pid"] for process in own]
         found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
-    # The others are those that are listed, and what nobody named: before torch 2.1, and without NVML, none is.
+    # Other users of the memory are the listed processes and an unnamed rest. Torch before 2.1, or without NVML, lists
+    # none.
     whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
     known = found.get("own_bytes") or sum(process["bytes"] for process in own) or found.get("reserved_bytes")
     rest = 0
@@ -253,7 +264,7 @@ def _memory(name: str, said: str, around: str) -> Figures:
 
 
 def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
-    """Return who holds the memory, what is free and what was requested."""
+    """Describe who holds the memory, how much is free, and how much was requested."""
     parts = [("GPU" if "total_bytes" in found else "allowed", whole or None)]
     if "allocated_bytes" in found:
         parts += [("your tensors", found["allocated_bytes"]), ("torch's cache", found.get("cached_bytes"))]
@@ -268,7 +279,7 @@ def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int
 def _memory_then(
     name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int, *, is_loading: bool
 ) -> str:
-    """The step that helps most by these figures."""
+    """Return the step that helps most."""
     requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
     if requested > (whole or TIB):
         return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
@@ -277,7 +288,7 @@ def _memory_then(
     if "allowed_bytes" in found and free > requested:
         allowed = human(found["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
-    # What would not be enough for this very request is not the step that helps.
+    # A step counts only if it would free enough for this request.
     held = sum(process["bytes"] for process in others) + unnamed
     held = held if held + free >= requested else 0
     if cached > max(_LARGE_CACHE * whole, held) and cached + free >= requested:
@@ -301,12 +312,12 @@ def _memory_then(
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
-# No server is of use with less of a GPU; the share is ours.
+# A chosen limit: with less than this share of a GPU, no server is useful.
 _LEAST_SHARE = 0.2
 
 
 def _vllm_then(found: Numbers) -> str:
-    """The share that would fit, or the length."""
+    """Return the option with a share or a length that fits."""
     if "free_bytes" in found and "desired_bytes" in found:
         share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100 - 0.02
         if share < _LEAST_SHARE:
@@ -330,7 +341,7 @@ _KILLED = (
 
 
 def _killed(around: str) -> Figures:
-    """Whom the kernel killed, how much it held, and whose limit that was."""
+    """Read which process the kernel killed, how much memory it held, and whose limit was reached."""
     found = _found(around, _KILLED) or {}
     cgroup = "emory cgroup" in around or "CONSTRAINT_MEMCG" in around
     if "pid" in found or cgroup:
@@ -359,7 +370,7 @@ def cuda_version(number: int) -> str:
 
 
 def _driver_then(found: Numbers) -> str:
-    """Which driver, or which torch, in place of this one."""
+    """Return the step to a newer driver, or to a torch that suits the driver."""
     wanted, tag = fixes.choose((), found["driver_cuda"])
     major, newest = found["driver_cuda"].split(".")[0], max(fixes.LEAST_DRIVER)
     older = f"a torch wheel for CUDA {major}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
@@ -371,11 +382,11 @@ def _driver_then(found: Numbers) -> str:
 
 
 def _mixed_then(found: Numbers) -> str:
-    """The step for two packages of one driver, which no restart mends."""
+    """Return the step for two packages of one driver, or an empty string. A restart does not help there."""
     return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
 
 
-# The release of torch that has these names first, as its documentation of each release lists them.
+# The first release of torch with each name, according to the documentation of each release.
 _SINCE = {
     "2.0": "compile _dynamo func scaled_dot_product_attention vmap",
     "2.1": "float8_e4m3fn float8_e5m2 compiler",
@@ -390,7 +401,7 @@ _SINCE = {
 
 
 def _since_then(found: Numbers) -> str:
-    """The torch that has a name, or the package that does without one that is gone."""
+    """Return the torch release that has a name, or the step for a name that torch removed."""
     name = found["missing"].rpartition(".")[2]
     if name == "_six":
         return "pip install -U the package that asks for torch._six: torch 2.0 removed it"
@@ -401,7 +412,7 @@ def _since_then(found: Numbers) -> str:
     )
 
 
-# By an architecture: the CUDA toolkit that is wanted, by the release notes of each.
+# The CUDA toolkit that each architecture needs, according to the toolkits' release notes.
 _NOT_OWN = (
     "where it is not this GPU's own number (nvidia-smi --query-gpu=compute_cap --format=csv), take it out of the "
     "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
@@ -427,7 +438,9 @@ _TOOLKITS = (
 
 
 def _wheel_then(found: Numbers) -> str:
-    """Which wheels have an architecture, by torch's release table (RELEASE.md) and its issue 157517."""
+    """Return the wheel that has code for an architecture, according to torch's release table (RELEASE.md) and issue
+    157517.
+    """
     if "architecture" not in found:
         return ""
     architecture = int(re.sub(r"\D", "", found["architecture"]))
@@ -453,7 +466,7 @@ def _wheel_then(found: Numbers) -> str:
 
 
 def _xid(name: str, said: str, around: str) -> Figures:
-    """Which GPU, by its address on the bus, and which process."""
+    """Read which GPU, by its PCI address, and which process an Xid names."""
     number = name.split(".")[1]
     if not number.isdigit():
         return Figures(_found(said, (r"Xid[^\d]{0,20}(?:\(PCI:[0-9a-f:.]+\): )?(?P<xid>\d+)",)) or {})
@@ -474,10 +487,10 @@ def _xid(name: str, said: str, around: str) -> Figures:
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
 
-# The error stands near what says that a segment could not be had.
+# The error follows within this distance of the message about the segment.
 _NEAR = r"\A.{0,380}?"
-# By the system's error behind a segment of shared memory: what it says, and the steps of NCCL and of torch; the text's
-# own where it is empty.
+# Errors of a shared-memory segment: the pattern, its meaning, and the steps for NCCL and torch. An empty step keeps the
+# text's own.
 _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     (_NEAR + r"(No space left on device|\(28\))", "/dev/shm is full", "", ""),
     (
@@ -511,8 +524,8 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
 
 # --- InfiniBand -------------------------------------------------------------------------------------------------------
 
-# What ibv_wc_status of libibverbs (rdma-core, verbs.h) says of a transfer, with the step. 5 is last: a queue that has
-# failed flushes what waits in it, so that another status beside it is the cause.
+# The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last: it only means
+# that the queue had failed before, so another status in the text is the cause.
 _OF_ADAPTER = "the other machine's log names it too; dmesg | grep -i mlx5 on both; a newer firmware of the adapters"
 _STATUSES: tuple[tuple[int, str, str], ...] = (
     (
@@ -551,8 +564,7 @@ _COMPLETION = r"Got completion .{0,120}?(?:error|status)\W{1,3}(?:IBV_WC_\w+\W)?
 
 # --- containers -------------------------------------------------------------------------------------------------------
 
-# What NVIDIA's container toolkit says behind the kind of its error, what that is, and the step on the host; the first
-# that is there decides.
+# Errors of NVIDIA's container toolkit with their meaning and the step on the host. The first match applies.
 _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"WSL environment detected but no adapters",
@@ -650,7 +662,8 @@ _OF_RANKS = (
     "a rank failed first with exit code {exit_code}[ (signal {signal})]",
     "port {port}",
 )
-# Of the first that a text's id begins with all of the same ids are tried, until one finds something.
+# The first reading whose `of` matches a text's id selects the family. Its readings are tried in order until a pattern
+# matches.
 _READINGS: tuple[Reading, ...] = (
     *(Reading("container.cli", *row) for row in _CONTAINER),
     *(Reading("nccl.shared_memory", pattern, says, then, in_line=True) for pattern, says, then, _ in _SEGMENTS),

@@ -1,8 +1,8 @@
-"""The beginnings that programs give their errors; and where a pasted text comes from, by the marks in it, and the step
-that works there. Pure.
+"""Patterns for the beginnings of CUDA's error messages, the platform that a text comes from, and the step that works
+there. Pure.
 
-The tables of texts name the commands of Linux and of NVIDIA's driver. On a Mac, on Windows, inside WSL and on AMD's
-GPUs some of them do not exist, or mend nothing.
+The tables of texts name commands of Linux and of NVIDIA's driver. Some of them do not exist, or do not help, on a Mac,
+on Windows, inside WSL and on AMD GPUs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Collection
 from typing import Literal
 
-# How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
-# before 1.0, caffe, and those that name the call that failed.
+# Patterns for the introductions of a CUDA message in torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX
+# Runtime, torch before 1.0 and caffe, and in programs that name the failed call.
 CUDA_SAYS = (
     r"(CUDA(RT)? (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error (\(?[a-z]:)?[^\s:]{1,200}:\d+(\):)?|"
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
-    # NCCL's, whose own row has memory.
+    # NCCL; its lack of memory has its own row.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
     r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|"
-    # Triton Inference Server, and gpu-burn.
+    # Triton Inference Server and gpu-burn.
     r"unable to create (CUDA )?stream:|\(gpu_burn\S{1,20}:\d+\):|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
     r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| returned error)( with "
     r"error)?:?) ?"
@@ -27,8 +27,10 @@ CUDA_SAYS = (
 
 
 def by_code(*numbers: int) -> str:
-    """Return how programs that give CUDA's error by its number alone write it: torch and others, caffe, torch before
-    1.0, CUDA's samples, ollama, OpenMM, numba."""
+    """Return a pattern for errors that give only CUDA's error number.
+
+    It covers torch, caffe, torch before 1.0, CUDA's samples, ollama, OpenMM and numba.
+    """
     either = "|".join(map(str, numbers))
     call = "cu(Init|Mem|Module|Link|Ctx|Launch|Stream|Event|Device|Func|Occupancy)"
     return (
@@ -41,7 +43,7 @@ def by_code(*numbers: int) -> str:
 
 Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 
-# In text without capitals and quotes, as `normal` makes it.
+# The patterns apply to text in lower case without quotes, as `normal` returns it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
@@ -65,7 +67,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
 _IS_WINDOWS = re.compile(r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b")
-# A laptop's kernel log names its AMD GPU too: where NVIDIA's driver speaks, the error is NVIDIA's.
+# A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.
 _NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{4}")
 
 _CUDA_IS_NOT_THERE = (
@@ -77,13 +79,13 @@ _DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "
 _AS_ON_LINUX = ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml")
 _KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert", "cuda.hardware_stack")
 
-# torch's ROCm builds name this variable where CUDA's name CUDA_LAUNCH_BLOCKING.
+# This variable replaces CUDA_LAUNCH_BLOCKING in torch's ROCm builds.
 SERIALIZE = (
     "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i amdgpu "
     "shows the driver's messages"
 )
 
-# What to do there in place of a text's own step: by the platform and the beginnings of ids, the first that fits.
+# Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
 _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "mac",
@@ -170,10 +172,10 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
 
 _SWAPPED = str.maketrans("\"'", "'\"")
 _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
-# Messages of the driver, and not those of the system about memory.
+# `dmesg` commands about the driver, without those about the system's memory.
 _OF_DRIVER = rf"(?![^;,]*\b(?:oom|killed)\b){_DMESG}"
 _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
-# Commands in steps, and what does the same there.
+# Commands in steps, and their equivalents on a platform.
 _SWAPS: tuple[tuple[str, str, str], ...] = (
     (
         "windows",
@@ -218,7 +220,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
 
 
 def marked(spaced: str) -> frozenset[Platform]:
-    """The platforms whose marks are in a text without capitals. WSL shows Windows's marks too and is Linux."""
+    """Return the platforms that a lower-case text comes from. WSL also shows marks of Windows, but counts as Linux."""
     found = {platform for platform, marks in _MARKS.items() if marks.search(spaced)}
     if "directml" in found or (_IS_WINDOWS.search(spaced) and "wsl" not in spaced):
         found.add("windows")
@@ -232,12 +234,15 @@ def marked(spaced: str) -> frozenset[Platform]:
 
 
 def step(platforms: Collection[str], name: str, then: str, *, specific: bool = False) -> str:
-    """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
+    """Return the step for the text with the id `name` on these platforms.
+
+    A `specific` step was made from the text's own numbers, and is not replaced.
+    """
     if not specific:
         there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
         then = next(there, "") or then
     for platform, pattern, replacement in _SWAPS:
         if platform in platforms:
             then = re.sub(pattern, replacement, then)
-    # Windows' shells know no single quotes.
+    # Windows' shells do not accept single quotes.
     return re.sub(r" -c '([^']*)'", lambda code: code[0].translate(_SWAPPED), then) if "windows" in platforms else then

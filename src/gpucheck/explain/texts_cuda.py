@@ -9,7 +9,7 @@ from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, by_code
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
 
-# Which wheels have which architectures: torch's release table, RELEASE.md in its repository.
+# The architectures in torch's wheels, according to torch's release table (RELEASE.md).
 _ARCHITECTURES = (
     "install a torch wheel for this architecture: Blackwell (sm_100, sm_120) needs torch 2.7 or newer for CUDA 12.8 "
     "or newer; Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"

@@ -1,19 +1,20 @@
-"""Parts that do not match: imports, libraries, compilers, Triton and extensions; and the kernel's log: Xid numbers, and
-a GPU that is gone without one."""
+"""Texts of parts that do not match (imports, libraries, compilers, Triton, extensions), and of the kernel log: Xid
+errors and lost GPUs.
+"""
 
 from __future__ import annotations
 
 from gpucheck import messages, xid
 from gpucheck.doctor.condition import Condition
 
-# Without the versions pip would bring the newest torch, of another CUDA.
+# A pip command without versions would install the newest torch, which may have another CUDA.
 _PAIR = (
     "pip list | grep -i -e torch -e nvidia shows what is installed; then reinstall torch with the torchvision and "
     "torchaudio that belong to it, each with its version (pip install --force-reinstall torch==X torchvision==Y "
     "torchaudio==Z) and from the same index of PyTorch's; where pip says externally-managed-environment, in a virtual "
     "environment"
 )
-# Names of libraries, and of what they export, that are torch's, CUDA's or of packages built on them.
+# Libraries and symbols of torch, of CUDA and of packages built on them.
 _TORCHS = (
     r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
     r"fbgemm|bitsandbytes|causal_conv1d|mamba|selective_scan|pytorch3d|tensorrt|transformer_engine|exllama|auto_?gptq|"
@@ -26,16 +27,18 @@ _CAUSE = {
 }
 
 
-# As people and monitors write it: told from other words by what stands around it, so that it has to be whole.
+# An Xid as people and monitoring tools write it. Words around it tell it from other numbers, so the whole phrase must
+# match.
 _BEFORE = r"\bXid(s|_errors?| errors?)? ?(\((PCI:)?[0-9a-f:.]+\)|error|code|number|err|detected|is|was)?[:=]? ?#?"
 _IN_WORDS = _BEFORE + r"(?P<number>\d+)(?!\d)s?\b"
-# Databases and networks have an xid too: in words it is ours beside a GPU, or typed alone.
+# Databases and networks have xids too. This one counts if the text is about a GPU, or consists of it alone.
 _TYPED = r"\A.{0,20}" + _BEFORE + r"(?P<number>\d+)(?!\d)\b.{0,20}\Z"
-# As the kernel writes it: known also where a terminal broke it within a word or a number, which the comma ends.
+# An Xid in the kernel's log. It is also recognised if a terminal broke a line inside it, because the comma marks the
+# end.
 _IN_LOG = r"Xid \((PCI:)?[0-9a-f:.]+\): (?P<number>\d+)(,|(?!.))"
 
 
-# The same as an Xid in the driver's own words, which come before its line or in place of it.
+# The driver's own wording of an Xid, before its line or instead of it.
 _OTHER_WORDS = {
     119: (r"(?<!Xid \d{3} )GSP RPC timeout", r"_kgspLogXid119\b", r"Timeout waiting for RPC( response)? from GSP")
 }
@@ -55,7 +58,8 @@ def _of_xid(row: xid.Xid) -> Condition:
     )
 
 
-# What setup.py says that asked nvcc, or torch, for CUDA's version and got none: a torch for the CPU, or no toolkit.
+# A setup.py fails like this if neither nvcc nor torch returned a CUDA version: torch is a CPU build, or there is no
+# toolkit.
 _NO_CUDA = r"NameError: name '?(bare_metal_version|\w*(cuda|nvcc)_version\w*)'? is not defined"
 
 TEXTS: tuple[Condition, ...] = (
@@ -83,7 +87,7 @@ TEXTS: tuple[Condition, ...] = (
         id="import.symbol",
         title="a compiled package was built for another torch",
         patterns=(
-            # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
+            # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
             r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
             r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
             _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",

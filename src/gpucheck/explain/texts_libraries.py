@@ -1,5 +1,6 @@
-"""cuBLAS, cuDNN and their kin, NCCL and torch.distributed; tensors on the wrong device, of the wrong data type, or
-asked for what a device does not have."""
+"""Texts of cuBLAS, cuDNN, NCCL, torch.distributed and similar libraries, and of tensors with a wrong device or data
+type.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +9,25 @@ from gpucheck.doctor.condition import Condition
 
 _OOM_FIRST = "try a batch of 1: if it works, memory was full (nvidia-smi shows what is free)"
 _DEBUG = "NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
-# What ends a rank, or keeps it from starting: the other ranks' complaints follow from it.
+# Errors that end a rank or prevent its start, and cause the other ranks' messages.
 _RANK_ENDED = (
     *("oom.", "cuda.", "assert.", "xid.", "bus.", "process.killed", "crash.", "loader.", "import.", "cuinit."),
     "numerics.",
 )
-# An earlier kernel that failed is told by the next library that is called; and so is memory that is full.
+# A failed kernel, or full memory, may be reported only by the next library call.
 _BEFORE_LIBRARIES = (
     *("assert.", "cuda.illegal_access", "cuda.no_kernel", "cuda.capability", "oom.", "xid.", "cudnn.version"),
     "import.lib",
 )
-# Whatever stands beside a launcher's summary is its cause.
+# Any of these errors is the cause if it appears beside a launcher's summary.
 _ANYTHING = (
     *_RANK_ENDED,
     *("nccl.", "dist.", "tensor.", "hip.", "shm.", "cublas.", "cudnn.", "compile.", "amp.", "torch."),
 )
 
-# cuBLAS's states in words, as llama.cpp, torch before 1.0 and TransformerEngine put them.
+# cuBLAS's status in words, as printed by llama.cpp, torch before 1.0 and TransformerEngine.
 _CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
-# NCCL's result in words, as torch, CuPy and its own tests put it after a place in a source.
+# NCCL's result in words, after a source location, as printed by torch, CuPy and NCCL's own tests.
 _NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
 _TO = (
     "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
@@ -421,7 +422,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         weak=(r"\b(c10d|TCPStore|rendezvous\w*)\b.{0,120}(error|fail|time ?out|timed out|refused|closed)",),
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
-        unless=r"built without libuv support",  # which names its own cause and fix
+        unless=r"built without libuv support",  # that message names its own cause and fix
     ),
     Condition(
         id="dist.environment",
@@ -674,7 +675,7 @@ TEXTS: tuple[Condition, ...] = (
             r"expected scalar type \w+ but found \w+|(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype",
             r"(must|to) have the same dtype, but got|Found dtype \w+ but expected \w+",
             r"Expected out tensor to have dtype \S+ but got",
-            # The types differ, and not the shapes alone.
+            # The types differ, not only the shapes.
             r"input types tensor<([\dx?]*x)?(\w?f\d+|[su]?i\d+)> and tensor<(?![\dx?]*\2>)[\w?]+> are not broadcast",
             r"expected (data type|dtype) .{0,30}but got .{0,30}dtype|mixed dtype \(CPU\): expect",
             r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",

@@ -1,4 +1,4 @@
-"""Out of memory, in every wording, and sizes that no memory would help."""
+"""Texts about full memory in every wording, and about sizes that exceed any memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
 _SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {_SMALLER}; {_FINDS}"
-# What the kernel's log says of a process that is Python's, or of a program that serves models.
+# Names in the kernel's log of Python processes and of model servers.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
 
 TEXTS: tuple[Condition, ...] = (
@@ -124,7 +124,7 @@ TEXTS: tuple[Condition, ...] = (
             r"_ArrayMemoryError|Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
             messages.HOST_ALLOCATION,
-            # Behind a colon Python, NumPy and C++ write these words; a package's own words may mean anything.
+            # Python, NumPy and C++ use these words after the colon. Other words there may mean anything.
             r"\bMemoryError\b(?!:[ ]?\w)",
             r"\bMemoryError: (bad allocation|(unable|failed) to allocate|could not allocate)",
         ),

@@ -1,5 +1,6 @@
-"""DataLoader workers, shared memory and processes; and packages that stand on torch: attention, quantisation, servers
-of models, and what it takes to build them."""
+"""Texts of DataLoader workers, shared memory and processes, and of packages built on torch: attention, quantisation,
+model servers, and building them.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ _SHM = (
     "df -h /dev/shm"
 )
 
-# What ends a process by a signal, or is told beside that as its cause.
+# Errors that may end a process by a signal, or that are its cause if both are in the same text.
 _ERRORS = ("oom.", "cuda.", "nccl.", "shm.", "loader.", "xid.", "assert.", "import.", "hip.", "cuinit.", "compile.")
 
-# What beside a text of Python's makes it torch's.
+# Words that attribute a Python error to torch.
 _TORCH = r"\b(py)?torch\b|torch/|dataloader|lightning[._]|accelerate|deepspeed"
-# What such a package's own message follows from, where it is in the same paste.
+# Errors that may cause such a package's message, if both are in the same text.
 _BELOW = (
     *("oom.", "cuda.", "cuinit.", "nvml.", "import.", "compile.", "nccl.", "dist.", "quant.", "attention.", "amp."),
     *("mask.", "torch.", "cudnn.", "cublas.", "shm.", "build.", "nvcc.", "tensor.", "assert.", "process.", "crash."),
     *("hip.", "loader."),
 )
 
-# Programs that compute with Vulkan; a game's error is not ours.
+# Programs that compute with Vulkan. Errors of games are not matched.
 _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan backend"
 
 TEXTS: tuple[Condition, ...] = (
@@ -224,7 +225,7 @@ TEXTS: tuple[Condition, ...] = (
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
         wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
-        # Or it has no code for this GPU.
+        # The package may also have no code for this GPU.
         weak=(
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run)\w*",
         ),

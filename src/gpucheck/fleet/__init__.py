@@ -1,1 +1,1 @@
-"""Many nodes: what each leaves behind, and which device of them is slow, wrong or silent."""
+"""Many nodes: the check of one node and its document, and the comparison of all nodes."""

@@ -29,26 +29,26 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, exit_code
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDevice, NodeDocument, NodeFigure, NodePart, NodeProblem
 
-# A document has so many of each: 64 devices with 16 figures.
+# The most figures and devices in a document: enough for 64 devices with 16 figures.
 MOST_FIGURES, MOST_DEVICES = 1024, 256
 MOST_TEXT = 300
-# A file of 64 KB takes milliseconds; a network's file system in trouble, some seconds.
+# The time to write a document. A file of 64 KB takes milliseconds; a busy network file system may take seconds.
 WRITE_S, LEAST_WRITE_S = 20.0, 5.0
-# No part can start in less.
+# No part can start in less time than this.
 LEAST_S = 0.5
-# For a part to start and to end on a machine that has work.
+# The time for a part to start and end on a busy machine.
 START_S = 3.0
-# These stages of the doctor break by the installation of torch that was asked, not by the node: in a prolog they would
-# drain every one.
+# Stages of doctor that depend on the installation of torch and not on the node. A broken one would drain every node in
+# a prolog.
 OF_TORCH = ("torch", "architecture")
 
-# Each part: its share of the time beside the others', that of its limit which it may plan with, and its command. The
-# rest of the limit is for its start and its end.
+# Each part's weight in the remaining time, the share of its limit for its time budget, and its command. The rest of the
+# limit is for starting and ending.
 PARTS: Mapping[str, tuple[float, float | None, str]] = {
     "devices": (1.0, None, "devices"),
     "doctor": (2.0, 0.8, "doctor"),
     "smoke": (3.0, 0.6, "smoke --device all"),
-    # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
+    # A single product cannot be interrupted, and on a busy CPU the bench took twice its time budget.
     "bench": (4.0, 0.25, "bench all --device all --only bandwidth --only matmul"),
     "memory": (1.0, None, "memory"),
     "transfer": (3.0, 0.5, "bench transfer --device all"),
@@ -66,7 +66,7 @@ def arguments(part: str, limit_s: float) -> list[str]:
 
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
-    """Check this node, unless another rank of it does. Raises UsageError and CannotLook."""
+    """Check this node, unless another rank on it does. Raises UsageError and CannotLook."""
     launch = launcher.detect(os.environ)
     host = options.host or launch.host or socket.gethostname()
     if not hosts.is_safe(host):
@@ -104,14 +104,15 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             node = _left(replace(node, step=part), options.gather, in_log=not node.parts)
             weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
             left_s = max(deadline - time.monotonic(), 0.0)
-            # A hang in the driver is known once a healthy one would have answered.
+            # The limit must be long enough to detect a hanging driver.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
     except GpucheckError:
         raise
     except BaseException as error:
-        # A launcher ends all ranks once one has died: those that can write say so, the one that cannot is the cause.
+        # A launcher ends all ranks after one has died. Ranks that write this were ended from outside; the one without
+        # is the cause.
         name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
@@ -128,7 +129,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
         if must is not None:
             title, fix = gpus_text(node.gpus, must), "gpucheck devices"
-        # Last of the failures: what the parts found explains it.
+        # This comes after other failures, because those may explain the missing GPUs.
         lacking = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
         node = replace(node, problems=_worst_first([*node.problems, lacking]), exit=errors.FAILED)
     _tell(node, emit)
@@ -143,7 +144,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
 
 
 def _tell(node: NodeDocument, emit: Emit) -> None:
-    """Say what the parts that ended came to."""
+    """Report the problems of the parts that have run."""
     emit(Answered("fleet_check", node))
     for problem in node.problems:
         verdict, evidence = cast(Verdict, problem.verdict), {"part": problem.part}
@@ -152,16 +153,16 @@ def _tell(node: NodeDocument, emit: Emit) -> None:
 
 
 def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> NodeDocument:
-    """Write down how far the node is, in a log only where `in_log`. Raises CannotLook.
+    """Write the document with the current progress; with `--gather -` only if `in_log`. Raises CannotLook.
 
-    A child writes into a folder: a network's file system that has lost its server holds whoever calls it.
+    A child writes the file, because a network file system without its server blocks the caller.
     """
     node = replace(node, written_wall_s=time.time(), written_monotonic_s=time.monotonic())
     if gather is None or (gather == "-" and not in_log):
         return node
     marked = documents.marked(node)
     if gather == "-":
-        # stdout may be the JSON; a log has both streams.
+        # stdout may hold the JSON, and a log has both streams.
         sys.stderr.write(f"{marked}\n")
         sys.stderr.flush()
         return node
@@ -183,7 +184,7 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
         return child.ChildResult(None, "", "", True, False, 0.0)
     try:
         with tempfile.TemporaryDirectory(prefix="gpucheck-fleet-") as folder:
-            # Brought up to date after each benchmark: a part that is ended keeps what it had measured.
+            # The part updates this file after each benchmark, so that an interrupted part keeps its results.
             so_far = Path(folder, "part.json")
             wanted = [*arguments(part, limit_s), "--json", "--quiet", "--output", str(so_far)]
             ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=launcher.alone(os.environ))
@@ -198,15 +199,17 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
 
 
 def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
-    """The document with what a part's child has said; one that was ended, or says nothing, is a problem of the node."""
+    """Return the document with the result of a part's child. A child that was ended, or has no result, is a problem of
+    the node.
+    """
     report, findings, code = None, tuple[Finding, ...](), None
     try:
         report = from_json(Report, json.loads(ended.stdout))
         findings = report.findings
-        # A status from outside the findings, as a signal's, says only that it was ended.
+        # The exit status of a child that was ended does not come from its findings.
         code = exit_code(findings) if ended.timed_out else report.summary.exit
         if part == "doctor" and code == errors.FAILED:
-            # A torch that cannot be used leaves the node undecided.
+            # An unusable torch leaves the node undecided instead of bad.
             findings = tuple(
                 replace(row, verdict="inconclusive")
                 if row.verdict == "fail" and row.evidence.get("rung") in OF_TORCH
@@ -220,25 +223,26 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
     problems = list(node.problems)
     if why:
-        # A part that had too little time needs more of it: twice, and half a minute at least.
+        # Suggest twice the time, and at least half a minute.
         fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        # A check that does not apply to a device is no problem; why a part could not look at all is one.
+        # A check that does not apply to a device is not a problem. The reason of a part that could not look at all is
+        # one.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         for finding in findings:
             if finding.verdict in asking:
                 title, message = (documents.clean(text, MOST_TEXT) for text in (finding.title, finding.message))
                 fix_ = None if finding.fix is None else documents.clean(finding.fix, MOST_TEXT)
                 problems.append(NodeProblem(part, finding.id, finding.verdict, title, message, fix_, finding.device))
-        # The devices and settings that were not known before.
+        # Devices and settings from earlier parts take precedence.
         devices = {device.id: device for device in node.devices}
         for device in report.facts.devices:
             if device.id is not None and device.kind != "host" and len(devices) < MOST_DEVICES:
                 of_siblings = {field.name: getattr(device, field.name) for field in fields(NodeDevice)}
                 devices.setdefault(device.id, NodeDevice(**of_siblings | {"name": device.name or device.kind}))
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
-        # A single figure of each case and device, of devices that the document names.
+        # Keep the latest figure of each case and device, if the document lists the device.
         latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
         node = replace(
             node,
@@ -251,10 +255,10 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
 
 
 def gpus_of(facts: Facts) -> int | None:
-    """Return how many GPUs the facts list, a card with its MIG instances as one; None where nobody knows."""
+    """Return the number of GPUs in the facts, with MIG instances counted as their GPU; None if unknown."""
     gpus = [gpu for gpu in facts.devices if gpu.kind not in ("cpu", "host")]
     is_unread = facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None
-    if not facts.devices or (not gpus and is_unread):  # NVML was not even asked
+    if not facts.devices or (not gpus and is_unread):  # NVML was not called
         return None
     return len({gpu.parent_uuid or gpu.uuid or (gpu.nvml_index, gpu.cuda_index, gpu.id) for gpu in gpus})
 
@@ -268,7 +272,7 @@ def _worst_first(problems: Sequence[NodeProblem]) -> tuple[NodeProblem, ...]:
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
-    """Why a part has no result; empty where it has one."""
+    """Return why a part has no result, or an empty string."""
     if limit_s < LEAST_S:
         return "not started: no time was left (--within)"
     if ended.timed_out:
@@ -283,7 +287,9 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
 
 
 def exit_of(parts: Sequence[NodePart]) -> int:
-    """The node's exit status: of a part that did not end only a failure counts, else it leaves the node undecided."""
+    """Return the node's exit status. A part that did not finish leaves the node undecided, unless it had already
+    failed.
+    """
     return errors.settle(
         errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
         for part in parts
@@ -294,10 +300,10 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """The rate of a row; None where nothing was timed."""
+    """Return the rate of a row, or None if it has none."""
     if row.rate is None or row.time_s is None or not row.rate.median > 0:
         return None
-    # The dtype or the operation first: by it the judge finds the peak. The size last.
+    # The dtype or operation comes first, because the judge looks up the peak by it. The size comes last.
     sides = ("m", "n", "k")
     words = [str(value) for name, value in row.case.items() if name not in (*sides, "size_bytes", "support")]
     if "m" in row.case:
@@ -308,7 +314,9 @@ def figure_of(row: Measurement) -> NodeFigure | None:
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """Return what siblings share: versions, and the settings of the cards by model. No variable's value is in it."""
+    """Return settings that siblings should share: versions, and GPU settings by model. Values of variables are not
+    included.
+    """
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     settings = {
         "gpucheck": gpucheck.__version__,

@@ -1,8 +1,8 @@
-"""A node's document: written whole or not at all, and read as what anybody may have written.
+"""A node's document: written whole or not at all, and read as untrusted input.
 
-A document comes from a folder that many machines write to. It is read within the bounds of `machine/saved.py`, what is
-made of it has the types of `NodeDocument` and no other, and its text has no character that moves a terminal's cursor,
-turns text around or ends a line.
+A document comes from a folder that many machines write to. It is read within the bounds of `machine/saved.py`, and
+converted only to the types of `NodeDocument`. Characters that move a terminal's cursor, reverse text or end a line are
+escaped in its text.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from gpucheck.machine import child_stdio, saved
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
-# A node with 8 devices and all parts leaves 10 to 20 KB; 16 devices with long texts stay below.
+# A node with 8 devices and all parts writes 10 to 20 KB. Even 16 devices with long texts stay below this limit.
 MOST_BYTES = 256 * 2**10
-# NodeDocument → devices → one → nothing deeper: what is deeper is none of ours. A value has two bytes or more.
+# A NodeDocument is not nested more deeply than this. A value takes at least two bytes.
 _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
-# Bytes, seconds and rates; a float holds it.
+# The largest bytes, seconds or rate. A float can hold it.
 MOST_NUMBER = 1e30
-# No device is so slow; what is nearer to 0 overflows where rates are compared.
+# No device is this slow. Smaller rates would overflow when rates are compared.
 LEAST_RATE = 1 / MOST_NUMBER
-# A node writes its worst first and no more; a judge needs one for the cause.
+# A node writes only its worst problems, and the judge needs one for the cause.
 MOST_PROBLEMS = 16
 MOST_TEXT = 2000
 MOST_SHARED = 64
-# A log that carries documents may be long; a line of one may not.
+# A log with documents may be long, but a single line may not.
 MOST_LINE = 2 * MOST_BYTES
 # A log of 100 000 nodes with all parts.
 MOST_LOG = 4 * 2**30
-# The largest clusters start a tenth of it, and their launchers alone say how many; nobody has as many GPUs in a node.
+# Ten times the largest clusters. Launchers report the number of nodes; no node has this many GPUs.
 MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
 MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
-# How the reason begins where a line of a log was refused beside lines that were read.
+# The prefix of the reason if only some lines of a log were refused.
 MARKED_LINE = "not all lines can be read: "
-# A document that is not one of ours, and why.
+# The error for anything that is not a valid document, with the reason.
 Refused = saved.Refused
 _ONE_LINE = str.maketrans("\n\t\r", "   ")
 _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/=])")
@@ -62,7 +62,7 @@ _MARKED = re.compile(rb"gpucheck-node-1:([A-Za-z0-9+/]{8,}={0,2})(?![A-Za-z0-9+/
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Everything that was read: documents, files that were refused, and what could not be verified."""
+    """Everything that was read: documents, refused files, and notices about what could not be verified."""
 
     documents: tuple[NodeDocument, ...]
     refused: tuple[RefusedFile, ...]
@@ -73,7 +73,7 @@ class Read:
 
 
 def place(folder: Path, host: str, run: str) -> Path:
-    """The place of a node's document: one of 256 folders by its name, so that none holds ten thousand files."""
+    """Return the path of a node's document. It is in one of 256 folders, so that no folder has ten thousand files."""
     return folder / _digest(host)[:2] / file_name(host, run)
 
 
@@ -82,9 +82,10 @@ def file_name(host: str, run: str) -> str:
 
 
 def write(folder: Path, document: NodeDocument) -> Path:
-    """Write a node's document whole: a temporary file, fsync, rename. Raises OSError.
+    """Write a node's document through a temporary file, fsync and rename, so that it is complete or absent. Raises
+    OSError.
 
-    The temporary name has the host, the process and chance in it: on a network's file system no lock is needed.
+    The temporary name contains the host, the process and a random part, so that network file systems need no lock.
     """
     target = place(folder, document.host, document.run)
     temporary = target.with_name(f".{document.host}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
@@ -135,7 +136,7 @@ def parse(data: bytes) -> NodeDocument:
 
 
 def _check(document: NodeDocument) -> None:
-    """Check what the types do not express. Raises Refused."""
+    """Check conditions that the types do not express. Raises Refused."""
     known = {device.id for device in document.devices}
     figures = {(figure.device, figure.name, figure.case) for figure in document.figures}
     nodes, gpus = document.expected or 0, document.gpus or 0
@@ -158,7 +159,7 @@ def _check(document: NodeDocument) -> None:
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
-    """`text` in one line, with every character that does not print written out: \\x1b, \\u202e."""
+    """Return `text` in one line, with unprintable characters escaped, such as \\x1b and \\u202e."""
     if text.isprintable() and len(text) <= longest:
         return text
     short = text if len(text) <= longest else f"{text[:longest]}…"
@@ -166,13 +167,13 @@ def clean(text: str, longest: int = MOST_TEXT) -> str:
 
 
 def _tidied(value: Any) -> Any:
-    """JSON's data within a document's bounds, its text in one line. Raises Refused."""
+    """Return JSON data with each text in one line. Raises Refused if it exceeds a document's bounds."""
     kind = type(value)
     if kind is str:
-        # Most short texts stand in every document: they are kept once.
+        # Most short texts occur in every document, so they are stored once.
         return sys.intern(value) if len(value) <= MOST_SHARED and value.isprintable() else clean(value)
     if kind is float or kind is int:
-        # A whole number may be too large for a float, and neither infinity nor NaN is within the bounds.
+        # An integer may be too large for a float. Infinity and NaN are refused too.
         if not -MOST_NUMBER < value < MOST_NUMBER:
             raise Refused("a number is too large")
     elif kind is list or kind is dict:
@@ -219,7 +220,9 @@ def read(paths: Sequence[str]) -> Read:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The documents of a folder and of those right below it, in order; links are left for the reader to refuse."""
+    """Yield the documents in a folder and its direct subfolders, in order. Links are yielded too, and refused by the
+    reader.
+    """
     count = 0
     with os.scandir(folder) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
@@ -239,20 +242,23 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _trusted(folder: Path) -> frozenset[int] | None:
-    """Who may write documents there: root, the user who judges, and the folder's owner; None: the platform cannot tell.
+    """Return the users who may write documents: root, the current user, and the folder's owner. The result is None if
+    the platform has no owners.
 
-    A node that writes as somebody else, on behalf of a node or not, is not believed.
+    Documents of other users are refused, because they may be forged.
     """
     return frozenset((0, os.getuid(), folder.stat().st_uid)) if hasattr(os, "getuid") else None
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
-    """The documents of one file: one as JSON, or those on marked lines of a log, and why one of these lines cannot be
-    read, if any. Raises Refused and OSError."""
+    """Return the documents of a file, and the reason why a line of it was refused, if any.
+
+    A file is one JSON document, or a log with marked lines. Raises Refused and OSError.
+    """
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
             known = os.fstat(0)
-            # A pipe or a terminal has an end; other devices may have none.
+            # Pipes and terminals end; other devices may not.
             if not (stat.S_ISFIFO(known.st_mode) or stat.S_ISSOCK(known.st_mode) or stdin.isatty()):
                 saved.check_kind(known)
             return _of_log(stdin)
@@ -263,7 +269,8 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
         if trusted is not None and owner not in trusted:
             raise Refused(f"forged? its owner is user {owner}, who does not own the folder")
         head = file.read(MOST_BYTES + 1)
-        start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")  # in whatever encoding JSON may have
+        # JSON may be encoded as UTF-8, UTF-16 or UTF-32.
+        start = head[:64].decode(json.detect_encoding(head[:64]), "ignore")
         if not is_named and not start.lstrip().startswith("{"):
             return _of_log(file)
     document = parse(head)
@@ -275,17 +282,19 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
-    """The last document of each node, run and attempt on marked lines, and why one of these lines cannot be read, if
-    any. Raises Refused where there is none."""
+    """Return the last document of each node, run and attempt, and the reason why a marked line was refused, if any.
+
+    Raises Refused if there is no document.
+    """
     latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():
         file.seek(0)
     while line := file.readline(MOST_LINE):
-        # PowerShell's redirection writes UTF-16.
+        # Redirection in PowerShell writes UTF-16, so null bytes are removed.
         for match in _MARKED.finditer(line.replace(b"\0", b"")):
             try:
-                # A bomb ends at the size of a document.
+                # Decompression stops at the size limit of a document.
                 content = base64.b64decode(match[1], validate=True)
                 document = parse(zlib.decompressobj().decompress(content, MOST_BYTES + 1))
             except Refused as error:
@@ -303,7 +312,7 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
 
 
 def main() -> int:
-    """Write the document on stdin into the folder of the command line, and say what went wrong, if anything."""
+    """Write the document from stdin into the folder in the arguments, and report an error, if any."""
     say, wrong = child_stdio.claim_stdout(), ""
     try:
         (document,), _ = _of_log(sys.stdin.buffer)

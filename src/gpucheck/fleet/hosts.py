@@ -1,4 +1,4 @@
-"""Names of nodes: which are safe, and the lists that schedulers write. Pure, but for the file that is named."""
+"""Names of nodes: which are safe, and the lists that schedulers write. Only reading a given file is not pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 from gpucheck.errors import UsageError
 
-# RFC 1123, and the underscore that many clusters use. No name begins with a dash or a dot: it would be an option, or
-# hidden, where a list is handed to a shell.
+# RFC 1123 names, with the underscore that many clusters use. A leading dash would be an option, and a leading dot a
+# hidden file, if a list is passed to a shell.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 # The largest machines have some ten thousand nodes; more is a slip of the keyboard, or an attack.
 MOST_NODES = 200_000
 MOST_BYTES = 16 * 2**20
 
-# Slurm's names have one or two pairs of brackets.
+# Names in Slurm have one or two pairs of brackets.
 MOST_BRACKETS = 8
 _PART = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _HOW = "write it like node[001-004,7], a number of nodes, or a file with one name per line"
 
 
-# A line of a screen or a finding names so many nodes; the JSON and the lists name all.
+# The number of nodes to name in a line of text. The JSON and the lists name all nodes.
 NAMED = 8
 
 
 def few(names: Sequence[str], most: int = NAMED) -> str:
-    """The names, of many the first and how many more."""
+    """Return the first names, and how many more there are."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -43,23 +43,25 @@ def is_safe(name: str) -> bool:
 
 
 def expected(text: str, option: str = "--expect") -> tuple[str, ...] | int:
-    """The nodes of a file, of a list such as `node[001-004,7],login1`, or how many. Raises UsageError."""
+    """Return the expected nodes: names from a file or a list such as `node[001-004,7],login1`, or a number. Raises
+    UsageError.
+    """
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         if not 1 <= int(text) <= MOST_NODES:
             raise UsageError(f"{option} {text!r} is out of range", f"it is a number from 1 to {MOST_NODES}")
         return int(text)
-    # No name has a slash. A list may be longer than any path, so it comes first.
+    # Names have no slash. A list may be too long for a path, so it is recognised first.
     is_file = "/" in text
     if not is_file and not re.search(r"[\[,]", text):
-        with contextlib.suppress(OSError):  # too long for a path
+        with contextlib.suppress(OSError):  # the text is too long for a path
             is_file = Path(text).exists()
     return _file(Path(text), option) if is_file else _expand(text, option)
 
 
 def _file(path: Path, option: str) -> tuple[str, ...]:
-    """The first word of each line, without `:slots`: the hostfiles of mpirun, torchrun and pdsh."""
+    """Return the first word of each line without `:slots`, as in the hostfiles of mpirun, torchrun and pdsh."""
     what = f"{option} {str(path)[:200]!r}"
-    from gpucheck.machine import saved  # loads the report: a help page needs none of it
+    from gpucheck.machine import saved  # imported late: a help page does not need it
 
     try:
         text = saved.decoded(saved.content(path, MOST_BYTES))
@@ -80,7 +82,7 @@ def _file(path: Path, option: str) -> tuple[str, ...]:
 def _expand(text: str, option: str) -> tuple[str, ...]:
     """The names of a list as Slurm writes it: `node[001-004,7],login1`. Raises UsageError."""
     what = f"{option} {text[:200]!r}"
-    # Commas inside brackets part no names.
+    # Commas inside brackets do not separate names.
     if _PART.sub("", text).strip(","):
         raise UsageError(f"{what} is not understood", "its brackets do not match", _HOW)
     names: dict[str, None] = {}
@@ -97,7 +99,7 @@ def _expand(text: str, option: str) -> tuple[str, ...]:
 
 
 def _expanded(part: str, what: str) -> list[str]:
-    """A part with all of its brackets written out: `rack[1-2]n[01-04]`."""
+    """Return the names of a part with its brackets expanded, such as `rack[1-2]n[01-04]`."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]

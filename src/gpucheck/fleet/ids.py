@@ -1,4 +1,4 @@
-"""The ids of the findings of `fleet check` and `fleet judge`, and what each stands for. Pure."""
+"""The ids of the findings of `fleet check` and `fleet judge`, with their meanings. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Judge the documents of a run: each node's state, each device beside its siblings, what differs. Pure."""
+"""Judge the documents of a run: each node's state, each device compared with its siblings, and differing settings.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from gpucheck.fleet.hosts import few, nodes_text
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodeState, RefusedFile
 
-# Nodes of one job begin within minutes of each other; last night's check is a day older.
+# Nodes of one job start within minutes of each other. Documents of the previous night are much older.
 OLD_S = 6 * 3600.0
-# One or two nodes of a small fleet may be slow or silent without the check being at fault.
+# This many nodes of a small fleet may be slow or silent before the check itself is suspect.
 LEAST_MAX_BAD = 3
-# The first line has the cause of a single undecided node if it is no longer.
+# The longest cause of a single undecided node that is shown in the first line.
 MOST_CAUSE = 80
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
-# The JSON holds so many groups; an attack must not make more.
+# The most groups in the JSON, so that an attack cannot create more.
 MOST_GROUPS = 200
 
 _STATES: dict[int, NodeState] = {
@@ -53,12 +55,11 @@ def judge(
     max_bad: float = 0.05,
     devices: int | None = None,
 ) -> Judged:
-    """The fleet of one run.
+    """Judge all nodes of one run.
 
-    `expected` are the names of the nodes, or how many; without it the most that a document knows of counts. `max_bad`
-    is the share of nodes that may be bad before the check itself is suspect; one node always may. `devices` is how
-    many GPUs each node must have.
-    Raises UsageError where it is not clear which of several runs is meant.
+    `expected` are the names of the nodes or their number; by default the number that most launchers report. `max_bad`
+    is the share of nodes that may be bad before the check itself is suspect; one bad node is always allowed. `devices`
+    is the number of GPUs that each node must have. Raises UsageError if it is not clear which of several runs to judge.
     """
     chosen = _run_of(documents, refused, run)
     remarks: list[Finding] = []
@@ -90,12 +91,12 @@ def judge(
     if not listed:
         rows += [_missing(host, why) for host, why in broken.items() if host not in known]
         rows += _unnamed(len(rows), expected if isinstance(expected, int) else None, nodes.values(), refused)
-    # Silent nodes that could not even write what ended them come first.
+    # Silent nodes that wrote no cause come before those that were ended from outside.
     victims = {host for host, document in nodes.items() if document.ended}
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
     proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
     if devices is not None:
-        # A stated number is no comparison. Where nobody knows how many GPUs there are it is not proven.
+        # The option --devices needs no comparison. A node with an unknown number of GPUs is not proven bad.
         proven |= {host for host in fewer if nodes[host].gpus is not None or nodes[host].devices}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
     remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.findings]
@@ -106,10 +107,10 @@ def judge(
 
 
 def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], run: str | None) -> str:
-    """The run that is judged: the one asked for, else the newest. Raises UsageError where that may be a slip.
+    """Return the run to judge: the requested one, else the newest. Raises UsageError if the newest may be a mistake.
 
-    A run with few nodes beside one with many may be a try, or one document with a wrong clock. One of which no
-    document can be read may be the newest.
+    A run with far fewer nodes than another may be a test, or one document with a wrong clock. A run without any
+    readable document may be the newest.
     """
     if run is not None:
         return run
@@ -131,10 +132,10 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
 def _one_each(
     documents: Sequence[NodeDocument], listed: Sequence[str]
 ) -> tuple[dict[str, NodeDocument], tuple[str, ...]]:
-    """The document of each node by its name, and the names of nodes with several documents of one attempt.
+    """Return one document per node, and the names of nodes with several documents of the same attempt.
 
-    A short name and a whole one are one node where the list has one of them, and one document or none has the other.
-    Of several documents the last attempt counts, of one attempt the one that was written last.
+    A short and a full host name count as one node if the list has exactly one of them, and no third name is similar.
+    The last attempt counts, and within an attempt the document that was written last.
     """
     short_of: dict[str, list[str]] = defaultdict(list)
     for name in {*listed, *(document.host for document in documents)}:
@@ -142,7 +143,8 @@ def _one_each(
     name_of = {}
     for short, names in short_of.items():
         own = [name for name in names if name in listed]
-        # Two whole names, as addresses are, that only begin alike are two nodes; of three nobody knows which are one.
+        # Two full names with the same beginning are two nodes. It is not clear which of three similar names are the
+        # same.
         if len(names) == 2 and len(own) == 1 and short in map(str.lower, names):
             name_of[next(name for name in names if name not in own)] = own[0]
     nodes: dict[str, NodeDocument] = {}
@@ -152,7 +154,7 @@ def _one_each(
         before = nodes.setdefault(host, document)
         if before.attempt == document.attempt and before != document:
             twice[host] = None
-        # The one that failed counts of two that were written at one time.
+        # The failed one of two documents with the same time counts.
         if _order(document) > _order(before):
             nodes[host] = document
     return {host: replace(document, host=host) for host, document in nodes.items()}, tuple(twice)
@@ -163,10 +165,11 @@ def _order(document: NodeDocument) -> tuple[int, float, bool]:
 
 
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
-    """The nodes that began together; rows for those that began long before, as with a run id that every night has.
+    """Return the nodes that started together, and rows for those that started much earlier, such as with a reused run
+    id.
 
-    They are held against the middle one: a wrong clock, or a forged one, makes no other node old. Where most are long
-    before a node that passed, its clock may be wrong, or theirs are the old ones.
+    Start times are compared with the median, so a wrong or forged clock does not make other nodes old. A node that
+    passed and started much later than most has a wrong clock, or the others are old.
     """
     if not nodes:
         return {}, [], []
@@ -192,13 +195,15 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
 
 
 def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
-    """Why the file of a node could not be read, by node: by its name it would be this run's document of it."""
+    """Return the reason why a node's file was refused, by the node in the file's name, for files of this run."""
     named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", run)}
     return dict(sorted(named.items())[: hosts.MOST_NODES])
 
 
 def _host_and_end(file: RefusedFile) -> tuple[str, str]:
-    """The node that a document's file is named after, and what follows, which tells the run; empty for other names."""
+    """Return the node in a document's file name, and the rest of the name, which identifies the run; empty for other
+    files.
+    """
     matched = _NAME_OF_DOCUMENT.fullmatch(PurePath(file.path).name)
     return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
@@ -218,7 +223,10 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 
 
 def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_say_so: bool) -> FleetNode:
-    """A node by what it found itself and how it stands beside the others; `lacking` says that it has fewer devices."""
+    """Judge a node by its own check and by comparison with its siblings.
+
+    `lacking` says that it has fewer devices than others. `many_say_so` means that enough nodes agree to call it bad.
+    """
     host = document.host
     slow = tuple(beside.slow.get(host, ()))
     state = "silent" if document.exit is None else _STATES[document.exit]
@@ -229,7 +237,7 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
     sure = tuple(device for device in slow if device.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
-        # The node's own findings explain why devices are missing; they do not explain a slow one.
+        # The node's own findings may explain missing devices, but not a slow one.
         if many_say_so:
             cause, fix = f"{lacking}; {cause}" if cause else lacking, fix or f"on {host}: gpucheck doctor"
         else:
@@ -251,9 +259,11 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
-    """Return what the node says of itself: where it stopped, else its worst finding, else the part that did not end."""
+    """Return the node's own cause and fix: where it stopped, else its worst finding, else a part that did not
+    finish.
+    """
     if document.exit is None:
-        # Written as the step began: when it stopped nobody knows.
+        # The document was written at the start of the step; the time of its end is unknown.
         into_s = document.written_wall_s - document.started_wall_s
         into = f"{units.duration(round(into_s))} into the check" if into_s >= 1 else ""
         if document.ended:
@@ -274,7 +284,7 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
 
 
 def _contradiction(document: NodeDocument) -> str:
-    """Return what in a document belies that the node's check passed."""
+    """Return a part or a finding that contradicts a passed check, or an empty string."""
     parts = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
     problems = [f"{row.part}: {row.title}" for row in document.problems if row.verdict in ("fail", "inconclusive")]
     return next(iter([*parts, *problems]), "")
@@ -282,7 +292,7 @@ def _contradiction(document: NodeDocument) -> str:
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
     if broken:
-        # Anybody may have written a forged one, which must not drain a node.
+        # Anyone may have written a forged document, so it must not drain a node.
         state: NodeState = "undecided" if _is_forged(broken) else "silent"
         return FleetNode(host, state, "", f"its document is refused: {broken}", "run the check again on that node")
     return FleetNode(host, "silent", "", "left no document", "check that the node is up and its job was started")
@@ -295,11 +305,12 @@ def _is_forged(why: str) -> bool:
 def _unnamed(
     known: int, expected: int | None, documents: Iterable[NodeDocument], refused: Sequence[RefusedFile]
 ) -> list[FleetNode]:
-    """A row for each node that is missing by number alone: what `--expect N` says, else the launchers.
+    """Return a row for each missing node without a name.
 
-    Where neither says how many nodes there are, a line of a log that cannot be read may be a node.
+    The number of nodes comes from `--expect N`, else from the launchers. Each unreadable line of a log may be a node if
+    neither is known.
     """
-    # The number that most launchers say counts: one document must not invent a thousand nodes.
+    # The number that most launchers report counts, so that a single document cannot invent nodes.
     said = Counter(document.expected for document in documents if document.expected is not None)
     count = max(said, key=said.__getitem__, default=None) if expected is None else expected
     if count is not None:
@@ -310,11 +321,12 @@ def _unnamed(
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[str, tuple[str, bool]]:
-    """Nodes with fewer devices than most of those with the same GPU, and whether there are enough to call that bad.
+    """Return nodes with fewer devices than usual for their GPU, and whether enough nodes agree to call that bad.
 
-    Where a number was asked for, those without it; a document of an older gpucheck counts devices alone. A fleet may
-    have nodes of several kinds. One without a GPU is compared with all. Where no number is that of most, nodes with
-    fewer than a quarter of the nodes have: which is right is not known.
+    Every node with another number than `--devices N` is bad; a document of an older gpucheck counts devices instead of
+    GPUs. Nodes are compared with those of the same GPU, because a fleet may have several kinds. A node without a GPU is
+    compared with all. Nodes with fewer devices than at least a quarter of the nodes are undecided if no number is the
+    usual one.
     """
     ended = {host: document for host, document in nodes.items() if document.exit is not None}
     fewer = {}
@@ -337,7 +349,7 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
     for host, document in ended.items():
         counts, own = counts_of[models[host]], len(document.devices)
         whole = sum(counts.values())
-        # The larger of two nodes with different numbers is taken for whole.
+        # The one with more devices counts as complete if two nodes differ.
         usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
         most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
         is_bad = own < usual and whole >= siblings.LEAST_NODES and 2 * many > whole
@@ -358,7 +370,7 @@ def gpus_text(count: int, must: int) -> str:
 
 
 def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
-    """Settings in which nodes differ from most: one finding for all that the same nodes share."""
+    """Report settings in which nodes differ from most. All differences of the same nodes are one finding."""
     hosts_of: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for host, document in nodes.items():
         for key, value in document.settings.items():
@@ -392,7 +404,7 @@ def _result(
     counts = Counter(row.state for row in rows)
     bad = [row.host for row in rows if row.state in ("bad", "silent")]
     suspect = len(set(bad) - proven) > _most_bad(rows, max_bad)
-    # Some thousand refused files are an attack or a wrong folder: the first say which.
+    # Thousands of refused files are an attack or a wrong folder, and the first hundred show which.
     return FleetResult(
         run,
         tuple(rows),
@@ -407,14 +419,17 @@ def _result(
 
 
 def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
-    """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
-    # Without those that a forged document alone tells of, undecided at no attempt.
+    """Return how many nodes may be slow or silent before the check itself is suspect.
+
+    LEAST_MAX_BAD nodes are always allowed, but never more than a quarter.
+    """
+    # Nodes known only from a forged document do not count. They are undecided and have no attempt.
     nodes = sum(row.attempt is not None or row.state == "silent" for row in rows)
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
 def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: siblings.Beside) -> list[Finding]:
-    """The finding that the first line says; none where no node could look, which is no finding but an error."""
+    """Return the finding of the first line; empty if no node could be checked, which is an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
         return []
@@ -429,7 +444,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
         fix = named or "check that the nodes are up and their job was started"
-        if len(unsure) <= _most_bad(result.nodes, 1.0):  # of more than that no share helps
+        if len(unsure) <= _most_bad(result.nodes, 1.0):  # no value of --max-bad helps with more nodes than this
             fix += "; or raise --max-bad"
         suspect.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
@@ -446,13 +461,13 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
         why = f"it needs figures of {siblings.LEAST_NODES} nodes of a model"
         title = f"{nodes_text(whole)}: nothing failed; {which} not compared ({why})"
-        # A speed that was not compared is no pass, and no fault either.
+        # A speed that was not compared is neither a pass nor a fault.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
     title = f"{counts['good']} of {nodes_text(whole)} good"
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
-    # Nothing else is undecided: few nodes are no proof, and no reason to stop a job.
+    # The only doubts are nodes far below few others. That is no proof, and no reason to stop a job.
     is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
     return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 

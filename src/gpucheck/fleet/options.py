@@ -21,9 +21,9 @@ TITLES = {
     "stress": "correct results under load; needs --with or --only",
 }
 PARTS = ("devices", "doctor", "smoke", "bench")
-# Parts that take longer, or measure what siblings seldom differ in.
+# Parts that take longer, or whose figures rarely differ between siblings.
 MORE_PARTS = tuple(part for part in TITLES if part not in PARTS)
-# Doctor and devices answer in seconds; a prolog has little more.
+# These parts take seconds. A Slurm prolog may not take much longer.
 PROLOG_PARTS = ("devices", "doctor")
 
 
@@ -46,7 +46,7 @@ _DOCUMENT = "Document"
 
 @dataclass(frozen=True, slots=True)
 class FleetCheckOptions:
-    """The checks of a node, their time, and the place of its document."""
+    """Options of the check: its parts, its time limit and the place of its document."""
 
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")
@@ -86,7 +86,7 @@ class FleetCheckOptions:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts in their order. Raises UsageError for one that is not known, and where none is left."""
+        """Return the parts in their order. Raises UsageError for an unknown part, or if none is left."""
         selected = self._selected()
         usual = TITLES if self.only else PROLOG_PARTS if self.prolog else PARTS
         left = {*self.more, *(part for part in usual if part in selected)}
@@ -106,7 +106,7 @@ class FleetCheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class FleetJudgeOptions:
-    """Which documents, which nodes are expected, and where the lists go."""
+    """Options of the judge: the documents, the expected nodes and the folder for the lists."""
 
     paths: tuple[str, ...] = words(
         "Folders that --gather wrote to, single documents, or logs of --gather -. - reads stdin.",

@@ -1,12 +1,14 @@
-"""Each device beside its siblings: the others of its model, on its own node and on other nodes. Pure.
+"""Compare each device with its siblings: the others of its model, on its own node and on other nodes. Pure.
 
-Devices of one node share its power, heat and links, so nodes are what is counted and not devices. Rates are compared by
-their logarithms. A device is held against the median of the other devices of its node, in spreads from a median
-absolute deviation (Rousseeuw and Croux 1993) over all nodes; where a node has few devices, against the median of the
-nodes. The threshold is Student's t at a level that is shared among all devices and figures of the fleet (Bonferroni),
-so that an even fleet has no slow device. A slow device is far below its node and below the other nodes: one that is as
-fast as its node is not slow, its node may be. Nodes are held against each other below (`lowest`).
-`benchmarks/fleet_power.py` proves both by simulation.
+Devices of one node share power, heat and links, so the sample size is the number of nodes and not of devices. Rates are
+compared by their logarithms. A device is compared with the median of its node's other devices. The unit is a spread
+from the median absolute deviation (Rousseeuw and Croux 1993) over all nodes. A device of a node with few devices is
+compared with the median of the nodes instead.
+
+The threshold is a quantile of Student's t. Its level is divided among all devices and figures of the fleet
+(Bonferroni), so that an even fleet almost never has a slow device. A slow device is far below its node and also below
+the other nodes. The node may be slow if the device is as fast as its node. Nodes are compared with each other in
+`lowest`. `benchmarks/fleet_power.py` checks both by simulation.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from gpucheck.fleet.hosts import few, nodes_text
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, SlowDevice
 
-# A normal spread is so many MADs.
+# The standard deviation of a normal distribution in MADs.
 _NORMAL = 1.4826
-# A MAD's variance is 2.70 times that of the standard deviation of as many values (efficiency 37 %).
+# The efficiency of the MAD. Its variance is 2.70 times that of the standard deviation for the same sample size.
 _EFFICIENCY = 0.37
-# Even fleets of which one may have a device that is called slow.
+# The number of even fleets of which at most one may have a device reported as slow.
 EVEN_FLEETS = 1000
-# The same for a device that is worth another look.
+# The same for a device reported as possibly slow.
 EVEN_FLEETS_MAYBE = 20
-# The median of fewer devices of a node is mostly the device itself.
+# The median of fewer devices on a node depends too much on the device itself.
 LEAST_DEVICES = 4
-# Fewer nodes with a model say nothing about one of them.
+# A comparison needs this many nodes of a model, because fewer do not show which one is slow.
 LEAST_NODES = 5
-# A device nearer than this to its siblings is no reason to drain a node, however certain it is.
+# A device this close to its siblings is no reason to drain a node, even if the difference is certain.
 LEAST_DISTANCE = 0.03
 
 Standing = Literal["even", "maybe", "slow"]
@@ -45,18 +47,20 @@ Standing = Literal["even", "maybe", "slow"]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A device beside its siblings: `ratio` of its rate to theirs. `maybe` is far below and not certain."""
+    """A device compared with its siblings. `ratio` is its rate relative to theirs. The standing `maybe` means far
+    below, but not certain.
+    """
 
     ratio: float
     standing: Standing
 
 
 def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[float, float, tuple[Placed, ...]]:
-    """The centre in the unit of the rates, the relative spread, and every device of a model, each with its node, beside
-    the others: none where there are fewer than LEAST_NODES nodes. `comparisons` is how many devices × figures the whole
-    fleet has.
+    """Return the centre (as a rate), the relative spread, and the placing of every device of a model.
 
-    Raises ValueError for no figures and for a rate that is not positive.
+    `figures` are pairs of a node and a figure. No device is placed with fewer than LEAST_NODES nodes. `comparisons` is
+    the number of devices times figures in the whole fleet. Raises ValueError if there are no figures, or for a rate
+    that is not positive.
     """
     logs = [math.log(figure.rate) for _, figure in figures]
     by_node: dict[str, list[int]] = defaultdict(list)
@@ -64,7 +68,8 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
         by_node[node].append(index)
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = [log - centre for log in logs]
-    # From a median that has the value itself in it one of three is no distance at all: such a spread is too small.
+    # A value is left out of its own median. The spread would be too small otherwise, because one of three values would
+    # have no distance.
     from_own = {
         index: logs[index] - stats.median([logs[other] for other in own if other != index])
         for own in by_node.values()
@@ -89,20 +94,20 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
 
 
 def _is_low(distance: float) -> bool:
-    """Return whether a distance of logarithms is far enough to matter."""
+    """Return whether a difference of logarithms is large enough to matter."""
     return distance <= math.log(1 - LEAST_DISTANCE)
 
 
 def _spread(distances: Iterable[float]) -> float:
-    """The spread of distances from a median."""
+    """Return the spread (standard deviation) of distances from a median."""
     sizes = [abs(distance) for distance in distances]
     return _NORMAL * stats.median(sizes) if sizes else 0.0
 
 
 def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
-    """The distances beyond which a device is certainly slow, and worth another look, by chance among `count`.
+    """Return the distances beyond which one of `count` devices is slow, or possibly slow, and not so by chance.
 
-    `free` is how many values the spread was made of, less those that it is about.
+    `free` is the number of values behind the spread, minus the number of estimated medians.
     """
     freedom = max(_EFFICIENCY * free, 1.0)
     levels = (1 - 2 / (fleets * count) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE))
@@ -112,20 +117,21 @@ def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# The share of sound fleets that may have a node that is called slow: by all figures together, and by single ones.
+# The share of sound fleets in which a node may be reported as slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
-# The same for a node that is worth another look: with its devices, one sound fleet in 10 is the most in all.
+# The same for a node reported as possibly slow. At most one sound fleet in 10 has such a node or device.
 NODE_LEVEL_MAYBE = 0.03
-# Two modes: at least so many nodes and this share of them on each side, and so many of their own deviations between.
+# Two modes need at least this many nodes and this share of them on each side. The gap must be this many standard
+# deviations within the sides.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
 
 
 @functools.cache
 def node_threshold(nodes: int, level: float) -> float:
-    """The t beyond which the lowest of `nodes` values is an outlier in at most `level` of the sound fleets.
+    """Return the t beyond which the lowest of `nodes` values is an outlier in at most `level` of the sound fleets.
 
-    One side of Student's t with n - 2 degrees of freedom, shared among the n values (Bonferroni): the threshold of the
-    extreme studentised deviate (Grubbs 1969; Rosner 1983). Raises ValueError below 3 nodes.
+    The threshold is that of the extreme studentised deviate (Grubbs 1969; Rosner 1983): one-sided Student's t with n -
+    2 degrees of freedom, with the level divided by n (Bonferroni). Raises ValueError below 3 nodes.
     """
     return stats.student_quantile(1 - 2 * level / nodes, nodes - 2)
 
@@ -133,14 +139,14 @@ def node_threshold(nodes: int, level: float) -> float:
 def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
     """The names whose values are too low for the others, lowest first; at most a quarter of them, or one.
 
-    Each in turn is held against the mean of those that are left, at s * sqrt(1 + 1/(n - 1)) of these (leave-one-out t).
-    As in Rosner's generalised procedure (1983) the last that is beyond its threshold counts, and all before it: of two
-    bad nodes the second hides neither. Nothing below LEAST_NODES values.
+    Each value is compared with the mean of the values above it, in units of s * sqrt(1 + 1/(n - 1)) (leave-one-out t).
+    The last value beyond its threshold and all lower ones count, as in Rosner's generalised procedure (1983), so that
+    two bad nodes do not hide each other. The result is empty with fewer than LEAST_NODES values.
     """
     order = sorted(values, key=values.__getitem__)
     steps = most_low(len(order)) if len(order) >= LEAST_NODES else 0
-    # From the highest down the mean and the sum of squares of what is above grow with each value (Welford 1962): the
-    # first that is found is the last of the procedure.
+    # The mean and the sum of squares of the values above are updated from the highest value down (Welford 1962). The
+    # first value beyond its threshold is therefore the last one of Rosner's procedure.
     mean = squares = 0.0
     for above, name in enumerate(reversed(order)):
         distance, left = mean - values[name], len(order) - above
@@ -154,15 +160,15 @@ def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
 
 
 def most_low(nodes: int) -> int:
-    """Return how many of so many nodes may be low beside the others: with more it is not known which are sound."""
+    """Return the largest number of nodes that may be low. It is not clear which nodes are sound if there are more."""
     return max(1, nodes // 4)
 
 
 def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
-    """The names of the slower of two modes, none where there is one: `values` are logarithms.
+    """Return the names in the slower of two modes, or nothing if there is one mode; `values` are logarithms.
 
-    The widest gap between neighbours that leaves enough on both sides, if it is MODE_GAP standard deviations within
-    the sides wide, and LEAST_DISTANCE.
+    The split is at the widest gap that leaves enough values on both sides. The gap must exceed MODE_GAP standard
+    deviations within the sides, and LEAST_DISTANCE.
     """
     order = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in order]
@@ -172,7 +178,8 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
-    # The deviation within few nodes is known badly: half of 2 000 sound fleets of 6 that split did so by that.
+    # The deviation is uncertain with few nodes. Twice as many of 2 000 sound fleets of 6 nodes split without this
+    # correction.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
@@ -183,32 +190,35 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 # A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
 # something is wrong, whatever its siblings do.
 FLOOR = 0.5
-# A rate above this share of the peak was not measured: clocks and data sheets are a few percent off.
+# A rate above this share of the peak is a wrong measurement. Clocks and data sheets differ by a few percent only.
 CEILING = 1.15
-# Remarks on a row that say that the figure is low for a cause outside the device.
+# Flags for a low figure whose cause lies outside the device.
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
-# The screen and the JSON hold so many kinds of differences; an attack must not make more.
+# The most kinds of differences in a report, so that an attack cannot create more.
 MOST_KINDS = 20
-# How a slow node stands among its slow devices.
+# The device name of a slow node in the list of slow devices.
 WHOLE = "all devices"
-# A node is slow, and not one of its devices, where so many of them and most of them are.
+# The node is reported, instead of its devices, if at least this many and most of its devices are slow.
 LEAST_SLOW = 3
-# A node of three or four of a model is far below the others if it has no more than this of the lowest of them, and
-# these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
+# One of three or four nodes of a model is far below if its rate is at most FAR_BELOW of the lowest other node, and the
+# others agree within AGREE. That detects half the speed, and ignores the usual variation of few nodes.
 FAR_BELOW, AGREE = 0.7, 0.85
 
-# The rates of a node's devices in one figure, by host; and these by model, label and unit.
+# A figure's rates on each node, by host. Groups have these by model, label and unit.
 ByHost = dict[str, list[NodeFigure]]
 Groups = dict[tuple[str, str, str], ByHost]
-# Why a node is undecided, and what to do.
+# The reason why a node is undecided, and the fix.
 Doubt = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The result of the comparison: slow devices and nodes by host, the groups, the ratios by host, findings, the hosts
-    whose every device was compared with other nodes, and why hosts are in doubt: in the slower of two modes, far below
-    the few others of their model, or without a figure that their siblings have."""
+    """The result of the comparison.
+
+    `slow` has slow devices and nodes by host, and `ratios` each figure relative to the centre. `compared` are the hosts
+    of which every device was compared with other nodes. `modes`, `far` and `unmeasured` are hosts in doubt: in the
+    slower of two modes, far below the few others of their model, or without a figure that their siblings have.
+    """
 
     slow: Mapping[str, Sequence[SlowDevice]]
     groups: Sequence[FleetGroup]
@@ -221,7 +231,7 @@ class Beside:
 
 
 def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
-    """Every node and device in every figure: against its siblings, and against its part's peak."""
+    """Compare every node and device in every figure with its siblings and with its part's peak."""
     whole, floors, impossible = _grouped(nodes)
     figures, modes, findings = _in_modes(whole)
     compared = {key: by_host for key, by_host in figures.items() if len(by_host) >= LEAST_NODES}
@@ -238,12 +248,12 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
         label = key[1]
         members = [(host, figure) for host, own in by_host.items() for figure in own]
         centre, spread, placed = place(members, comparisons)
-        for host, own in by_host.items():  # a node may have two models, each with this figure
+        for host, own in by_host.items():  # A node may have two models with the same figure.
             lowest_rate = min(figure.rate for figure in own)
             ratios[host][label] = min(round(lowest_rate / centre, 4), ratios[host].get(label, math.inf))
         beside = [] if key in compared else _slow_within(by_host, len(figures), label)
         for standing, (host, figure) in zip(placed, members, strict=False):
-            # A node that is slow as a whole is one fault, not as many as it has devices.
+            # A slow node is one fault, so its devices are not reported separately.
             if standing.standing != "even" and host not in as_a_whole:
                 device = _slow(figure, label, standing.ratio)
                 beside.append((host, replace(device, certain=device.certain and standing.standing == "slow")))
@@ -271,16 +281,16 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
 
 
 def _gpus(document: NodeDocument) -> dict[str, str]:
-    """The model of each GPU; of a node without any, of its other devices."""
+    """Return the model of each GPU, or of the other devices on a node without a GPU."""
     models = {device.id: device.name for device in document.devices}
     return {id: model for id, model in models.items() if id != "cpu"} or models
 
 
 def _unmeasured(nodes: Mapping[str, NodeDocument], figures: Groups) -> dict[str, Doubt]:
-    """Return what is missing on each node whose check passed, with the command that measures it.
+    """Return the figures missing on each node whose check passed, with the command that measures them.
 
-    A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
-    document, makes no other node lack anything.
+    A figure is expected if at least half of a model's devices have it. A single node with more figures, or a forged
+    document, therefore does not affect the others.
     """
     devices: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for host, document in nodes.items():
@@ -308,7 +318,7 @@ def _slow(
 
 
 def _slow_within(by_host: ByHost, figures: int, label: str) -> list[tuple[str, SlowDevice]]:
-    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
+    """Return devices that are slow compared with the others of their node, if there are too few nodes to compare."""
     slow: list[tuple[str, SlowDevice]] = []
     for host, own in by_host.items():
         devices = {figure.device: figure for figure in own}
@@ -321,9 +331,10 @@ def _slow_within(by_host: ByHost, figures: int, label: str) -> list[tuple[str, S
 
 
 def _far_below(figures: Groups) -> dict[str, Doubt]:
-    """Nodes with a device far below the two or three other nodes of its model, and what to do: too few to call it bad.
+    """Return nodes with a device far below the two or three other nodes of its model, and the fix. They are too few to
+    call it bad.
 
-    A node's own slowest device counts: one link of several may be slow.
+    Each node's slowest device is compared, because one of several links may be slow.
     """
     far = []
     for (_, label, _), by_host in figures.items():
@@ -339,7 +350,8 @@ def _far_below(figures: Groups) -> dict[str, Doubt]:
             f"{device} far below the other {count}: {ratio:.2f} of them in {label}",
             f"on {host}: gpucheck bench {label.partition(' ')[0]} --device all",
         )
-        for ratio, label, device, host, count in sorted(far, reverse=True)  # of a node the lowest comes last, and stays
+        # The lowest ratio of a node comes last and replaces the others.
+        for ratio, label, device, host, count in sorted(far, reverse=True)
     }
 
 
@@ -349,10 +361,11 @@ def _log_rate(own: Sequence[NodeFigure]) -> float:
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
-    """The nodes that are slow beside the others, by all figures of their model together and by each of them, in so
-    many of the sound fleets by either.
+    """Return the nodes that are slow compared with the others, by single figures or by all figures of their model
+    together.
 
-    Where most of the devices are slow the node is named, as WHOLE; else the devices are.
+    Each of the two tests has the level `level`. The node is reported as WHOLE if most of its devices are slow, else its
+    devices are.
     """
     by_model: dict[str, dict[str, ByHost]] = defaultdict(dict)
     for (model, label, _), by_host in figures.items():
@@ -369,7 +382,8 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
                 distances[host][label] = log - centres[label]
                 if host in low and _is_low(distances[host][label]):
                     slow[host] += _named(label, by_host[host], centres[label])
-        # The mean distance over the figures, of nodes that have half of them: two speeds part a figure.
+        # The mean distance over all figures, for nodes that have at least half of them. Two modes split a figure, so
+        # not every node has all.
         together = {
             host: statistics.fmean(own.values()) for host, own in distances.items() if 2 * len(own) >= len(labels)
         }
@@ -381,7 +395,7 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
 
 
 def _named(label: str, own: Sequence[NodeFigure], centre: float) -> list[SlowDevice]:
-    """The node where most of its devices are slow in this figure, else its devices that are."""
+    """Return the node if most of its devices are slow in this figure, else its slow devices."""
     logs = [math.log(figure.rate) - centre for figure in own]
     devices = [_slow(figure, label, math.exp(log)) for figure, log in zip(own, logs, strict=True) if _is_low(log)]
     if len(devices) < LEAST_SLOW or 2 * len(devices) <= len(own):
@@ -391,10 +405,9 @@ def _named(label: str, own: Sequence[NodeFigure], centre: float) -> list[SlowDev
 
 
 def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
-    """The groups, those of two modes parted; why each node of a slower mode is slower, and what to do; and a finding
-    for each split.
+    """Return the groups with two modes split, the doubt about each node in a slower mode, and a finding per split.
 
-    A slower mode of few nodes is left among the others: they may be bad.
+    A slower mode of only a few nodes is not split off, because these nodes may be bad.
     """
     figures: Groups = {}
     modes: dict[str, Doubt] = {}
@@ -420,7 +433,9 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
 
 
 def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
-    """The figures by model, name and unit; the devices below their floor; the nodes with an impossible rate."""
+    """Return the figures by model, name and unit, the devices below their floor, and the nodes with an impossible
+    rate.
+    """
     figures: Groups = defaultdict(dict)
     floors: list[tuple[str, SlowDevice]] = []
     impossible: set[str] = set()
@@ -442,9 +457,9 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
 
 @functools.lru_cache(1024)  # many nodes have the same devices
 def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
-    """The peak of what a figure measures, None where it is not known or is only an estimate.
+    """Return the peak for a figure; None if it is unknown or only an estimate.
 
-    `device` is its name, its compute capability, its multiprocessors and the width of its bus.
+    `device` is the device's name, compute capability, number of multiprocessors and bus width.
     """
     name, capability, multiprocessors, bus = device
     numbers = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability or "", re.ASCII)
@@ -472,5 +487,5 @@ def slow_text(slow: Sequence[SlowDevice]) -> str:
 
 
 def worst_of(slow: Sequence[SlowDevice]) -> SlowDevice:
-    """Return what is said of a slow node: that it is one, else its slowest device."""
+    """Return the entry for the whole node if there is one, else its slowest device."""
     return min(slow, key=lambda device: (device.device != WHOLE, device.ratio))

@@ -1,6 +1,7 @@
-"""The command `bench bandwidth`: four operations on preallocated float32 arrays that rotate over cold slices, verified.
+"""The command `bench bandwidth`: four verified operations on preallocated float32 arrays.
 
-The arrays hold small whole numbers, whose sums are exact in float32 in any order; 128 neighbouring rows' sums differ.
+Operations rotate over slices that are no longer in the cache. The arrays hold small whole numbers, so their float32
+sums are exact in any order. The sums of 128 neighbouring rows all differ.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
 
 Operation = Literal["read", "write", "copy", "triad"]
-# How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
+# The numbers of arrays that each operation reads and writes; `read` also writes a sum for each row.
 ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}
-# Views are made beforehand: cutting a slice inside a timed call would be timed.
+# Views are created beforehand, because slicing would add to a call's time.
 MOST_SLICES = 16384
-# Twice a value is exact. No result is negative.
+# Multiplying by two is exact. POISON is negative, and no result is.
 SCALAR, WRITTEN, POISON = 2.0, 500.0, -1.0
 # The right result of each operation, from rows of `a` and `b`.
 RESULTS: dict[Operation, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -43,21 +44,21 @@ RESULTS: dict[Operation, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] =
     "copy": lambda a, b: a,
     "triad": lambda a, b: a + SCALAR * b,
 }
-# The pattern repeats after so many rows, 8 MiB: filled and compared at once.
+# The pattern repeats after this many rows (8 MiB), which are filled and compared at once.
 PERIOD = 128
 
-# A cold operation rotates over so many times the last-level cache.
+# A cold operation rotates over this multiple of the last-level cache.
 COLD_FACTOR = 4
-# AMD's last-level cache, which HIP does not report: an MI300X reads it at 17.2 TB/s, its memory at 5.3 (CDNA 3 white
+# HIP does not report AMD's last-level cache. An MI300X reads it at 17.2 TB/s, and its memory at 5.3 TB/s (CDNA 3 white
 # paper).
 AMD_CACHE_BYTES = 256 * MIB
-# A virtual machine may show the cache of its whole host: arrays do not grow beyond this for it.
+# A virtual machine may report the cache of its whole host; arrays for cold operations do not exceed this size.
 MOST_COLD_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest size of an array, and the cache that it must exceed, in bytes."""
+    """The largest array that fits, and the cache that arrays must exceed, in bytes."""
 
     array: int
     cache: int
@@ -84,7 +85,9 @@ class Arrays:
 
 
 def allocate(size: int, device: torch.device) -> Arrays:
-    """Three arrays of `size` bytes (a multiple of GRAIN), filled. Raises torch's errors where there is no room."""
+    """Allocate and fill three arrays of `size` bytes (a multiple of GRAIN). Raises torch's errors if memory runs
+    out.
+    """
     rows = size // GRAIN
     a, b, c = (torch.empty((rows, ROW), dtype=torch.float32, device=device) for _ in range(3))
     sums = torch.empty(rows, dtype=torch.float32, device=device)
@@ -96,7 +99,7 @@ def allocate(size: int, device: torch.device) -> Arrays:
 
 
 def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of the two sources: whole numbers from 0 to 254, and from 1 to 128, computed as such."""
+    """Return the rows of the two sources: whole numbers from 0 to 254, and from 1 to 128."""
     row = torch.arange(PERIOD, device=device)[:, None]
     column = torch.arange(ROW, device=device)
     a = (column % 128) + row
@@ -105,14 +108,17 @@ def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def moved(operation: Operation, size: int) -> int:
-    """Bytes that one call reads and writes."""
+    """Return the bytes that one call reads and writes."""
     reads, writes = ARRAYS[operation]
     return (reads + writes) * size + (size // ROW if operation == "read" else 0)
 
 
 @dataclass(slots=True)
 class Repeated:
-    """One operation on slices of `size` bytes, the next slice with every call, over `span` bytes of each array."""
+    """One operation on slices of `size` bytes.
+
+    Each call uses the next slice; the slices cover `span` bytes of each array.
+    """
 
     operation: Operation
     arrays: Arrays
@@ -147,7 +153,7 @@ class Repeated:
         self._cursor += 1
 
     def empty(self) -> Callable[[], object]:
-        """The same call on nothing."""
+        """Return the same call on empty slices."""
         return self._on(0, 0)
 
     def prepare(self, sample: int, calls: int) -> None:
@@ -156,30 +162,34 @@ class Repeated:
             self._prepared += 1
             self._cursor = 0
             flat = self._flat(0, self.count * self.size // GRAIN).fill_(POISON)
-            # Without poison it may hold the right result of another row.
+            # The destination could still hold the correct result of an earlier call if it was not poisoned.
             is_poisoned = reference.sample_is(flat, lambda start, stop: torch.full((stop - start,), POISON))
             self._poison_missing |= not is_poisoned
 
     def finish(self) -> tuple[int, int]:
-        """Compare every slice that was written up to the first wrong piece; needs the calls to be over.
+        """Compare the written slices until the first mismatch; the calls must have finished.
 
-        Returns the number of slices, none where the device was not even poisoned, and of wrong elements.
+        Returns the number of compared slices and of wrong elements. No slice counts if the poison could not be
+        verified.
         """
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
             copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
             if copies is not None:
-                # The comparison itself is unsteady where the second look finds no difference.
+                # The comparison itself is unreliable if a second one finds no difference. It counts as one wrong
+                # element.
                 return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         return 0 if self._poison_missing else written, 0
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
-        """Return the destination's rows in one dimension."""
+        """Return the destination's rows as a one-dimensional tensor."""
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _expected(self, rows: int) -> tuple[torch.Tensor, reference.Wanted]:
-        """Return the right results of the first `rows` rows: on the device, and any elements of them on the host."""
+        """Return the correct results of the first `rows` rows on the device, and a function that computes any of them
+        on the host.
+        """
         there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
         if self.operation != "read":
             there, here = ([half.view(-1) for half in halves] for halves in (there, here))
@@ -187,7 +197,7 @@ class Repeated:
         return result(*there), lambda begin, end: result(*(half[begin:end] for half in here))
 
 
-# Of a row's time; the clocks settle within about a second under load.
+# The warm-up's share of a row's time. Clocks settle within about a second under load.
 WARM_UP_SHARE = 0.25
 
 
@@ -221,7 +231,7 @@ def measure(
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# One array. An H200 copies 1 GiB in half a millisecond, a laptop's memory copies 256 MiB in 20.
+# The size of one array. An H200 copies 1 GiB in half a millisecond; a laptop's memory copies 256 MiB in 20 ms.
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
 
 
@@ -238,7 +248,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
 
 
 def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
-    """The sizes to measure. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
+    """Return the sizes to measure. Raises UsageError if a requested size does not fit, and CannotLook if none does."""
     if room.array < GRAIN:
         why = f"three arrays may use {units.capacity(3 * room.array)}"
         raise too_little("to measure", why, "bandwidth.memory")
@@ -253,12 +263,12 @@ def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int,
 
 
 DEFAULT_BUDGET_S = 10.0
-# A longer row is no more precise.
+# A longer row would not be more precise.
 LONGEST_ROW_S = 2.0
 
 
 def command(options: BandwidthOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Time reads and writes of every device's memory asked for. Raises CannotLook and UsageError."""
+    """Time reads and writes of the memory of every requested device. Raises CannotLook and UsageError."""
     devices.each("bandwidth", options, emit, shared, partial(_rows, options, emit), lambda accel: DEFAULT_BUDGET_S)
 
 
@@ -268,7 +278,7 @@ def _rows(options: BandwidthOptions, emit: Emit, accel: Accel, deadline: float) 
     operations = tuple(ARRAYS)
     total = len(sizes) * len(operations)
     emit(Progress("allocating", 0, total))
-    # The largest size, and enough to make small ones cold, where there is room.
+    # Arrays hold the largest size, and enough slices to keep small sizes cold if memory allows.
     capacity = min(max(-(-max(size, room.cold) // size) * size for size in sizes), room.array)
     with no_room(accel, f"not enough memory for three arrays of {units.capacity(capacity)}", "bandwidth.memory"):
         arrays = allocate(capacity, accel.device)

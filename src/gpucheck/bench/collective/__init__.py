@@ -10,9 +10,9 @@ from gpucheck.bench.benchmarks import Selecting
 from gpucheck.options import TIME, option
 
 ITEM = 4  # float32
-# No machine has more GPUs: a larger number of processes is a typing error.
+# No machine has more GPUs, so a larger number is a typing error.
 MOST_RANKS = 128
-# A hung collective never ends; one of 16 GiB over PCIe takes seconds, and a first connection of many ranks takes some.
+# A hung collective never ends. A collective of 16 GiB over PCIe takes seconds, and so does connecting many ranks.
 LIMIT_S = 30.0
 BUDGET_S, CPU_BUDGET_S = 120.0, 30.0
 DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
@@ -20,10 +20,10 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective. `factor` of the number of ranks turns algbw into busbw, as nccl-tests defines them.
+    """A collective. `factor` converts algbw into busbw for a number of ranks, as nccl-tests defines them.
 
-    Sizes are of the whole array, of all-gather and reduce-scatter all ranks' parts together; `parts` says whether it is
-    cut into one part for each rank.
+    A size is that of the whole array; for all-gather and reduce-scatter this means all ranks' parts together. `parts`
+    says whether each rank has one part of the array.
     """
 
     title: str
@@ -32,7 +32,7 @@ class Collective:
 
 
 PEER_COPY = "peer-copy"
-# In the order in which they run.
+# The collectives, in the order in which they run.
 COLLECTIVES: Mapping[str, Collective] = {
     "all-reduce": Collective("sum of all ranks' arrays, on every rank", lambda ranks: 2 * (ranks - 1) / ranks),
     "all-gather": Collective("every rank's part, on every rank", lambda ranks: (ranks - 1) / ranks, parts=True),
@@ -47,7 +47,7 @@ _TITLES = {name: collective.title for name, collective in COLLECTIVES.items()}
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOptions(Selecting):
-    """The options; no sizes means those from 8 B to a quarter of memory."""
+    """The user's options. The default sizes go from 8 B to a quarter of the memory."""
 
     noun, titles = "collective", _TITLES
     only: tuple[str, ...] = options.only("collectives", metavar="COLLECTIVE")
@@ -78,5 +78,5 @@ class CollectiveOptions(Selecting):
     )
     time_budget_s: float | None = options.time_budget("2m, on a CPU 30s")
     device: str = "auto"
-    # Of the host's free memory, for the buffers of ranks that are processes on a CPU.
+    # The share of the host's free memory for the buffers of CPU ranks.
     host_share: float = 0.25

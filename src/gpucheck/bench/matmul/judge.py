@@ -1,6 +1,6 @@
 """Judge measured products: wrong precision or a wrong result in any run fails, whatever the speed. Pure.
 
-A first result is held against float64, later ones against the first.
+The first result is compared with float64, and later results with the first one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 # -- precision and results ---------------------------------------------------------------------------------------------
 
-# Checks of a first result that stand in the evidence.
+# Details of a first result that become evidence.
 _CHECKED = (
     "worst_error_of_bound",
     "not_finite",
@@ -72,7 +72,7 @@ _CHECKED = (
     "wrong_element",
     "operands_spread",
 )
-# A larger distance says nothing more.
+# Larger errors are shown as "more than a million times".
 MANY_TIMES = 1e6
 
 
@@ -92,11 +92,11 @@ def _precision(rows: Rows, environment: Mapping[str, str]) -> Finding:
 
 
 def first_results(rows: Rows) -> Finding:
-    """The first result of each row and run: sampled rows, and every element in sums of 64 columns."""
+    """Judge the first result of each row and run, by sampled rows and by sums over 64 columns."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unclear: list[str] = []
-    # Runs that differ in their method, as in precision, are several rows of a product.
+    # Runs with different methods, such as precisions, are separate rows of one product.
     for product, its_rows in runs.by(label, rows).items():
         as_asked = details_of(row for row in its_rows if is_as_asked(row))
         worst = max(as_asked or details_of(its_rows), key=_badness)
@@ -116,7 +116,7 @@ def first_results(rows: Rows) -> Finding:
 
 
 def later_results(rows: Rows) -> list[Finding]:
-    """Judge results that were computed again from the same inputs, bit for bit. Nothing where none was compared."""
+    """Judge whether repeated results are bit-identical. No finding if no result was repeated."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
@@ -130,7 +130,7 @@ def later_results(rows: Rows) -> list[Finding]:
             if not differing:
                 continue
             text = f"{product}: {differing} of {compared} results differ"
-            if worst is None:  # gone at the second look
+            if worst is None:  # The difference disappeared in a second comparison.
                 wrong.append(f"{text} at the first look and not at the second")
                 continue
             if counts["worst"] is None or _size(worst["worst"]) > _size(counts["worst"]["worst"]):
@@ -152,7 +152,7 @@ def later_results(rows: Rows) -> list[Finding]:
 
 
 def _size(value: float | None) -> float:
-    """An error as a share of its bound; documents hold None for what is infinite."""
+    """Return an error as a share of its bound; documents store infinity as None."""
     return math.inf if value is None or math.isnan(value) else value
 
 
@@ -161,7 +161,7 @@ def _sums(details: Mapping[str, Any]) -> float:
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
-    """Rank a run: wrong results first, then unclear ones, then the distance within the bound."""
+    """Return a sort key for a run: wrong results rank highest, then unclear ones, then larger errors."""
     sums = _sums(details)
     return bool(_wrong_text(details)), sums > 1, _size(details["worst_error_of_bound"]), sums
 
@@ -176,14 +176,14 @@ def _wrong_text(details: Mapping[str, Any]) -> str:
         texts.append(f"{details['not_finite']} elements not finite")
     if details.get("miscounted"):
         texts.append("the device's own count of finite elements is invalid")
-    # A product of zeros is zero, also where nothing was computed.
+    # Zero operands would give a zero product even if nothing was computed.
     if details.get("operands_spread") == 0:
         texts.append("the operands are not random numbers")
     return ", ".join(texts)
 
 
 def _element_text(element: Mapping[str, Any]) -> str:
-    """An element of a result against float64, in words."""
+    """Describe an element of a result and its float64 value."""
     got = element["got"]
     is_number = got is not None and math.isfinite(got)
     value = f"{got:.9g}" if is_number else "no number"
@@ -201,16 +201,16 @@ def _times(value: float | None) -> str:
 
 # -- rates, and shares of the dense peak -------------------------------------------------------------------------------
 
-# A smaller gain is within the effects of shapes and clocks.
+# A smaller gain can come from the choice of shapes and from clocks.
 TF32_GAINS = 1.2
 
 
-# A product whose two rates are this close has one.
+# Burst and sustained rate are shown as one if they differ by no more than this.
 ONE_RATE = 0.02
 
 
 def standing(rows: Iterable[Measurement]) -> list[Measurement]:
-    """The rows that a dtype is judged by: its sustained rates, else (`--burst`) its bursts, else the ordinary rows."""
+    """Return the rows that a dtype is judged by: sustained rates, else bursts (`--burst`), else ordinary rows."""
     kept = []
     for mine in runs.by(lambda row: row.case["dtype"], (row for row in rows if row.name == NAME)).values():
         of = runs.by(lambda row: row.case.get("rate"), mine)
@@ -219,7 +219,10 @@ def standing(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def rate_word(row: Measurement, rows: Rows) -> str:
-    """`sustained` or `burst`, where the product of this row has both rates and they differ, or has a burst alone."""
+    """Return `sustained` or `burst` if the label needs it, else an empty string.
+
+    The label needs neither word if the product has two rates that are about equal.
+    """
     kind = row.case.get("rate")
     if kind is None:
         return ""
@@ -269,12 +272,12 @@ def _unit(row: Measurement) -> str:
 
 
 def ceilings(device: DeviceRows) -> Ceilings:
-    """The dense peak of each dtype that was multiplied in."""
+    """Return the dense peak of each dtype that was measured."""
     return product_ceilings(fastest_products(device.rows), device.part)
 
 
 def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """Return the peak of each of these dtypes that has one; where none has, `products` with the reason."""
+    """Return the known peaks of these dtypes. The key `products` has the reason if none is known."""
     names = list(dtypes)
     if part is None or not names:
         return {}
@@ -295,7 +298,7 @@ def _without(part: Part, dtypes: Sequence[str]) -> str:
 
 
 def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
-    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
+    """Compare the fastest product of each dtype with the dense peak. No finding for a CPU, or without a rate."""
     best = fastest_products(rows)
     if not (ceilings := product_ceilings(best, part)):
         return []
@@ -316,7 +319,7 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
         word = rate_word(row, rows)
         text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, _unit(row))}"
         text += f" ({word})" if word else ""
-        # At another clock the part can do as much more or less.
+        # The peak changes in proportion to the clock.
         at_clock = None
         if clock and peak.clock_hz:
             at_clock = share * peak.clock_hz / clock
@@ -342,7 +345,7 @@ _PEAK = {
 
 
 def _clock_seen(row: Measurement) -> float | None:
-    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
+    """Return the median SM clock inside the row's windows over all runs, or None."""
     clocks = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(row)]
     medians = [clock["median"] for clock in clocks if clock]
     return statistics.median(medians) if medians else None
@@ -360,7 +363,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
 
 
 def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
-    # Operations on whole numbers are no FLOP.
+    # Integer operations do not count as FLOP.
     best = {dtype: row for dtype, row in fastest_products(rows).items() if _unit(row) != "OP/s"}
     return [
         figures.figure(dtype, best[dtype], peak=known.get(dtype))
@@ -385,14 +388,14 @@ JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 # -- --search ----------------------------------------------------------------------------------------------------------
 
-# Why a shape has no rate on a device whose work takes no time, by its own clock.
+# A shape has no rate if its calls are shorter than the resolution of the device's clock.
 TOO_FAST = "it was shorter than the clock's resolution"
-# A gain of less is within what two rows of one product differ by.
+# Two rows of one product may differ by as much as a smaller gain.
 LEAST_GAIN = 0.01
 
 
 def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
-    """The fastest shapes found in all runs, in one finding, each beside the fastest of the other squares."""
+    """Report the fastest shapes of all runs in one finding, each compared with the fastest square shape."""
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
     for dtype, of_runs in runs.by(lambda entry: entry.dtype, entries).items():
@@ -423,7 +426,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
 
 
 def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
-    """The shapes that have no kernel, of all dtypes in one finding."""
+    """Report the shapes without a kernel, for all dtypes in one finding."""
     evidence, texts = {}, []
     for entry in sorted(entries, key=lambda entry: entry.shapes_refused):
         if entry.shapes_refused:

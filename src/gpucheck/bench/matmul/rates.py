@@ -1,6 +1,6 @@
-"""Two rates of a product on a chip at its power limit: from rest at the highest clock, and without a pause.
+"""Two rates of a product on a chip at its power limit: a burst from the highest clock, and a sustained rate.
 
-Between the two lie the figures of loops that rest between calls, or that run for less than a second.
+Benchmarks that rest between calls, or run for less than a second, report figures between these two.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from gpucheck.report.measurement import Run
 
 Rate = Literal["burst", "sustained"]
 
-# A burst is this much of products, at most so long after a rest, and its rate is the median of several.
+# A burst runs products for BURST_S after a rest of REST_S. The burst rate is the median of BURSTS bursts.
 BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
-# A chip that idles at 345 MHz ramps up under a kernel that draws little power. Its clock has risen once it is so near
-# its maximum; a driver that holds the clock lower is not waited for longer than this.
+# An idle chip (345 MHz) ramps up under a kernel that draws little power. The ramp ends once the clock reaches this
+# share of its maximum, or after LONGEST_SPIN_S if the driver holds the clock lower.
 RISEN, SPIN_S, LONGEST_SPIN_S = 0.99, 0.05, 1.0
 # Two batches are in flight, so that the device never waits; `MOST_CALLS` fill its queue.
 BATCH_S = 0.05
-# A rate is settled once the medians of two seconds in a row agree, and not before three.
+# A rate has settled once the medians of two consecutive seconds agree, after at least three seconds.
 SETTLING_S, AGREEING, LEAST_S, LONGEST_S = 1.0, 0.01, 3.0, 15.0
 POLL_S = 0.5e-3
 BURSTS_S = BURSTS * (REST_S + 2 * SPIN_S)
 
 
 def longest_s(kinds: Sequence[Rate]) -> float:
-    """Return what these rates of a product take at most, in seconds; a clock that is held takes longer to be seen."""
+    """Return the longest time that these rates of a product usually take, in seconds. A held clock adds to it."""
     return sum({"burst": BURSTS_S, "sustained": LONGEST_S}[kind] for kind in kinds)
 
 
 def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
-    """Call without a pause until the rate settles, or for `longest_s` seconds; the windows are those of the last two.
+    """Call without a pause until the rate settles, or for `longest_s` seconds. The result has the windows of the last
+    two seconds.
 
-    `call_s` is about what one call takes the device, which has to be much more than enqueueing it takes the host.
-    `details` has `settled` and the seconds `after_s`.
+    `call_s` is the approximate time of one call on the device. It must be much longer than enqueueing the call takes on
+    the host. `details` has `settled`, and the total time in `after_s`.
     """
     calls = _calls_in(BATCH_S, call_s, 2)
     started, marks = timing.started_now(), [timer.record()]
@@ -76,10 +77,10 @@ def _agree(before: Sequence[tuple[float, float]], now: Sequence[tuple[float, flo
 def burst(
     timer: Timer, call: Callable[[], object], cost: timing.Cost, read: Callable[[], Mapping[str, Any] | None]
 ) -> Timed:
-    """Call for `BURST_S` after a rest, from the highest clock on, several times; each is a window.
+    """Run bursts of calls, each after a rest and from the highest clock; each burst is one window.
 
-    `read` returns the telemetry of this moment, None where there is none. `details` has the clock and the temperature
-    at which the bursts began. A burst during which the device waited for the host is left out.
+    `read` returns the latest telemetry, or None. `details` has the median clock and temperature at the start of the
+    bursts. A burst is left out if the device had to wait for the host.
     """
     calls = _calls_in(BURST_S, cost.call_s, 1)
     hold_s = max(SPIN_S / 2, timing.HOLD_BASE_S + timing.HOLD_FACTOR * calls * cost.enqueue_s)
@@ -115,7 +116,7 @@ def _spun(timer: Timer, read: Callable[[], Mapping[str, Any] | None]) -> Mapping
 
 
 def _has_risen(sample: Mapping[str, Any] | None) -> bool:
-    """Return whether the clock is at its maximum; True where nobody can tell."""
+    """Return whether the clock is at its maximum; True if the clock is unknown."""
     if sample is None or not sample.get("sm_clock_hz") or not sample.get("max_sm_clock_hz"):
         return True
     return bool(sample["sm_clock_hz"] >= RISEN * sample["max_sm_clock_hz"])

@@ -1,4 +1,4 @@
-"""The command `bench matmul`: every product that fits, on every device asked for, and its search.
+"""The command `bench matmul`: times every product that fits on every requested device, or searches for the fastest.
 
 `--search` tries shapes in short windows, on operands that all shapes share.
 """
@@ -37,27 +37,27 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
-# On a pipe each is a line.
+# Each progress message is a line if the output is a pipe.
 PROGRESS_EVERY_S = 5.0
 
 # -- a product that is timed -------------------------------------------------------------------------------------------
 
-# The clock settles within about a second under load; a cold chip scores too high.
+# The clock settles within about a second under load. A cold chip would score too high.
 WARM_UP_SHARE = 0.25
-# The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
-# fills them: a row of a tenth of a second would not know its clock.
+# The clock is read about 20 times per second, and only readings inside windows count. Windows may cover only a fifth of
+# the time if calls are long, so a row of 0.1 s would have no clock.
 LEAST_WATCHED_S = 1.5
-# Other load comes in bursts: a row of a tenth of a second lies within one or beside it.
+# Other load comes in bursts. A short row could lie entirely inside or outside of one.
 LEAST_S = 0.8
 
 
 def measure(
     case: Case, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[Rate] = (), until: float = 0.0
 ) -> list[Measurement]:
-    """Observe the precision of one case, time it, check its first result and compare later ones with that.
+    """Observe the precision of one case, time it, check its first result and compare later results with the first.
 
-    Returns a row for each of the rates `wanted` that the device and the time until `until` allow, else the ordinary
-    row. Raises NoKernel, and what torch raises.
+    Returns a row for each of the rates in `wanted` that the device supports and that fits before `until`, else one
+    ordinary row. Raises NoKernel and torch's errors.
     """
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
@@ -115,7 +115,7 @@ def measure(
                 work=(kind.work, product.operations(case.shape), kind.unit),
                 memory=memory,
                 cache="cold" if case.cold else "warm",
-                # The comparisons are those of all rates.
+                # Comparisons cover all rates, so only the first row has them.
                 details={name: value for name, value in details.items() if not rows or name != "corruption"},
                 precision_requested=case.precision,
                 precision_observed=observed,
@@ -133,7 +133,10 @@ def _rates(
     watch: Watch,
     until: float,
 ) -> list[tuple[Rate | None, Timed]]:
-    """The rates wanted, of a product whose row kept the device busy and its clock could be read; else none."""
+    """Measure the wanted rates.
+
+    The list is empty unless the ordinary row kept the device busy and its clock was read.
+    """
     clock = (ordinary.telemetry or {}).get("sm_clock_hz")
     if not wanted or clock is None or ordinary.launch != "unheld" or "launch-bound" in ordinary.flags:
         return []
@@ -144,7 +147,7 @@ def _rates(
         "sustained": lambda: rates.sustained(accel, call, call_s, longest_s),
         "burst": lambda: rates.burst(accel, call, cost, lambda: next(reversed(watch.take()), None)),
     }
-    # A sustained rate that would be cut off before it can settle is not begun.
+    # Do not start a sustained rate that has no time to settle.
     begun = [rate for rate in wanted if rate == "burst" or longest_s >= rates.LEAST_S]
     taken = [(rate, timing.watched(watch, torch.get_num_threads(), take[rate])) for rate in begun]
     return [(rate, timed) for rate, timed in taken if timed.run.samples_s]
@@ -154,20 +157,21 @@ def _rates(
 
 SEARCHED = "bench_matmul_search"
 SEARCH_BUDGET_S = 60.0
-# From what keeps a GPU busy to what fills it; a CPU is full much earlier, and each of its calls costs time.
+# The default range of sizes. The smallest keeps a GPU busy, the largest fills it. A CPU is busy with smaller sizes, and
+# its calls take longer.
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
-# Named shapes without a kernel; all are counted.
+# The JSON names this many shapes without a kernel, and counts all.
 MOST_REFUSED_TOLD = 16
-# A clock that was idle settles within about a second; the search's reference follows the rest of that.
+# An idle clock settles within about a second. The search's reference shape corrects for the rest.
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
-# Windows of a try: their median leaves out one disturbance.
+# Windows per try. Their median is not affected by one disturbance.
 PARTS = 3
-# Before anything was enqueued: what an eager call of torch costs the host at most, on a slow one.
+# The assumed host time per call before the first measurement; a slow host needs this for an eager call.
 FIRST_ENQUEUE_S = 20e-6
 
 
 def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
-    """The range that was asked for, else the default of the kind of device."""
+    """Return the requested range, or the default for this kind of device."""
     default = DEFAULT_AXES["cpu" if accel.is_cpu else "accelerator"]
     m, n, k = (axis or default for axis in options.axes)
     return Grid((m, n, k))
@@ -176,16 +180,16 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
-    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None without a kernel.
+    """Find the fastest shape of the range for the dtype of `case`, within about `limit_s` seconds.
 
-    An interrupted search reports its best shape so far, with the `results` of earlier searches. Raises UsageError where
-    no shape fits, and what torch raises.
+    Returns None if no shape has a kernel. An interrupted search reports its best shape so far, together with the
+    `results` of earlier searches. Raises UsageError if no shape fits, and torch's errors.
     """
     began = shown_s = time.monotonic()
 
     def take(shape: Shape, window_s: float) -> Reading | Refused:
         nonlocal shown_s
-        # To rank all that was tried takes as long as a short try.
+        # Ranking all tried shapes takes as long as a short try.
         if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
             shown_s = now + PROGRESS_EVERY_S
             rate = units.flop_rate(best.flop_per_s, case.kind.unit)
@@ -228,14 +232,14 @@ def search(
 
 
 def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
-    """Elements of A, B and the result for the largest shapes of the range, each at most a third of `room` bytes."""
+    """Return the elements of A, B and the result for the largest shapes, each limited to a third of `room` bytes."""
     m, n, k = (axis.values[-1] for axis in grid.axes)
     most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
 def grid_in(case: Case, grid: Grid, room: int) -> Grid:
-    """The range without what does not fit into these thirds, or as a row with its check."""
+    """Return the range without shapes that exceed these limits, or that would not fit as a row with its check."""
     most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
@@ -253,7 +257,7 @@ def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
 
 
 class Tries:
-    """Tries shapes on a device; the time of a try is all that passed since the answer before."""
+    """Tries shapes on a device. The time of a try is the time since the previous answer."""
 
     def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
         self._accel, self._kind, self._flat = accel, kind, flat
@@ -263,7 +267,7 @@ class Tries:
         self._ended_s = accel.host_now()
 
     def warm_up(self, shape: Shape) -> None:
-        """Load kernels, let the clock rise, and time a call. It counts for the first try."""
+        """Load kernels, let the clock rise, and time a call. The first try includes this time."""
         call = self._call(shape)
         call()
         self._accel.synchronize()
@@ -271,7 +275,7 @@ class Tries:
         self._usual = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
     def take(self, shape: Shape, window_s: float) -> Reading | Refused:
-        """Try a shape; refused without a kernel or a time. Raises what torch raises for all else."""
+        """Try a shape. Returns Refused if it has no kernel or no measurable time. Raises torch's other errors."""
         try:
             if not self._usual:
                 self.warm_up(shape)
@@ -300,7 +304,7 @@ class Tries:
         """The calls of each window, and the lengths of the windows."""
         accel, call = self._accel, self._call(shape)
         expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
-        # The first call of a shape chooses a kernel and may load it; in a long one that is little.
+        # The first call of a shape selects and may load a kernel. This does not matter if calls are long.
         untimed = int(expected_s < timing.LONG_CALL_S)
         wanted = max(1, math.ceil(window_s / expected_s))
         parts = min(PARTS, wanted)
@@ -316,7 +320,10 @@ class Tries:
         return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
-        """The lengths of windows, held where the device might wait for the host; late ones are repeated."""
+        """Return the window lengths.
+
+        The device is held back if it might have to wait for the host. The windows are repeated if it waited.
+        """
         accel = self._accel
         hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(timing.MOST_DOUBLINGS + 1):
@@ -342,15 +349,15 @@ class Tries:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# A GPU whose clock can be read has time for the two rates of one dtype.
+# This is enough for both rates of at least one dtype on a GPU with a readable clock.
 DEFAULT_BUDGET_S, CPU_BUDGET_S = 60.0, 30.0
-# Beyond this a row only grows more certain about this one process.
+# A longer row would only be more certain about this one process.
 LONGEST_ROW_S = 3.0
-# The dtypes that networks train in, whose rates are measured before those of others.
+# Dtypes used in training. Their rates are measured first.
 RATED_FIRST = ("bfloat16", "float16", "tf32")
-# Of a dtype's time with --search: the rows of what was found and of the squares come after it.
+# The search's share of a dtype's time with --search. The rest is for rows of the best shape and the squares.
 SEARCH_SHARE = 0.75
-# Of the memory that is free: the matrices leave room for the library's workspace and for the check.
+# The share of free memory for matrices. The rest is for the library's workspace and the check.
 MEMORY_SHARE = 0.8
 
 _T = TypeVar("_T")
@@ -376,7 +383,7 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
 def _rows(
     options: MatmulOptions, emit: Emit, searches: list[SearchResult], accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """One device's rows: for each dtype the shapes asked for, or what a search finds beside the usual ones."""
+    """Yield one device's rows: the requested or usual shapes of each dtype, and with --search the best shape."""
     wanted = product.cases(options, accel)
     available = [case for case in wanted if case.support.kind != "none"]
     info = accel.memory_info()
@@ -401,7 +408,7 @@ def _rows(
                 emit(Notice(f"--burst has no effect on {accel.id}: {needs}", "warning"))
             yield from _each(todo, accel, emit, deadline, watch, both)
             return
-        # For each dtype its search, then the shape found and the squares measured alike.
+        # Search for each dtype first, then measure the best shape and the squares in the same way.
         grid = grid_of(options, accel)
         for done, case in enumerate(of_dtypes):
             watchdog.go_on()
@@ -417,7 +424,7 @@ def _rows(
 
 
 def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dict[Case, tuple[Rate, ...]]:
-    """Return which products have these rates: the largest of as many dtypes as the time is enough for."""
+    """Return the products whose rates are measured: the largest of each dtype, for as many dtypes as time allows."""
     each_s = rates.longest_s(kinds)
     count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / each_s)
     largest: dict[str, Case] = {}
@@ -445,12 +452,12 @@ def _each(
         until_here = until - kept_s - share_s * (len(todo) - done - 1)
         taking = partial(measure, case, accel, min(share_s, LONGEST_ROW_S), watch, kinds, until_here)
         yield from _guarded(case, accel, emit, taking) or ()
-        # After the rows: a device that fails here must not cost them.
+        # The rows come first, so that a device failing here does not lose them.
         accel.empty_cache()
 
 
 def _guarded(case: Case, accel: Accel, emit: Emit, take: Callable[[], _T]) -> _T | None:
-    """Return what `take` gives; None, and a skip, where the library has no such product."""
+    """Return the result of `take`. Emit a skip and return None if the library has no such product."""
     scarce = f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}"
     try:
         with no_room(accel, scarce, "matmul.memory"):

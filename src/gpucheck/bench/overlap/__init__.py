@@ -1,10 +1,10 @@
 """`bench overlap`: how much of a non-blocking copy hides behind compute; its options.
 
-Overlap = (copy + compute - both) / min(copy, compute), with compute as long as the copy. 1: the copy costs nothing
-beside the compute; 0: one waits for the other. It is not clamped.
+Overlap = (copy + compute - both) / min(copy, compute), with compute as long as the copy. 1 means that the copy is
+completely hidden, 0 that copy and compute run one after the other. The value is not clamped.
 
 All three are timed in turn on the host's clock, which shows that a copy of pageable memory blocks the host. The copy is
-enqueued first, as by a loader that fetches the next batch.
+enqueued first, like a data loader's copy of the next batch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpucheck.links import Direction
 from gpucheck.options import option
 from gpucheck.units import MIB
 
-# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
+# Launching takes about as long as copying for smaller copies (1 MiB takes 19 µs on PCIe 5).
 SMALLEST_SIZE, GRAIN = MIB, 64
-# Share of the host's free memory for buffers.
+# The share of the host's free memory that buffers may use.
 HOST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapOptions:
-    """The user's options; `host_share` is what buffers may take of the host's memory that is left."""
+    """The user's options. `host_share` is the share of the host's free memory that buffers may use."""
 
     size: int | None = option(
         "Size of a copy.", metavar="SIZE", parse=units.Size(SMALLEST_SIZE, step=GRAIN), shown="64MiB"

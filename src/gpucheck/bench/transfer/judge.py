@@ -1,5 +1,6 @@
-"""Judge `bench transfer`: whether copies arrived, their share of the link, the gain of pinned memory; then the other
-parts. Pure. Gains compare as called with as called.
+"""Judge `bench transfer`: verified copies, the share of the link, the gain of pinned memory, and the other parts. Pure.
+
+Gains compare times of whole calls only.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def part(name: str) -> str:
 
 # -- rows of plain copies ----------------------------------------------------------------------------------------------
 
-# The rate of smaller copies is not the link's.
+# Smaller copies do not reach the link's rate.
 LARGE_BYTES = 16 * units.MIB
-# No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
+# No link between host and device is faster, in bytes/s. NVLink-C2C of Vera Rubin has 0.9e12 per direction.
 FASTEST_LINK = 1e12
 
 
@@ -54,9 +55,10 @@ def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
-    """The largest pinned copy of each direction, the link's rate where it was timed; on the host any copy.
+    """Return the largest pinned copy of each direction, preferably timed on the link; within the host any memory
+    counts.
 
-    None where no pinned copy of a direction was measured.
+    The value is None if a direction has no pinned copy.
     """
     largest: dict[str, Measurement | None] = {}
     for way, rows in by_way(measurements).items():
@@ -66,7 +68,7 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
 
 
 def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction, of those with enough samples if there are any."""
+    """Return the fastest large row of a direction. Rows with enough samples take precedence."""
     large = [
         row
         for row in by_way(measurements).get(direction, ())
@@ -80,24 +82,24 @@ def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str
 
 
 def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The fastest large row of each direction at the link's rate."""
+    """Return the fastest large row of each direction that was timed on the link."""
     return {way: row for way in WAYS if (row := fastest_copy(measurements, way, "link")) is not None}
 
 
 # -- the link ----------------------------------------------------------------------------------------------------------
 
-# Sound PCIe links reach 77 to 88 % of the raw rate (P100, A100, H100, H200 by nvbandwidth's and others' published
-# runs); gates of cloud operators lie at 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
-# (nvbandwidth) and less to the host, where its copy engine ends first.
+# Healthy PCIe links reach 77 to 88 % of the raw rate (P100, A100, H100 and H200 in published runs of nvbandwidth and
+# others). Cloud operators use thresholds of 57 to 76 %. A Grace Hopper reaches 77 % of NVLink-C2C to the device
+# (nvbandwidth), and less to the host, where the copy engine is the limit.
 LEAST_SHARE = 0.65
 LEAST_C2C_SHARE = 0.5
-# How far NVML's sum over the C2C links may lie from what NVIDIA gives: 447 of 450 GB/s on a Grace Hopper.
+# NVML's sum over the C2C links may differ from NVIDIA's figure by this share. A Grace Hopper reports 447 of 450 GB/s.
 C2C_AGREEMENT = 0.05
 BELOW_MAX, NOT_READ = "link-below-max", "the link could not be read under load"
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
-    """Return `generation` and `width` of a PCIe link as (now, at most), where they are lower than they could be."""
+    """Return `generation` and `width` of a PCIe link as (now, maximum), if they are below the maximum."""
     if link.c2c_bytes_per_s is not None:
         return {}
     pairs = {"generation": (link.generation, link.max_generation), "width": (link.width, link.max_width)}
@@ -105,7 +107,9 @@ def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
-    """The link that was read inside a row's windows; its limit is unknown where two sources of it disagree."""
+    """Return the link as it was read inside a row's windows. Its limit is unknown if NVML contradicts NVIDIA's
+    figure.
+    """
     pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     generation, width = pcie.get("generation"), pcie.get("width")
@@ -137,18 +141,18 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
 
 
 def flagged(row: Measurement) -> Measurement:
-    """The row, with the flag `link-below-max` where its large pinned copies used a link that could be faster."""
+    """Return the row, with the flag `link-below-max` if its large pinned copies used a link below its maximum."""
     link = of_telemetry(row.telemetry)
     # Small copies do not keep the link awake.
     if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below(link):
         return row
-    # Copies faster than the link that was read use another link.
+    # Copies faster than the reported link use another link.
     is_other = link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s
     return row if is_other else replace(row, flags=(*row.flags, BELOW_MAX))
 
 
 def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
-    """Return the link's limit in bytes/s; None and the reason where it is unknown, or a copy was faster."""
+    """Return the link's limit in bytes/s; None and the reason if it is unknown or a copy was faster."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
         why = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
@@ -170,7 +174,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     if limit is None:
         return [Finding(name, "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
-    # The slowest direction decides.
+    # The slowest direction is judged.
     share, least = min(rates.values()) / limit, LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
     finding = Finding(
         name,
@@ -183,7 +187,8 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
         healthy = f"healthy is at least {units.percent(least)}"
         finding = Finding(name, "warn", "pinned copies are slow for this link", healthy, evidence, fix)
-    # Lanes are lost only where no slot has so few, the generation where NVML knows what the slot allows.
+    # A narrow link is a fault only if it has fewer lanes than any slot. A slow generation is a fault only if the slot's
+    # generation is known.
     findings, lower = [finding], below(link)
     if "width" in lower:
         now, most = lower["width"]
@@ -212,17 +217,17 @@ def in_words(rates: Mapping[str, float]) -> str:
 
 # -- copies between host and device ------------------------------------------------------------------------------------
 
-# Below this a ratio is within what differs from run to run.
+# Smaller ratios occur by chance from run to run.
 WORTH_TELLING = 1.2
 
 
 def corrupt(rows: Iterable[Measurement]) -> Finding:
-    """Return whether every copy that was compared, in every run, arrived as it was sent."""
+    """Return the finding on whether all compared copies arrived unchanged, in every run."""
     comparisons: list[judging.Compared] = []
     for row in rows:
         case, where = row.case, "within the device"
         if row.name == BOTH_WAYS:
-            # A direction without a row was compared too.
+            # The other direction was also compared, even if it has no row.
             has_other = "other_wrong_bytes" in runs.each(row)[0]["details"]
             ways = {"": WAYS[case["direction"]]} | ({"other_": WAYS[case["other"]]} if has_other else {})
             for prefix, way in ways.items():
@@ -248,7 +253,7 @@ def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
-    """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
+    """Return the ratio of pageable to pinned copy times, for each direction and size that has both."""
     times: dict[tuple[str, int], dict[str, TimeStats]] = {}
     for row in measurements:
         if row.case["timed"] == "as_called" and row.time_s is not None:
@@ -263,7 +268,7 @@ def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
     few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
-    # The direction that training waits for, at the largest size that was timed often enough, if any was.
+    # Prefer large copies with enough samples to the device, because training waits for them.
     first = max(
         gains,
         key=lambda gain: (
@@ -288,7 +293,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 
 
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
-    """For each row, by its place: its time over that of the fastest raw copy of its direction."""
+    """Return each row's time as a multiple of the fastest raw copy of its direction, keyed by the row's index."""
     raw: dict[str, float] = {}
     for row in measurements:
         if row.case["idiom"] == "raw" and row.time_s:
@@ -302,14 +307,14 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Name the line that costs the most beside the raw copy, of those to the device where there are any."""
+    """Report the idiom that is slowest compared with the raw copy; idioms that copy to the device take precedence."""
     rows = [row for row in measurements if row.name == IDIOM and row.time_s is not None]
     ratios = times_raw(rows)
     single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
     there = {place for place in single if rows[place].case["direction"] == "host_to_device"} or single
     if not there:
         return []
-    # One or two times may be hiccups.
+    # A time of one or two samples may be disturbed.
     settled = {place for place in there if "few-samples" not in rows[place].flags}
     slowest = max(settled or there, key=ratios.__getitem__)
     title = f"`{_call(rows[slowest])}` takes {units.significant(ratios[slowest], 2)}× the raw copy"
@@ -326,12 +331,13 @@ def _call(row: Measurement) -> str:
 
 # -- copies that share a link: both ways, several devices, two devices -------------------------------------------------
 
-# A link that carries both directions at once comes to 1.7 to 1.9 times one (nvbandwidth's figures for PCIe 4 and 5 and
-# NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.
+# A link that carries both directions at once reaches 1.7 to 1.9 times the rate of one (nvbandwidth on PCIe 4 and 5 and
+# NVLink). A single engine that alternates between them reaches 1.0. A single engine is the more likely cause below this
+# value.
 LEAST_GAIN = 1.15
-# Behind a shared uplink 45 to 80 % of the rate alone is left (25 to 45 of 56 GB/s are reported); devices with ports of
-# their own keep nearly all. Links between devices of a kind differ by a few percent; one that has lost half its lanes,
-# or is shared by two, shows a half. Below this at least two share what one of them fills.
+# A shared uplink leaves 45 to 80 % of the rate alone (reported: 25 to 45 of 56 GB/s). Devices with their own ports keep
+# nearly all. Links of the same kind differ by a few percent, but a link that is shared or has lost half its lanes shows
+# one half. At least two devices share a link that one can fill below this value.
 LEAST_OF_ALONE = 0.6
 
 _SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
@@ -340,9 +346,9 @@ Pair = tuple[str, str]
 
 
 def carried(row: Measurement) -> float | None:
-    """Bytes per second of copies that share a link; None where no window counts.
+    """Return the rate of copies that share a link in bytes per second, or None if no window counts.
 
-    Devices that share a link may take turns, so that no window has its share: their windows count as one.
+    All windows of simultaneous copies count together, because devices on a shared link may take turns.
     """
     if row.name != TOGETHER:
         return row.rate.median if row.rate else None
@@ -352,9 +358,10 @@ def carried(row: Measurement) -> float | None:
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
-    """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
+    """Return the rate of the device's best large copy alone, in bytes per second.
 
-    The link's rate first: windows together, too, wait for their end only once. Else a few copies just before.
+    The rate on the link takes precedence, because a simultaneous window also waits only once for its end. The few
+    copies just before the simultaneous ones count if that rate is unknown.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
@@ -367,7 +374,7 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return the rates of both ways at once beside the rates of one direction alone."""
+    """Compare the rates of both directions at once with the rates of one direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
     findings = []
     if without := [row for row in rows if row.rate is None]:
@@ -378,7 +385,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     if not rated:
         return findings
     rates = {way: judging.rate(row) for way, row in rated.items()}
-    # A direction without a row ran beside the one that was timed.
+    # One row has the rates of both directions if the other direction has no row of its own.
     beside = {row.case["other"]: rate for row in rated.values() if (rate := row.method.details["other_bytes_per_s"])}
     both = {way: rate for way in WAYS if (rate := rates.get(way, beside.get(way))) is not None}
     rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
@@ -395,7 +402,8 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     title, message = f"both directions at once: {in_words(both)}", f"{units.byte_rate(total)} together"
     if gain is not None:
         message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
-    # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
+    # Grace's C2C is known for this: a healthy machine has 359 GB/s in one direction, and 175 GB/s in each if both are
+    # used.
     if gain is None or gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
         return [*findings, Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
@@ -405,7 +413,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One finding for each direction in which every device copied."""
     ways = runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == TOGETHER))
-    # Without a lost device, which has its own finding, the others did not copy beside all.
+    # The others copied beside fewer devices if one was lost. The lost device has its own finding.
     whole = {way: rows for way, rows in ways.items() if len(rows) >= rows[0].case["devices"]}
     return [_one_way(way, rows, measurements) for way, rows in whole.items()]
 
@@ -476,7 +484,7 @@ _WAY = "`sudo gpucheck doctor` names an IOMMU or PCIe ACS between them"
 
 
 def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
-    """Return the finding for a pair without a rate; `hangs` where its copies never arrived."""
+    """Return the finding for a pair without a rate; `hangs` if its copies did not arrive in time."""
     source, destination = pair
     healthy = f"if {source} and {destination} look healthy there"
     fix = f"run `gpucheck devices`; {healthy}, look for Xid errors in the system log"
@@ -488,7 +496,7 @@ def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
 
 
 def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> list[Pair]:
-    """The pairs that are much slower than those of the same path, or than the same pair the other way round."""
+    """Return pairs that are much slower than the median pair with the same path, or than the opposite direction."""
     slow = []
     for pair, rate in rates.items():
         siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
@@ -498,14 +506,16 @@ def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> lis
 
 
 def pairs(rows: Iterable[Measurement]) -> tuple[dict[Pair, str | None], dict[Pair, float]]:
-    """The path of each pair that was measured, and the rate of each that has one. Latencies are of older documents."""
+    """Return the path of each measured pair, and the rate of each pair that has one. Latency rows of older documents
+    are skipped.
+    """
     rated = {_pair(row): row for row in rows if row.case.get("what", "rate") == "rate"}
     paths = {pair: row.method.details["path"] for pair, row in rated.items()}
     return paths, {pair: row.rate.median for pair, row in rated.items() if row.rate}
 
 
 def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
-    """The devices in order, and rate and path from each (down) to each (across); None where there is none."""
+    """Return the devices, and the rate and path from each device (row) to each (column); None if unknown."""
     ids = list(dict.fromkeys(row.case[end] for end in ("source", "destination") for row in rows))
     ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
     paths, rates = pairs(rows)
@@ -537,7 +547,7 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
 
 
 _OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
-# By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
+# The judge of each part. It receives all rows of a device, or of all devices for the parts that concern several.
 OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
@@ -545,7 +555,7 @@ OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were begun on one device."""
     begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
-    # Saved documents may have copies within the device, which are no longer measured: their bytes count.
+    # Saved documents may contain copies within a device, which gpucheck no longer measures. They are verified too.
     verified = corrupt(row for row in device.rows if row.name not in (TOGETHER, PEER))
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
     found = [finding for judge in begun for finding in judge(device.rows, device.facts)]
@@ -575,7 +585,7 @@ def ceilings(device: DeviceRows) -> Ceilings:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """The fastest pinned copy of each direction, else the largest; where nothing can be pinned, what was copied."""
+    """Return the fastest pinned copy of each direction, else the largest one; else the largest copy of any kind."""
     lines, fastest = [], fastest_links(device.rows)
     for way, pinned in largest_copies(device.rows).items():
         row = fastest.get(way) or pinned or max(by_way(device.rows)[way], key=size)
