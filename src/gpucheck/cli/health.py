@@ -135,6 +135,8 @@ def explain(common: Common, asked: ExplainOptions) -> int:
             command.explain(text, emit, cut_from_bytes)
         elif given.lower() in command.entries():
             command.page(given.lower(), emit)
+        elif os.path.isdir(given):
+            raise UsageError(f"{given!r} is a folder", "", _FIX)
         elif command.is_missing_file(given):
             raise UsageError(f"the file {given!r} does not exist", "", _FIX)
         elif command.is_id(given):

@@ -200,6 +200,8 @@ def report(common: Common, options: ReportOptions) -> int:
 
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
+        if common.output:
+            raise UsageError(f"report writes a page, and {common.output[0]!r} is none", "", "end the name in .html")
         raise UsageError("report writes a page", "no file for it was given", "add --output page.html")
     folders = tuple(path for path in options.files if os.path.isdir(path))
     named = [(path, load(path)) for path in options.files if path not in folders]

@@ -250,6 +250,8 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
                 yield [*line[:-1], rest[0]]
             yield line
             yield [*split(line)[0].split(), "--help"]
+    if (row := word.replace("-", " ", 1)) in commands.names():
+        yield from ([*row.split(), *rest], row.split())
     others = [row for row in commands.names() if " " in row and (not group or row.startswith(f"{group} "))]
     meant = [row for row in others if row.endswith(f" {word}")] + ([word] if group and word in commands.below() else [])
     if likely := near(word, list(known)):
@@ -320,6 +322,8 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
     before, after = line[:place], line[place + 1 :]
     follows = [] if equals else [part for part in after[:1] if not part.startswith("-")]
     value, rest = value or "".join(follows), after[len(follows) :]
+    if likely := near(word, ["--version", "--help"]):
+        yield [likely]
     if not command:
         for value_of, behind in ((follows, rest), ([], after)):
             # Move the option behind the command that follows; without a command it is tried with `devices`.
@@ -374,6 +378,8 @@ def completed(error: TyperException | UsageError, given: Sequence[str]) -> Usage
         error.fix = first_taken(iter([[*given, *added[1].split()]]), given) or error.fix
     elif wrong is not None and not commands.is_in(error.fix):
         others = [*spellings(wrong[2])] if wrong[1] else []
+        if wrong[1] != "--device":
+            others = [text for text in others if not text.startswith("cuda:")]
         proposed = [text for text in (meant and meant[1], *others, meant and meant[2]) if text]
         error.fix = first_taken(_by_value(wrong[1] or "", wrong[2], proposed, given), given) or error.fix
     return error

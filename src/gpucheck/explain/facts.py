@@ -676,8 +676,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.capture",),
         "server",
-        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly; the first error above it "
-        "is the cause where there is one; else a newer release",
+        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above it "
+        "is the cause if there is one, else a newer release",
     ),
     Advice(
         ("cuda.fork",),

@@ -230,7 +230,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Python imports from the current folder first: a torch.py, or a file named like a module of the "
         "standard library.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
-        "is: rename it where it is yours; in torch's own sources start from another folder",
+        "is. Rename it if it is yours. In torch's own sources start from another folder",
     ),
     Condition(
         id="import.numpy",

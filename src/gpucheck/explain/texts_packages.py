@@ -36,7 +36,7 @@ TEXTS: tuple[Condition, ...] = (
             r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
         ),
         meaning="Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
-        fix=_SHM + "; num_workers=0 works without",
+        fix=_SHM + " shows it. num_workers=0 works without",
     ),
     Condition(
         id="shm.open",

@@ -248,6 +248,9 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
 
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
+    if not peak.allocated_bytes:
+        yield Line("tensors on the device: none")
+        return
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
     yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
