@@ -185,8 +185,8 @@ TEXTS: tuple[Condition, ...] = (
         "another libcuda.",
         fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
         "libcuda, then unset LD_LIBRARY_PATH). If it reports a mismatch, start the container again, or load the "
-        "driver's new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with nothing on "
-        "the GPU, else reboot)",
+        "driver's new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with "
+        "nothing on the GPU, else reboot)",
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
