@@ -16,9 +16,9 @@ class Benchmark:
     """A benchmark. Its `id` names its package, its command and the prefix of its findings' ids.
 
     `gpucheck.bench.ID.work.command` measures, `gpucheck.bench.ID.judge.JUDGE` judges, and `options_at` names the
-    dataclass of the options. `weight` is the share of the time in `bench all`, about the benchmark's own seconds. A
-    benchmark with `on_cpu` false takes no time on a CPU. A benchmark with `of_several` true uses all devices at once,
-    or the processes of a launcher.
+    dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in
+    seconds. A benchmark with `on_cpu` false takes no time on a CPU. A benchmark with `of_several` true uses all devices
+    at once, or the processes of a launcher.
     """
 
     id: str

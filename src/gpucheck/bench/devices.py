@@ -137,7 +137,7 @@ class _Run:
         return f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
-        """Measure on one device. `times` returns two deadlines: one to aim at, and one at which the rows must end."""
+        """Measure on one device. `times` returns the target time for the rows, and the time at which they must end."""
         self.emit(events.Began(self.name, device_id))
         in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
@@ -176,7 +176,7 @@ class _Run:
                 for row in self.rows(accel, deadline):
                     self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
                     left_out = "some rows were not measured"
-                    # Rows that were timed in turn arrive as a group, and no row of the group is late.
+                    # Rows that were timed in turn arrive as a group, and a group is never cut off.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
@@ -286,7 +286,7 @@ def repeated(
         title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
         emit(events.Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
-        emit(events.Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
+        emit(events.Notice(ended.stderr.strip(), "warning"))  # stderr has the traceback and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 

@@ -65,8 +65,8 @@ def support(dtype: Dtype, accel: Accel) -> Support:
     return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
 
 
-# Source: CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores. Arithmetic in float16 needs
-# 5.3, int8 7.5 (7.2 on Tegra), bfloat16 and TF32 8.0, float8 8.9. Every GPU has float64, slow on most.
+# Arithmetic in float16 needs compute capability 5.3, int8 7.5 (7.2 on Tegra), bfloat16 and TF32 8.0, float8 8.9. Every
+# GPU has float64, slow on most. Source: CUDA C++ Programming Guide, "Compute Capabilities" and types of tensor cores.
 _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float64": ((0, 0), "none"),
     "tf32": ((8, 0), "none"),

@@ -141,7 +141,7 @@ def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | 
 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
-    """Return a benchmark's verdict: its worst finding's. Skips and remarks do not count."""
+    """Return a benchmark's summary, with the verdict of its worst finding. Skips and remarks do not count."""
     # A failed device's finding has another id and names the benchmark in `where`.
     where = f"bench {name}"
     mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]

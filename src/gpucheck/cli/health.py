@@ -1,4 +1,4 @@
-"""The commands devices, doctor, smoke, stress and explain, up to the call of each command's own module."""
+"""The commands devices, doctor, smoke, stress and explain. Each prepares its input and starts a session."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run(common: Common, options: RunOptions) -> int:
     except BaseException:
         files.discard()
         raise
-    # A failed program keeps its own exit status. In a dry run, findings come before it.
+    # A failed program keeps its own exit status. In a dry run, findings take precedence over it.
     if common.strict and (code == 0 or (options.dry is not None and code > 0)):
         asked = exit_code(tuple(collector.findings), strict=True)
         code = FAILED if asked == FAILED else code

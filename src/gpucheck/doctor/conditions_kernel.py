@@ -82,7 +82,7 @@ FIRST_BLACKWELL = 0x2900
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
-    """Return whether the module is loaded but no GPU is usable: NVML lists none, and NVML or CUDA reports an error."""
+    """Return whether the module is loaded but no GPU is usable: CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
     if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.gpus or absent(evidence) is not None:
         return False
@@ -101,7 +101,7 @@ def _logged(pattern: str) -> Judge:
 
 
 def _fallen(evidence: Evidence) -> Seen | None:
-    """Return a GPU that fell off the bus. A line in the log is not enough, because it may be older than a reset."""
+    """Return evidence of a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
     lines = evidence.logged(FALLEN)
     gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
     lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
@@ -113,7 +113,7 @@ def _fallen(evidence: Evidence) -> Seen | None:
 
 
 def _no_power(evidence: Evidence) -> Seen | None:
-    """Return a GPU without power: seen in NVML's error, in the log, or in the GPU's state."""
+    """Return evidence of a GPU without power: NVML's error, a line in the log, or the GPU's state."""
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
         return Seen(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
@@ -123,7 +123,7 @@ def _no_power(evidence: Evidence) -> Seen | None:
 
 
 def _open_needed(evidence: Evidence) -> Seen | None:
-    """Return a GPU that needs the open module: Blackwell and later."""
+    """Return evidence of a GPU that needs the open module: Blackwell and later."""
     if not _none_comes_up(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
@@ -142,7 +142,7 @@ def _open_needed(evidence: Evidence) -> Seen | None:
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
-    """Return a GPU that the module could not start, if no other line in the log gives the cause."""
+    """Return evidence of a GPU that the module could not start, if no other line in the log gives the cause."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
@@ -363,7 +363,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
         # If the mask names existing GPUs, it may be refused for another reason.
         return "mask.hides_all", seen(f"is refused: cuInit returns {REFUSED}", "hint" if reading.shown else None)
     if not shown:
-        # Without NVML's list, only a mask that hides any GPU counts. A UUID may belong to an existing GPU.
+        # Without NVML's list, only a mask that would hide every GPU counts. A UUID may belong to an existing GPU.
         if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
             return None
         return "mask.hides_all", seen(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
@@ -380,7 +380,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
 
 
 def _order(evidence: Evidence) -> Seen | None:
-    """Return a difference in numbering. CUDA counts the fastest GPU first, nvidia-smi counts by PCI address."""
+    """Return evidence of different numbering. CUDA counts the fastest GPU first, nvidia-smi counts by PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
     both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
@@ -392,7 +392,7 @@ def _order(evidence: Evidence) -> Seen | None:
 
 
 def _count(evidence: Evidence) -> Seen | None:
-    """Return a difference between CUDA's number of GPUs and NVML's or torch's. torch parses the mask itself."""
+    """Return evidence that CUDA and NVML, or CUDA and torch, count different GPUs. torch parses the mask itself."""
     by_driver = found("devices.cuda_shows_fewer")(evidence)
     count, shown = evidence.probe.count or 0, len(_shown(evidence))
     # If torch sees no GPU, another condition reports the reason.

@@ -22,7 +22,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BandwidthOptions:
-    """The user's options. Sizes are rounded down to whole rows. Without sizes, the kind of device decides on one.
+    """The user's options. Sizes are rounded down to whole rows. The default size depends on the kind of device.
 
     `host_share` is the share of the host's free memory that the three arrays may take.
     """

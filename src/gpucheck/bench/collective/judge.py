@@ -40,7 +40,7 @@ class Answer:
 # The steps of a rank, in the order in which it reaches them.
 STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
-# A backend's answers to a call that it does not have.
+# Backends use these words in the error for a collective that they do not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 

@@ -24,7 +24,7 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-# Warm-up calls. The first calls of a size open channels and register buffers.
+# A size has this many warm-up calls, because its first calls open channels and register buffers.
 WARM_UP = 3
 # A window is long compared with the final synchronization and the ranks' unequal starts (about 20 µs, 100 µs over a
 # network).
@@ -52,7 +52,7 @@ def main() -> int:
             rank.measure(str(request["collective"]), int(request["size"]), float(request["for_s"]))
     except CannotLook as error:
         say({"error": str(error), "end": True})
-    except RuntimeError as error:  # torch raises it for errors of the backend and the driver
+    except RuntimeError as error:  # torch reports errors of the backend and the driver so
         device_lifetime.saw(error)
         # NCCL's message follows torch's.
         text, _, last = str(error).partition("Last error:")
@@ -249,6 +249,6 @@ def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
 
 
 def size_of(collective: str, size: int, world: int) -> int:
-    """Return the size rounded down to one that `world` ranks can split, and at least one element for each."""
+    """Return the size rounded down to whole elements, or to equal parts for `world` ranks; never 0."""
     grain = ITEM * (world if COLLECTIVES[collective].parts else 1)
     return max(size // grain, 1) * grain

@@ -44,7 +44,7 @@ from gpucheck.units import GIB, KIB, MIB
 
 # The child process runs `main()` of this module.
 CHILD = "gpucheck.bench.collective.rank"
-# These sizes have published rates or show the size above which latency no longer dominates.
+# Rates are published for some of these sizes. The others show where latency stops dominating.
 SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
 # Below this size, a call's time hardly depends on the size.
 LATENCY_BYTES = MIB

@@ -141,7 +141,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
         # The headline is short: `512` stands for 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
-        # The interval already shows the noise of the ratio, so rows' flags are left out.
+        # The interval already shows the noise of the ratio, so the rows' flags are left out.
         flags = () if shown.ci_low is not None else ("few-samples",)
         figure = shown.ratio, "times", shown.ci_low, shown.ci_high
         lines.append(Headline(NAME, entry.device, case, *figure, flags=flags))

@@ -245,7 +245,7 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
 
 DEFAULT_BUDGET_S = 30.0
 Measure = Callable[[Operation, int, float], list[Measurement]]
-# A size that is undecided after this time is even.
+# A size that is undecided after this time counts as even.
 LONGEST_S = 0.8
 # A size costs about this many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_SIZE = 7

@@ -1,5 +1,4 @@
-"""`bench matmul` and its options: the rate of matrix products, their real precision, and their correctness.
-"""
+"""`bench matmul` and its options: the rate of matrix products, their real precision, and their correctness."""
 
 from __future__ import annotations
 

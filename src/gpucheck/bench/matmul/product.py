@@ -72,7 +72,7 @@ class Kind:
 
     @property
     def by_columns(self) -> bool:
-        """Whether B is stored by columns. torch's private products require that on CUDA."""
+        """True if B is stored by columns, which torch's private products require on CUDA."""
         return bool(self.operand.itemsize == 1)
 
     @property
@@ -281,7 +281,8 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
 ALLOWANCE = 0.1
-# At most this many differing results are examined, which takes the host about a second each, and this many elements.
+# At most MOST_EXAMINED differing results are examined, with MOST_ELEMENTS elements each. One takes the host about a
+# second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # At most this many sets are compared at the end.
 MOST_LAST_SETS = 64
@@ -416,7 +417,7 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
 # A rate below this share of the fastest counts as disturbed. A disturbance slows a try by more than noise, and never
 # speeds it up.
 UNDISTURBED = 0.95
-# A scan of every shape takes this long for each shape, and at least this many calls, one of them untimed. For
+# A scan of every shape would take this long for each shape, and at least this many calls, one of them untimed. For
 # comparison, mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
 SCAN_S, SCAN_CALLS = 0.1, 5
 # The search takes at most a twentieth of a scan's time. The factor leaves room for windows that run over.
@@ -437,7 +438,7 @@ SPREAD_BETWEEN = 2
 # A side is ranked by the mean of this many best scores, and this many best sides of each dimension are crossed.
 # Ranking 24³ crossings takes about 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
-# The search gives up if the first shapes, this many, have no kernel: the device does not support the dtype.
+# The search gives up after this many shapes without a kernel if none had one: the device does not support the dtype.
 MOST_REFUSED = 16
 # The best eight shapes seldom differ by more than noise. Three are enough if a call is long.
 MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
@@ -588,7 +589,7 @@ class Search:
     def _looks(self, points: Iterator[Shape], call_s: float) -> None:
         """Look at spread points and at crossings of good sides until the time is over."""
         until_s, window_s = self.time_s * LOOKING, SHORTEST_S
-        if self.shapes_in_range is not None:  # every shape gets a look if time permits
+        if self.shapes_in_range is not None:  # short enough for a look at every shape, within limits
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))

@@ -29,7 +29,8 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# Compute is the smallest of these float32 products that takes long compared with launch and synchronization (20 µs).
+# Compute is the first of these float32 products that takes at least LEAST_PRODUCT_S. Launch and synchronization take
+# about 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
 # Each side warms up this long. The clock settles within about a second under load, mostly in the first half.
 WARM_UP_S = 0.25

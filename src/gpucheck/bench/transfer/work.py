@@ -55,7 +55,7 @@ class Setting:
         return [memory for memory in self.options.memories if memory == "pageable" or self.accel.can_pin]
 
     def row_s(self, left: float, longest_s: float = LONGEST_ROW_S) -> float:
-        """Return the seconds for the next row: the remaining time divided by `left`, at most `longest_s`."""
+        """Return the seconds for the next row, at most `longest_s`. The remaining time is for `left` such rows."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
 
 
@@ -214,8 +214,8 @@ def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> 
 IDIOM_BYTES = 64 * MIB
 # Below this size, the call takes longer than the copy.
 LEAST_IDIOM_BYTES = 4 * KIB
-# Slices rotate over at most this much memory, because pinning more takes a second. If a cache is larger, the rows are
-# labelled warm.
+# Slices rotate over at most this much memory, because pinning more takes a second. If cold calls need more, the rows
+# are labelled warm.
 MOST_ROTATED_BYTES = 512 * MIB
 # Ten samples of tens of milliseconds suffice for a ratio.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
@@ -305,7 +305,7 @@ class Line:
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return the number of wrong bytes in the result of one more call. Its data differs from every earlier call's."""
+        """Return the number of wrong bytes in the result of one more call, which copies new data."""
         place = (self.calls + 1) % len(self.sources)
         source = self.sources[place]
         source.bitwise_xor_(FLIP)
@@ -401,7 +401,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # This capacity can be filled and pinned in about a second. If half of a cache is larger, the rows are warm.
+    # Four buffers of this capacity are filled and pinned in about a second. If cold copies need more, the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
