@@ -401,7 +401,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # Four buffers of this capacity are filled and pinned in about a second. If cold copies need more, the rows are warm.
+    # Four such buffers are filled and pinned in about a second. If cold copies need more, the rows are labelled warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
