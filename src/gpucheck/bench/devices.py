@@ -55,7 +55,7 @@ ALONE = Shared()
 
 
 def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
-    """Emit the plan, and a warning for each device that no threshold names."""
+    """Emit the plan. If thresholds name devices, also emit a warning for each device that they do not name."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
         emit(events.Notice(line, "warning"))
     emit(events.Planned(tuple(names), tuple(device_ids)))

@@ -217,7 +217,7 @@ def _finding(
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
-    """Yield selections of rows with one row for each case. Runs with different methods give several; all must pass."""
+    """Yield lists of rows, one row for each case. Cases with rows of several methods give several; all must pass."""
     rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]

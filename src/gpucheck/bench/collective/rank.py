@@ -52,7 +52,7 @@ def main() -> int:
             rank.measure(str(request["collective"]), int(request["size"]), float(request["for_s"]))
     except CannotLook as error:
         say({"error": str(error), "end": True})
-    except RuntimeError as error:  # torch reports errors of the backend and the driver so
+    except RuntimeError as error:  # torch raises this for any error of the backend and the driver
         device_lifetime.saw(error)
         # NCCL's message follows torch's.
         text, _, last = str(error).partition("Last error:")
