@@ -1,1 +1,1 @@
-"""The benchmarks: each package has its cases, its work and its judge."""
+"""The benchmarks. Each package holds the options, the measurement and the judge of one benchmark."""

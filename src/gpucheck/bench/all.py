@@ -15,23 +15,24 @@ from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planne
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 
-# For a CPU: with the start of torch and the benchmarks' other work, this ends within a minute. For each accelerator:
-# about the sum of the benchmarks' own budgets.
+# On a CPU, the run ends within a minute: the budget leaves room for the start of torch and other overhead. For each
+# accelerator, the budget is about the sum of the benchmarks' own budgets.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
-# Share of the host's free memory for buffers; with torch and results the process takes about a quarter.
+# Buffers take at most this share of the host's free memory. With torch and results, the process takes about a quarter.
 HOST_SHARE = 0.2
 CPU = ("cpu",)
 
 
 @dataclass(slots=True)
 class _Relay:
-    """Passes a benchmark's events on: facts and notices once, steps with its name; keeps the faults."""
+    """Passes a benchmark's events on and keeps its faults. Drops repeated notices; prefixes steps with its name."""
 
     emit: Emit
     name: str = ""
     notices: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
-    # When the benchmark at hand began, and the longest time until a first row.
+    # `began_s` is the start of the current benchmark, or None after its first row. `first_s` is the longest wait for a
+    # first row so far.
     began_s: float | None = None
     first_s: float = 0.0
 
@@ -54,16 +55,18 @@ class _Relay:
 
 
 def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Run every benchmark that was not left out; one that fails does not cost the others.
+    """Run every selected benchmark. If one fails, the others still run.
 
-    Raises UsageError for a prefix that fits none, CannotLook without the device, and at the end the first bug.
+    Raise UsageError for a prefix that matches no benchmark, CannotLook if the device is missing, and the first bug at
+    the end.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    # A benchmark of several devices has its place where several are measured, or it was named. Where a launcher has
-    # started several of us, each would start a process for every device; the launcher is asked last, for it may raise.
+    # A benchmark of several devices runs if several devices are measured or if `--only` selects it. Under a launcher it
+    # runs only if selected, because each of the launcher's processes would start a process for every device. The
+    # launcher is checked last, because the check may raise.
     todo = [
         benchmark
         for benchmark in BENCHMARKS
@@ -76,7 +79,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     ]
     begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):
-        emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
+        emit(Planned(several, chosen.ids[:1]))  # the document lists it under one device
     total_s = options.time_budget_s or default_s(chosen.ids)
     deadline, until_s = began + total_s, watchdog.ends_by(total_s, began)
     relay = _Relay(emit)
@@ -88,7 +91,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             emit(Skipped(out_of_time(benchmark.id, "not measured")))
             continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
-        # A budget of 0 would be no limit.
+        # The budget stays above 0, because 0 would mean the default budget.
         share = benchmark.weight / max(weights, benchmark.weight)
         budget_s = max((deadline - now_s) * share, 1e-3)
         its_end_s = now_s + max((until_s - now_s) * share, 0.0)
@@ -114,7 +117,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
 def _broken_off(
     benchmark: Benchmark, error: Exception, relay: _Relay, lost: dict[str, Fault], ids: Sequence[str]
 ) -> list[Exception]:
-    """Report a benchmark's error, unless it has done so; keep the devices lost with it. Returns a bug."""
+    """Report a benchmark's error unless it was reported, and record lost devices. Return the error if it is a bug."""
     if isinstance(error, GpucheckError) and not faults.is_device(error):
         relay(Skipped(of_error(error)))
         return []
@@ -125,10 +128,10 @@ def _broken_off(
         relay(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})
-    # An error of a library on a device that works is no bug: the other benchmarks go on.
+    # A library's error on a working device is not a bug in gpucheck.
     return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
 
 
 def default_s(ids: Sequence[str]) -> float:
-    """The time for everything on these devices, where none was given."""
+    """Return the default time budget for these devices, in seconds."""
     return DEFAULT_BUDGET_S["cpu"] if tuple(ids) == CPU else DEFAULT_BUDGET_S["accelerator"] * len(ids)

@@ -1,4 +1,4 @@
-"""The benchmarks, a row each. Neither torch nor a benchmark's work is loaded before it is asked for."""
+"""The table of benchmarks. Importing it loads neither torch nor a benchmark's code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from gpucheck import naming, options
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark. Its `id` names its folder, its command and the beginning of its findings' ids.
+    """A benchmark. Its `id` names its package, its command and the prefix of its findings' ids.
 
-    Its work is `gpucheck.bench.ID.work.command`, its judge `gpucheck.bench.ID.judge.JUDGE`, its options the dataclass
-    at `options_at`. `weight` is its share of the time in `bench all`, about its own seconds; one that is not `on_cpu`
-    takes none there. One that is `of_several` works on all devices at once, or with the processes of a launcher.
+    `gpucheck.bench.ID.work.command` measures, `gpucheck.bench.ID.judge.JUDGE` judges, and `options_at` names the
+    dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in
+    seconds. A benchmark with `on_cpu` false takes no time on a CPU. A benchmark with `of_several` true uses all devices
+    at once, or the processes of a launcher.
     """
 
     id: str
@@ -30,24 +31,24 @@ class Benchmark:
 
     @property
     def options(self) -> type:
-        """The dataclass of its options, loaded as it is asked for."""
+        """The dataclass of the options, loaded on access."""
         options: type = resolve_name(self.options_at)
         return options
 
     def command(self) -> Callable[..., None]:
-        """`command(options, emit, shared)` measures; torch comes with it."""
+        """Return the function `command(options, emit, shared)` that measures. Loads torch."""
         found: Callable[..., None] = resolve_name(
             f"gpucheck.bench.{self.id}{'' if self.id == ALL else '.work'}:command"
         )
         return found
 
 
-# The benchmark that runs the others.
+# The id of the benchmark that runs the others.
 ALL = "all"
 
 
 class Selecting:
-    """Options whose `only` and `skip` are prefixes of the names in the table `titles`."""
+    """Options with `only` and `skip`: prefixes of the names in the table `titles`."""
 
     __slots__ = ()
     noun: ClassVar[str]
@@ -55,20 +56,20 @@ class Selecting:
 
     @property
     def selected(self) -> list[str]:
-        """The selected names. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        """The selected names. Raises UsageError if a prefix matches no name or if nothing is left."""
         only, skip = getattr(self, "only", ()), getattr(self, "skip", ())
         return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing="nothing would be measured")
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected names with their titles."""
+        """Return the selected names with their titles."""
         return [(name, self.titles[name]) for name in self.selected]
 
     def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
+        """Raise UsageError if a prefix matches no name or if nothing is left."""
         self.selected  # noqa: B018
 
 
-# In the order of the help page.
+# The order is that of the help page.
 BENCHMARKS: tuple[Benchmark, ...] = (
     Benchmark(
         "transfer",
@@ -184,13 +185,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 )
 
 
-# The first sentence of each help text.
+# A benchmark's title is the first sentence of its help text.
 _TITLES = {known.id: re.split(r"\.\s", known.help)[0] for known in BENCHMARKS if known.id != ALL}
 
 
 @dataclass(frozen=True, slots=True)
 class AllOptions(Selecting):
-    """The user's options; `only` and `skip` are prefixes of the benchmarks' names."""
+    """The user's options. `only` and `skip` are prefixes of the benchmarks' names."""
 
     noun = "benchmark"
     titles = _TITLES

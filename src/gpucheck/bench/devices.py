@@ -1,6 +1,6 @@
-"""The common part of all benchmarks: the devices one after another, each with its share of the time; and `--runs`.
+"""The common part of all benchmarks: the loop over the devices, the division of the time, and `--runs`.
 
-A device that fails does not cost the others their rows.
+If one device fails, the others are still measured.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, events_of
 
-# The time of the next row over the one before: a larger size or another operation takes longer.
+# The next row may take this many times as long as the previous one, because its size or operation differs.
 AS_LONG = 2.0
 
-# The rows of a device as they are measured, until this time of `time.monotonic`.
+# A `Rows` measures and yields a device's rows until a time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The input that all benchmarks share: the thresholds that are set, and the facts where they were read before.
+    """The input that all benchmarks share: `limits` are the thresholds, `facts` the machine if it was read before.
 
-    `lost` collects the devices that this process can no longer use, by torch's names, with the faults. `until_s` is the
-    time of `time.monotonic` at which the benchmark has to be over; None leaves it to its own budget. `is_planned` says
-    that the plan was emitted before.
+    `lost` maps the devices that this process can no longer use to their faults, by torch's names. `until_s` is the time
+    of `time.monotonic` at which the benchmark must end; None means that its own budget decides. `is_planned` is true if
+    the plan was emitted before.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -50,12 +50,12 @@ class Shared:
     is_planned: bool = False
 
 
-# Nothing is asked of the figures, and nobody has read the machine yet.
+# A benchmark that runs alone has no thresholds from its caller and reads the machine itself.
 ALONE = Shared()
 
 
 def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Sequence[str], shared: Shared) -> None:
-    """Emit the plan, and a warning for each device without a threshold."""
+    """Emit the plan. If thresholds name devices, also emit a warning for each device that they do not name."""
     for line in judge.by_other_names(shared.limits, facts, device_ids):
         emit(events.Notice(line, "warning"))
     emit(events.Planned(tuple(names), tuple(device_ids)))
@@ -79,10 +79,11 @@ def each(
     default_s: Callable[[Accel], float],
     on_cpu: CannotLook | None = None,
 ) -> list[str]:
-    """Measure the benchmark `name` on every device asked for, with one time budget for all.
+    """Measure the benchmark `name` on every selected device, with one time budget for all.
 
-    Returns the devices that were measured to the end. One that fails is reported and does not cost the others their
-    rows. Raises UsageError, bugs, Ctrl-C, `on_cpu` where the CPU is the device, and at the end the first CannotLook.
+    Return the devices that were measured without an error. If one fails, it is reported and the others are still
+    measured. Raise UsageError, bugs, Ctrl-C, `on_cpu` if the CPU is the only device, and the first CannotLook at the
+    end.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -113,14 +114,14 @@ def each(
 
 
 def share_until(deadline: float, weights: Sequence[float]) -> float:
-    """When the first of these weights has had its share of the time until `deadline`."""
+    """Return the time at which the share of the first weight ends; the weights divide the time until `deadline`."""
     now_s = time.monotonic()
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One benchmark on the devices that were asked for."""
+    """One benchmark on the selected devices."""
 
     name: str
     emit: events.Emit
@@ -132,11 +133,11 @@ class _Run:
 
     @property
     def where(self) -> str:
-        """The command, as a user types it."""
+        """The command as a user types it."""
         return f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
-        """Measure on one device. `times` gives when its rows should be measured, and when they have to be over."""
+        """Measure on one device. `times` returns the target time for the rows, and the time at which they must end."""
         self.emit(events.Began(self.name, device_id))
         in_use = any(device.id == device_id and judging.is_shared(device) for device in self.facts.devices)
         accel: Accel | None = None
@@ -167,7 +168,7 @@ class _Run:
         self.emit(events.Finished(self.name, device_id, why))
 
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, in_use: bool) -> bool:
-        """Measure every row; False where there was no time for all. None but the first begins that may end late."""
+        """Measure every row. Return False if the time ran out. Only the first row may start without time to finish."""
         left_out, together, begun_s, in_time = "not measured", 0, time.monotonic(), True
         with accel.as_current():
             device_lifetime.begin(accel)
@@ -175,7 +176,7 @@ class _Run:
                 for row in self.rows(accel, deadline):
                     self.emit(events.Measured(replace(row, flags=(*row.flags, judging.SHARED)) if in_use else row))
                     left_out = "some rows were not measured"
-                    # Rows that were timed in turn come together.
+                    # Rows that were timed in turn arrive as a group, and a group is never cut off.
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
@@ -192,14 +193,14 @@ class _Run:
         return in_time
 
     def _broken_off(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Report an error of the device or a library; keep what it could not measure for the end; raise a bug on."""
+        """Report an error of the device or a library. Keep CannotLook for the end; re-raise a bug."""
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
         fault = faults.of(error, self.where, device_id, step=watchdog.step())
         before = next((fault for fault in self.lost.values() if fault.poisons), None)
         if fault.kind == "device" and before is not None:
-            # CUDA gave this process up before: it is no fault of this device.
+            # An earlier fault made CUDA unusable in this process, so this device is not at fault.
             self.lost[device_id] = before
             skipped = not_run(self.name, f"{device_id} in {self.where}", before)
             self.emit(events.Skipped(replace(skipped, device=device_id)))
@@ -217,12 +218,12 @@ class _Run:
 
 
 def out_of_time(name: str, what: str, device: str | None = None) -> Finding:
-    """Return the finding for what a benchmark had no time for."""
+    """Return the finding for rows that a benchmark had no time for."""
     return Finding(f"{name}.time", "skip", what, "out of time", fix="use a longer --time-budget", device=device)
 
 
 def described(accel: Accel) -> Device:
-    """Return a device that was opened, as torch describes it."""
+    """Return torch's description of an opened device."""
     capability = accel.compute_capability
     return Device(
         kind=accel.kind,
@@ -239,14 +240,14 @@ def described(accel: Accel) -> Device:
 
 # -- --runs ------------------------------------------------------------------------------------------------------------
 
-# A benchmark's default budget is minutes at most: after an hour it hangs. A longer budget of the user's is added.
+# A run that takes longer hangs: default budgets are minutes at most. A budget of the user's is added to this.
 LONGEST_RUN_S = 3600.0
 
 RunChild = Callable[[Sequence[str], float], ChildResult]
 
 
 class FailedRun(GpucheckError):
-    """A run that ended with a bug: its rows are kept, and the whole ends so too (exit 70)."""
+    """A run that ended with a bug. Its rows are kept, and the command exits with 70 too."""
 
     exit_code = errors.BUG
 
@@ -256,8 +257,9 @@ def repeated(
 ) -> Report:
     """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
 
-    A run that fails is the last. Raises UsageError as the child does, Undecided for a child that was killed, CannotLook
-    for another one without a document, and FailedRun after a bug. Whatever is raised, earlier documents are emitted.
+    The first run that fails is the last. Raise UsageError if the child reports one, Undecided if the child was killed,
+    CannotLook if it left no document, and FailedRun after a bug. Documents of earlier runs are emitted before
+    CannotLook, Undecided and FailedRun.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
@@ -267,7 +269,7 @@ def repeated(
             ended = run_child(argv, LONGEST_RUN_S + budget_s)
             report = _document(ended, number)
             reports.append(report)
-            # A threshold is for all runs together: a run that misses it is not the last.
+            # A threshold applies to all runs together, so a run that misses it is not the last.
             failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
             if failed or report.faults or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG):
                 if number < count:
@@ -284,13 +286,13 @@ def repeated(
         title, why = f"runs cut off: {cut} of {len(reports)}", "out of time, or ended by a signal"
         emit(events.Skipped(Finding("runs.child", "inconclusive", title, why, fix="rerun with a longer --time-budget")))
     if reports[-1].summary.exit == errors.BUG:
-        emit(events.Notice(ended.stderr.strip(), "warning"))  # its traceback, and where to report it
+        emit(events.Notice(ended.stderr.strip(), "warning"))  # stderr has the traceback and where to report it
         raise FailedRun(f"run {len(reports)} of {count} ended with a bug in gpucheck", finding="runs.child")
     return whole
 
 
 def _document(ended: ChildResult, number: int) -> Report:
-    """The child's document. Raises UsageError with the child's own sentence, Undecided and CannotLook."""
+    """Return the child's document. Raises UsageError with the child's message, Undecided and CannotLook."""
     lines = ended.stderr.strip().splitlines() or [""]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = (told or lines)[-1].removeprefix("gpucheck: ")

@@ -1,4 +1,4 @@
-"""The dtypes of products, and which of them a device has in hardware. Read before torch is loaded."""
+"""The dtypes of products, and the dtypes that a device supports in hardware. Importing this does not load torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Dtype = Literal[
     "int8",
 ]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# torch hands the flag to cuBLAS alone.
+# torch passes this flag only to cuBLAS.
 NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The support of a dtype by a device: in hardware, emulated (slow), not at all, or `unknown`."""
+    """A device's support of a dtype: native (in hardware), emulated (slow), none or unknown."""
 
     kind: Literal["native", "emulated", "none", "unknown"]
     reason: str = ""
@@ -55,7 +55,7 @@ def support(dtype: Dtype, accel: Accel) -> Support:
         missing = f"this CPU has none of {', '.join(sorted(_CPU[dtype]))}"
         return Support("native") if _CPU[dtype] & flags else Support("emulated", missing)
     if not is_cuda:
-        # An unknown dtype is not measured by default; the library refuses it where it has none.
+        # A dtype of unknown support is not measured by default. If the user selects it, the library may refuse it.
         return Support("unknown")
     if dtype == "float8_e4m3fnuz":
         return Support("none", "this device has float8_e4m3fn")
@@ -65,8 +65,8 @@ def support(dtype: Dtype, accel: Accel) -> Support:
     return Support(otherwise, f"before compute capability {least[0]}.{least[1]}")
 
 
-# CUDA C++ Programming Guide, "Compute Capabilities" and the types of tensor cores: half arithmetic from 5.3, int8 from
-# 7.5 (7.2 on Tegra), bfloat16 and TF32 from 8.0, float8 from 8.9; float64 is everywhere, slow on most.
+# Arithmetic in float16 needs compute capability 5.3, int8 7.5 (7.2 on Tegra), bfloat16 and TF32 8.0, float8 8.9. Every
+# GPU has float64, slow on most. Source: CUDA C++ Programming Guide, "Compute Capabilities" and types of tensor cores.
 _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float64": ((0, 0), "none"),
     "tf32": ((8, 0), "none"),
@@ -76,7 +76,7 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float8_e4m3fn_fast": ((8, 9), "none"),
     "int8": ((7, 5), "none"),
 }
-# Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64: names as /proc/cpuinfo prints them.
+# The names are those of /proc/cpuinfo. Source: Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64.
 _CPU: dict[str, frozenset[str]] = {
     "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
     "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),

@@ -1,4 +1,4 @@
-"""The ids of the benchmarks' findings: what each stands for, and which part it has in a page's last line. Pure."""
+"""The ids of the benchmarks' findings, with their meaning, fix and role in the last line of a page. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from gpucheck.messages import FIX
 from gpucheck.report.finding import Id, Role, of
 
 _CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
-# The last part of the ids of what is about the machine, whatever was measured.
+# Ids with these suffixes describe the machine, not a benchmark's own figures.
 OF_THE_MACHINE = ("cpu_busy", "clock")
 
 
 def _of_any(command: str) -> tuple[Id, ...]:
-    """Return what every benchmark judges beside its own figures."""
+    """Return the ids that every benchmark has."""
     name = command.removeprefix("bench ")
     return of(
         command,
@@ -301,7 +301,7 @@ IDS = (
     *(entry for ids in _OF_ONE for entry in _of_any(ids[0].command)),
     *_BENCH,
 )
-# The ids whose findings have a role, in the table's order.
+# Each role maps to the ids with that role, in the table's order.
 OF_ROLE: dict[Role, tuple[str, ...]] = {
     role: tuple(entry.id for entry in IDS if entry.role == role) for role in ("verifies", "finds_wrong", "advises")
 }

@@ -1,9 +1,10 @@
-"""The one judge of benchmarks: a whole document and the thresholds → findings and results.
+"""The judge of all benchmarks. It turns a document and thresholds into findings and results.
 
-It judges after each device, at the end, on Ctrl-C, after a fault, several runs together, and a saved file.
+The judge runs after each device, at the end, on Ctrl-C, after a fault, for several runs together, and for a saved file.
 
-A threshold is met where the whole interval of every figure meets it, and missed where none of a figure's interval does.
-All else is inconclusive (docs/settings.md), unless nothing recorded could bridge the gap (`config.BRIDGES`).
+A threshold passes if the whole interval of every figure meets it. It fails if the whole interval of some figure misses
+it. Other cases are inconclusive (docs/settings.md), except figures so low that no recorded disturbance explains the gap
+(`config.BRIDGES`): these fail.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _SILENT: tuple[Verdict, ...] = ("skip", "info")
 
 
 def check(document: Report, name: str) -> None:
-    """Raises UsageError for a saved document with what no judge would see, and what would so meet any threshold."""
+    """Raise UsageError for a saved document with rows outside its plan or with unknown thresholds.
+
+    No judge would see either, and the document would pass.
+    """
     planned = {(part.id, part.device) for part in document.parts}
     for row in document.measurements:
         if (_benchmark(row.name), row.device.id) not in planned:
@@ -45,7 +49,7 @@ def check(document: Report, name: str) -> None:
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
-    """Judge the document of a benchmark, or of all, by the thresholds that it was measured with, or others."""
+    """Judge a document of `bench`. Without `thresholds`, the document's own thresholds apply."""
     asked = document.settings.thresholds if thresholds is None else thresholds
     found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
@@ -55,7 +59,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     faults = runs.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
 
     def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
-        """Return what broke a benchmark off there."""
+        """Return the findings for the faults that ended a benchmark on a device."""
         return [replace(of_fault(fault), device=fault.device) for fault in faults.get((benchmark, device), ())]
 
     for benchmark in ran:
@@ -94,18 +98,18 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
 
 
 def rule_of(benchmark: str) -> Judge:
-    """Return the judge of a benchmark by its id, loaded as it is asked for."""
+    """Load and return the judge of a benchmark."""
     rule: Judge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
     return rule
 
 
 def _benchmark(name: str) -> str:
-    """The benchmark in the name of a row, a part or a finding: `transfer` in `transfer.peer`."""
+    """Return the benchmark in the name of a row, a part or a finding: `transfer` in `transfer.peer`."""
     return name.partition(".")[0]
 
 
 def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
-    """The devices of the plan, in its order: those of one benchmark, or of all."""
+    """Return the planned devices of one benchmark or of all, in the plan's order."""
     mine = (part.device for part in parts if benchmark is None or part.id == benchmark)
     return list(dict.fromkeys(device for device in mine if device is not None))
 
@@ -118,10 +122,10 @@ def _rows_of(document: Report, benchmark: str, device: str) -> DeviceRows:
 
 
 def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
-    """Return what was planned and, because of a fault before, never begun."""
+    """Return the finding for a planned benchmark that an earlier fault prevented; else none."""
     part = next(part for part in document.parts if (part.id, part.device) == (benchmark, device))
     where = f"bench {benchmark}"
-    # A failure of this very part is reported itself.
+    # A fault of this benchmark on this device has its own finding.
     if part.begun or any((fault.where, fault.device) == (where, device) for fault in document.faults):
         return []
     own = [fault for fault in document.faults if fault.kind == "device" and fault.device == device]
@@ -130,15 +134,15 @@ def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
 
 
 def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
-    """Return the benchmark and the device that a skip or a fault belongs to; None for what is not in the plan."""
+    """Return the planned benchmark and device of a skip or a fault; each is None if it is not in the plan."""
     if any((part.id, part.device) == (benchmark, device) for part in document.parts):
         return benchmark, device
     return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
-    """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
-    # A device that failed in it has a finding with another id.
+    """Return a benchmark's summary, with the verdict of its worst finding. Skips and remarks do not count."""
+    # A failed device's finding has another id and names the benchmark in `where`.
     where = f"bench {name}"
     mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
     loud = [finding for finding in mine if finding.verdict not in _SILENT]
@@ -149,7 +153,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")
 
 
-# -- thresholds that were set ------------------------------------------------------------------------------------------
+# -- thresholds --------------------------------------------------------------------------------------------------------
 
 LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
 NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
@@ -163,13 +167,13 @@ def gated(
     *,
     complete: bool = True,
 ) -> list[Finding]:
-    """Return the findings of one device's thresholds; nothing passes unless its rows are `complete`."""
+    """Return the findings for one device's thresholds. No threshold passes unless the rows are `complete`."""
     asked = {limit.id: limit for limit in config.applying(limits, device.name)}
     return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
-    """Return a line for each device without a threshold where thresholds name devices: a name may be wrong."""
+    """Return a warning for each device that the thresholds do not name, if they name devices: a name may be wrong."""
     known = sorted({limit.device for limit in limits if limit.device is not None})
     if not known:
         return []
@@ -187,11 +191,11 @@ def _finding(
     there = any(row.name == benchmark for row in measurements)
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
     figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
-    # The figures that decide, the worst first; all are in the evidence.
+    # Figures are sorted, the lowest first. The text has only those that decide; the evidence has all.
     judged = sorted(((figure, *_judged(figure, limit)) for figure in figures), key=lambda entry: entry[0].value or 0.0)
     verdict: Verdict = min((word for _, word, _ in judged), key=("fail", "inconclusive", "pass").index)
     texts = [text for _, word, text in judged if word == verdict]
-    # What is not known is not known the next time either.
+    # A rerun helps only if a figure is known but too close: unknown figures stay unknown.
     is_close = any(word == "inconclusive" and figure.value and not figure.doubt for figure, word, _ in judged)
     fix = LOOK if verdict == "fail" else judging.AGAIN if verdict == "inconclusive" and is_close else None
     if verdict == "pass" and not complete:
@@ -213,14 +217,14 @@ def _finding(
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
-    """The rows with one of each case, as often as runs measured a case in different ways: each way has to do."""
+    """Yield lists of rows, one row for each case. Cases with rows of several methods give several; all must pass."""
     rows = runs.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
 
 def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
-    """The verdict of one figure, and the figure in words with what speaks against it."""
+    """Return the verdict of one figure, and the figure in words with the reasons against it."""
     kind, unknown = BY_ID[limit.id].kind, f"{figure.label}: {figure.why}"
     if figure.value is None:
         return "inconclusive", unknown
@@ -243,7 +247,7 @@ def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
 
 
 def _too_far(figure: Figure, limit: Limit) -> str:
-    """By how much a figure misses a threshold that nothing recorded beside it could bridge; empty where it could."""
+    """Return the gap to a threshold in words, if no recorded disturbance can explain it; else an empty string."""
     assert figure.value is not None
     beside = list(figure.disturbed)
     if figure.low is None or figure.high is None:

@@ -17,19 +17,22 @@ from gpucheck.report.results.bench import Headline
 
 
 def size(row: Measurement) -> int:
-    """The bytes of a row's copy or array."""
+    """Return the bytes of a row's copy or array."""
     return int(row.case["size_bytes"])
 
 
 def rate(row: Measurement) -> float:
-    """The median rate; 0 without one."""
+    """Return the median rate of a row, or 0 without a rate."""
     return row.rate.median if row.rate else 0.0
 
 
 def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
-    """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
+    """Return, for each value of `key` in the cases, the row of benchmark `name` with the largest figure.
+
+    The first of equal rows is returned.
+    """
     rows = runs.by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
@@ -37,7 +40,7 @@ def best(
 SHARED, NOT_SETTLED = "device-shared", "not-settled"
 # -- doubtful figures --------------------------------------------------------------------------------------------------
 
-# The flags that make a figure doubtful, the weightiest first.
+# These flags make a figure doubtful. The most important is first.
 DOUBTS = (
     "cpu-busy",
     SHARED,
@@ -52,23 +55,23 @@ DOUBTS = (
     "short-window",
     "link-below-max",
 )
-# A finding says these of the whole machine already.
+# Findings about the machine already report these flags.
 OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
 
 
 def doubts_of(flags: Collection[str]) -> list[str]:
-    """The flags that make a figure doubtful, the weightiest first. At the power limit every GPU's rate drifts."""
+    """Return the flags that make a figure doubtful. At the power limit, drift is normal and does not count."""
     return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
 
 
 def own_doubts(flags: Collection[str]) -> list[str]:
-    """The doubts of these flags that no finding says of the machine."""
+    """Return the doubts among these flags that no finding about the machine reports."""
     return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
 
 
 def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
-    """Return one warning for all doubtful figures of a benchmark; none where there is none."""
-    # A slowed machine has its own finding, and makes figures noisy too.
+    """Return one warning for all doubtful figures of a benchmark, or an empty list."""
+    # Figures from a slowed machine are left out: other load also makes them noisy and has its own finding.
     alone = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
     doubts = {line.case: flags for line in alone if (flags := own_doubts(line.flags))}
     if not doubts:
@@ -83,9 +86,9 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The comparisons of one run: how many, the wrong elements or bytes in them, and the offset of the first.
+    """The comparisons of one run: their number, the wrong elements or bytes, and the offset of the first wrong byte.
 
-    `key` names the row in the evidence, `where` in words.
+    `key` names the row in the evidence; `where` names it in messages.
     """
 
     key: str
@@ -96,14 +99,14 @@ class Compared:
 
 
 def compared(row: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
-    """Return what each run of a row of copies compared. A row without a time or a rate has nothing to prove."""
+    """Return the comparisons of each run of a row of copies. A row that was neither compared nor timed has none."""
     found = []
     for run in runs.each(row):
         slices, wrong, first = (
             run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
         )
         if slices or wrong or row.time_s or row.rate:
-            # A comparison whose count is unknown shows nothing.
+            # Without a count of wrong bytes, a run verified nothing.
             found.append(Compared(key, where, 0 if wrong is None else slices or 0, wrong or 0, first))
     return found
 
@@ -117,7 +120,7 @@ def verification(
     what: str = "bytes",
     sound_title: str = "all copies verified",
 ) -> Finding:
-    """Return whether every run's data is right; inconclusive where a run compared nothing."""
+    """Return whether every run's data is right. A run without comparisons makes it inconclusive."""
     of_all = list(comparisons)
     of_rows = runs.by(lambda run: run.key, (run for run in of_all if run.wrong))
     wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
@@ -141,19 +144,19 @@ RERUN = "rerun with a longer --time-budget"
 
 
 def of_the_machine(benchmark: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return what slowed the rows of a benchmark: a held clock, and other processes on the CPU."""
+    """Return the findings about causes of slow rows: a lowered clock and other load on the CPU."""
     return [*clock(f"{benchmark}.clock", measurements), *cpu_busy(f"{benchmark}.cpu_busy", measurements, facts)]
 
 
 def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return one warning for all rows that other processes slowed; none where there is no such row."""
+    """Return one warning for all rows that other processes slowed, or an empty list."""
     busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
         return []
     most = max(
         run["details"]["cores_used_by_others"] for row in busy for run in runs.each(row) if "cpu-busy" in run["flags"]
     )
-    # Those that this process may use, where they are known.
+    # `cores` is the number that this process may use, or None.
     cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
     return [
         Finding(
@@ -167,8 +170,8 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
     ]
 
 
-# By the flag of `measure.telemetry`, the worst first: verdict, title, and the driver's reasons and counters that raise
-# it.
+# Each entry has a flag of `measure.telemetry`, its verdict and title, and the driver's reasons and counters that raise
+# it. The worst is first.
 _CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
     ("throttled", "warn", "GPU throttled", (*telemetry.THROTTLED, *telemetry.THROTTLED_VIOLATIONS)),
     ("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
@@ -179,7 +182,7 @@ _CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
         (*telemetry.POWER_LIMITED, *telemetry.POWER_VIOLATIONS),
     ),
 )
-# By the name of a reason or a counter, the most telling first.
+# Each reason or counter maps to its fix. The most specific is first.
 _EITHER = f"`nvidia-smi -q -d PERFORMANCE` shows the cause; heat: {FIX['heat']}; power: {FIX['power']}"
 CLOCK_FIXES = {
     "hw_power_brake_slowdown": FIX["power"],
@@ -194,7 +197,7 @@ CLOCK_FIXES = {
 
 
 def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
-    """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
+    """Return one finding for all rows with a lowered clock, of the worst kind present; or an empty list."""
     for flag, verdict, title, names in _CLOCKS:
         held = [row for row in measurements if flag in row.flags]
         if held:
@@ -205,7 +208,7 @@ def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]
 
 
 def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], total: int) -> tuple[dict[str, Any], str]:
-    """Return the readings of rows with this flag as evidence and in words; `names` may have raised it."""
+    """Return the readings of rows with this flag as evidence and in words. `names` are the causes of the flag."""
     of_runs = [run for row in held for run in runs.each(row) if flag in run["flags"]]
     readings = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
     raised = {name for reading in readings for name in reading["clock_reasons"]}
@@ -236,23 +239,23 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN
 
 
 def precision_text(observed: str | None) -> str:
-    """Return the precision that a product has, in words."""
+    """Return an observed precision in words."""
     return {None: "an unknown precision", "lower": "a lower precision"}.get(observed, observed or "")
 
 
 def precision_fix(environment: Mapping[str, str]) -> str:
-    """Return what to unset where products run in another precision: what is set, else what could be."""
+    """Return the fix for products in a wrong precision: unset the variables that are set, else look for them."""
     there = [name for name in OVERRIDES if name in environment]
     return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
 
 
 def is_shared(device: Device) -> bool:
-    """Return whether others may have slowed a device: they hold memory of it, and it was not idle before the run."""
+    """Return whether others may have slowed a device: they held its memory, and it was not idle before the run."""
     return held_bytes(device) is not None and device.utilization_percent != 0
 
 
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
-    """Return what others hold of these devices (torch's names); `facts` are from before our own context."""
+    """Return findings for devices (torch's names) whose memory others hold. `facts` are older than our own context."""
     findings = []
     show = "`gpucheck devices --processes` shows them"
     for device in facts.devices:

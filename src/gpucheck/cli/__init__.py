@@ -1,1 +1,1 @@
-"""The command line: parse, call, finish."""
+"""The command line: parse the arguments, call the command, and finish with output and exit status."""

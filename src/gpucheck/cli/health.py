@@ -1,4 +1,4 @@
-"""Commands on the health of GPUs whose work needs more than a session: devices, doctor, smoke, stress, explain."""
+"""The commands devices, doctor, smoke, stress and explain. Each prepares its input and starts a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a help page needs no report
 
 _FIX = 'give an error message in quotes, an ID or a file: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
-# Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
+# PowerShell redirects output as UTF-16 with a byte order mark at the start.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -42,7 +42,7 @@ class ExplainOptions:
 
 
 def devices(common: Common, options: DevicesOptions) -> int:
-    """Read the devices, once or with `--watch` again and again."""
+    """Read the devices once, or repeatedly with `--watch`."""
     if options.watch_s is not None and (common.json or common.output):
         raise UsageError(
             "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
@@ -50,7 +50,7 @@ def devices(common: Common, options: DevicesOptions) -> int:
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
     from gpucheck.machine.kernel_driver import sleeping
 
-    # They take as long to load as this process does from here on. There is no NVIDIA driver for macOS.
+    # The readers start now, because they take as long to load as the rest of this process. macOS has no NVIDIA driver.
     readers = (NVML_READER, LIBCUDA_READER) if sys.platform != "darwin" and not sleeping() else ()
     with Ahead(*readers) as ahead:
         from gpucheck.cli import session
@@ -62,10 +62,10 @@ def devices(common: Common, options: DevicesOptions) -> int:
 
 
 def doctor(common: Common, options: DoctorOptions) -> int:
-    """Diagnose, and write the bundle where one is asked for."""
+    """Diagnose, and write the bundle if the user asked for one."""
     from gpucheck.cli import session
 
-    held: list[Evidence] = []  # none where the command is cut off before it has read the machine
+    held: list[Evidence] = []  # empty if the command ends before it has read the machine
     files = []
     if options.bundle:
         from gpucheck.cli.outputs import Wanted
@@ -86,13 +86,13 @@ def doctor(common: Common, options: DoctorOptions) -> int:
 
 
 def smoke(common: Common, options: SmokeOptions) -> int:
-    """Check, once torch is loaded."""
+    """Load torch, then run the checks."""
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
         from gpucheck.machine import installed_torch
 
-        installed_torch.load(options.time_budget_s)  # Ctrl-C ends in a report from here on
+        installed_torch.load(options.time_budget_s)  # from here on, Ctrl-C still gives a report
         from gpucheck.smoke.command import command
 
         command(options, emit)
@@ -101,7 +101,7 @@ def smoke(common: Common, options: SmokeOptions) -> int:
 
 
 def stress(common: Common, options: StressOptions) -> int:
-    """Load the devices; the judge is asked whenever the document is written."""
+    """Load the devices. The session judges the document each time it is written."""
     from gpucheck.cli import session
     from gpucheck.stress.judge import judge
 
@@ -114,13 +114,13 @@ def stress(common: Common, options: StressOptions) -> int:
 
 
 def explain(common: Common, asked: ExplainOptions) -> int:
-    """Explain the text or the ID that was given, or what comes from a pipe."""
+    """Explain the given text, ID or file, or standard input."""
     from gpucheck.cli import session
 
     given = " ".join(asked.text)
     if asked.list_all and given:
         raise UsageError("--list takes no TEXT", "", "omit one of them")
-    # Words that are empty are a mistake; no words at all leave the pipe.
+    # Empty arguments are an error. Without arguments, the text comes from the pipe.
     has_pipe = sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
     if not asked.list_all and not given.strip() and (asked.text or not has_pipe):
         raise UsageError("no text to explain", "", _FIX)
@@ -148,9 +148,9 @@ def explain(common: Common, asked: ExplainOptions) -> int:
 
 
 def _end_of(path: str) -> tuple[str, int | None]:
-    """The last text of a file, or of standard input without a path, and its bytes where it was cut.
+    """Return the end of a file's text and, if it was cut, the file's size in bytes. An empty path is standard input.
 
-    Raises UsageError where nothing comes from it.
+    Raise UsageError if the input cannot be read or is empty.
     """
     from gpucheck.explain.command import MOST_BYTES
 
@@ -171,7 +171,7 @@ def _end_of(path: str) -> tuple[str, int | None]:
 
 
 def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
-    """The first bytes, the last `most` bytes and how many there were, holding no more than twice that."""
+    """Return the first bytes, the last `most` bytes and the total. Holds at most about twice `most` in memory."""
     first, last, total = b"", bytearray(), 0
     while chunk := stream.read(_CHUNK):
         first = first or chunk[:4]
@@ -183,6 +183,6 @@ def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
 
 
 def decoded(data: bytes, first: bytes = b"") -> str:
-    """Bytes as text: UTF-16 where the mark at the beginning says so, else UTF-8; what is neither becomes a sign."""
+    """Decode bytes: UTF-16 after a byte order mark, else UTF-8. Invalid bytes become U+FFFD."""
     encoding = next((name for mark, name in _MARKS.items() if first.startswith(mark)), "utf-8")
     return data.decode(encoding, "replace").removeprefix("\ufeff")

@@ -1,4 +1,4 @@
-"""`gpucheck run`: stdout is the program's, so the report goes to stderr; the exit status is the program's too."""
+"""`gpucheck run`. The program owns stdout and the exit status, so the report goes to stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a help page needs neither
 
 
 def run(common: Common, options: RunOptions) -> int:
-    """Run the program, tell what it did, and end as it ended."""
+    """Run the program, report what it did, and exit as it did."""
     from gpucheck.cli.outputs import Outputs
     from gpucheck.machine.child import end_like
     from gpucheck.program.run.command import command
@@ -32,10 +32,10 @@ def run(common: Common, options: RunOptions) -> int:
     folders = [path for path in common.output if path.endswith(os.sep) or os.path.isdir(path)]
     paths = [os.path.join(path, "run.json") if path in folders else path for path in common.output]
     for path in folders:
-        with contextlib.suppress(OSError):  # what is in the way is told where the file is opened
+        with contextlib.suppress(OSError):  # opening the file reports the error
             os.makedirs(path, exist_ok=True)
     if (rank := os.environ.get("RANK")) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
-        # Under torchrun each rank writes a file of its own: `run.json` is `run.rank1.json`.
+        # Under torchrun each rank writes its own file: rank 1 writes `run.rank1.json` instead of `run.json`.
         paths = [str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}")) for path in paths]
     files = Outputs(paths)
     collector = Collector()
@@ -43,7 +43,7 @@ def run(common: Common, options: RunOptions) -> int:
 
     def emit(event: Event) -> None:
         collector(event)
-        if isinstance(event, Notice) and not common.quiet:  # what to know before the program runs
+        if isinstance(event, Notice) and not common.quiet:  # shown before the program runs
             say(event.text, head="gpucheck: ")
 
     try:
@@ -51,7 +51,7 @@ def run(common: Common, options: RunOptions) -> int:
     except BaseException:
         files.discard()
         raise
-    # The program's own failure comes first, except where a dry run puts what failed before it.
+    # A failed program keeps its own exit status. In a dry run, findings take precedence over it.
     if common.strict and (code == 0 or (options.dry is not None and code > 0)):
         asked = exit_code(tuple(collector.findings), strict=True)
         code = FAILED if asked == FAILED else code
@@ -61,14 +61,14 @@ def run(common: Common, options: RunOptions) -> int:
         tell(error, debug=common.debug)
     except OSError as error:
         tell(GpucheckError("the report could not be written", os.strerror(error.errno or 0)))
-    except Exception as error:  # noqa: BLE001 (a bug of ours is told, and the program's status stays)
+    except Exception as error:  # noqa: BLE001 (a bug of ours is reported, and the program's status stays)
         tell_bug(error, sys.argv[1:])
-    # Past what settles gpucheck's own statuses: this one is the program's.
+    # SystemExit bypasses the handling of gpucheck's own exit statuses, because this one is the program's.
     raise SystemExit(end_like(code))
 
 
 def _report(common: Common, files: Outputs, collector: Collector, began: session.Moment, code: int) -> None:
-    """Show and write what was seen. Raises GpucheckError and OSError where that cannot be done."""
+    """Show and write the report. Raises GpucheckError and OSError if that fails."""
     from gpucheck.report.report import Summary
 
     if common.json or common.output:

@@ -1,4 +1,4 @@
-"""The settings of a command: its own options come first, then variables, then one settings file."""
+"""The settings of a command. Its own options take precedence over variables, and variables over the settings file."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gpucheck.config import THRESHOLDS, Settings, Threshold
 from gpucheck.errors import UsageError
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# Read by the scripts and the tests, or where the command line begins: no settings of a command.
+# The scripts, the tests or the start of the command line read these variables. They are not settings of a command.
 OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU", "GPUCHECK_PYZ", naming.STARTED_AS)
-# How like a setting's name a variable of another name must be to be a slip and not somebody else's: GPUCHECK_DEVICES
-# is (0.97), GPUCHECK_PYTHON is not (0.67).
+# An unknown variable counts as a typing error if its name is at least this similar to a setting's name:
+# GPUCHECK_DEVICES counts (0.97), GPUCHECK_PYTHON does not (0.67).
 SLIP = 0.8
-# Their limit is for torch's answer: a budget set for benchmarks would make a slow import look like a hang.
+# These commands ignore a configured time budget. Their limit is for torch's answer, and a budget meant for benchmarks
+# would make a slow import look like a hang.
 OWN_TIME = ("doctor",)
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
-# The first that is there counts; the second only with a table of ours in it.
+# The first existing file counts. The second counts only if it has gpucheck's table.
 FILE, SHARED_FILE, SHARED_TABLE = "gpucheck.toml", "pyproject.toml", "tool.gpucheck"
-# A file of settings has some lines: more than this is another file, or a device without end.
+# A settings file has a few lines. A larger file is something else, or an endless device file.
 MOST_CHARACTERS = 2**20
 
 
 def of_command(command: str, values: dict[str, Any], given: dict[str, Any], device: str | None) -> Settings:
-    """Fill in what the command line left open, and return the settings that this command has.
+    """Fill in options that the command line did not set, and return the settings that apply to this command.
 
-    `values` are the shared options, `given` the command's own; both are changed in place. `device` is what the command
-    works on where nothing says otherwise, None for one that takes none. Raises UsageError for what is wrong in a
-    variable or in the file.
+    `values` are the shared options and `given` the command's own; both are changed in place. `device` is the command's
+    default device, or None if it takes no device. Raise UsageError for an error in a variable or in the file.
     """
     variables, file = _variables(os.environ), _file(values["config"])
     settings = Settings(file=file.file) if file else Settings()
@@ -57,7 +57,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
 
 
 def told(settings: Settings) -> str:
-    """Name what variables and the file set, in one sentence; empty if they set nothing."""
+    """Return the settings from variables and the file in one sentence, or an empty string."""
     texts = []
     for name, origin in settings.origins.items():
         value = getattr(settings, name)
@@ -69,7 +69,7 @@ def told(settings: Settings) -> str:
 
 
 def _variables(environ: Mapping[str, str]) -> Settings:
-    """Read the settings in the environment; an empty variable sets nothing."""
+    """Return the settings in environment variables. An empty variable sets nothing."""
     for name in environ:
         if name.startswith("GPUCHECK_") and name not in (*VARIABLES.values(), *OTHERS):
             meant = naming.slip(name, VARIABLES.values(), SLIP)
@@ -90,7 +90,7 @@ def _variables(environ: Mapping[str, str]) -> Settings:
 
 
 def _file(path: str) -> Settings | None:
-    """The settings of the file named, else of the first that is there; None where there is none."""
+    """Return the settings of the file at `path`, else of the first existing default file; None without one."""
     if path:
         text = _read(path)
         if text is None:
@@ -103,12 +103,12 @@ def _file(path: str) -> Settings | None:
     if (text := _read(FILE)) is not None:
         return config.parse(text, FILE)
     text = _read(SHARED_FILE)
-    # Most projects have this file, and few a table of ours: one that does not name us is not ours to judge.
+    # Most projects have this file without our table. It is parsed, and its errors reported, only if it names gpucheck.
     return config.parse(text, SHARED_FILE, below=SHARED_TABLE) if text and "gpucheck" in text else None
 
 
 def _read(path: str) -> str | None:
-    """The text of a file; None where it is not there. Raises UsageError for one that cannot be read."""
+    """Return the text of a file, or None if it does not exist. Raises UsageError if it cannot be read."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -116,7 +116,7 @@ def _read(path: str) -> str | None:
         return None
     except OSError as error:
         raise UsageError(f"{path} cannot be read", os.strerror(error.errno or 0), "check the file") from error
-    except ValueError as error:  # no UTF-8, or a NUL in the path
+    except ValueError as error:  # invalid UTF-8, or a NUL in the path
         raise UsageError(f"{path} is not UTF-8 text", "", "give a settings file") from error
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{path} is not a settings file", "it is larger than 1 MiB")
@@ -124,7 +124,7 @@ def _read(path: str) -> str | None:
 
 
 def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
-    """Return whether a command judges this: its own figures, and against a baseline those of `compare`."""
+    """Return whether a command uses this threshold: its own, or those of `compare` with a baseline."""
     if threshold.command == "compare":
         return command == "compare" or bool(given.get("baseline"))
     every = command in ("bench all", "judge")

@@ -1,1 +1,1 @@
-"""Why torch does not use the GPU: a ladder of conditions, the first broken rung, and the fix."""
+"""The command `doctor`: why torch does not use the GPU. It finds the first broken stage and its fix."""

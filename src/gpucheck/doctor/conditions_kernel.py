@@ -1,5 +1,7 @@
-"""The card and its kernel module: another driver holds it, the module is not there, or it cannot bring the card up; and
-what CUDA shows of the cards: masks, order, MIG, and doors that disagree.
+"""Conditions of the kernel module, of the kernel's log, and of the GPUs that CUDA shows.
+
+The module may be missing, another driver may hold the GPU, or the GPU may not start. CUDA may show other GPUs than NVML
+or torch, because of masks, order or MIG.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
-# -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
+# -- NVIDIA's module does not drive any GPU ----------------------------------------------------------------------------
 
 REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
 
 
 def absent(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return which condition keeps NVIDIA's module from driving any card here, and how it shows; None where the module
-    is loaded, or nobody knows.
+    """Return the condition that keeps NVIDIA's module from driving any GPU here, and its evidence.
 
-    One answer, so that no fault is reported twice.
+    Return None if the module is loaded or the cause is unknown. There is at most one condition, so that no fault is
+    reported twice.
     """
     driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
     loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
-    # A sandbox may pass on the driver's calls and hide its module.
+    # A working CUDA or NVML counts first, because a sandbox may pass on the driver's calls and hide its module.
     if evidence.cuda_works or driver.nvml_code == 0 or not gpus:
         return None
     addresses, drivers = [gpu.address for gpu in gpus], {gpu.driver for gpu in gpus}
@@ -73,15 +75,14 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
     return "driver.not_installed", on_the_bus(f"NVIDIA's module is not loaded, and {no_file}")
 
 
-# -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
+# -- NVIDIA's module cannot start a GPU; the evidence is usually in the kernel's log -----------------------------------
 
-# PCI device numbers rise with the architecture; the first of Blackwell's is GB100's, 2901.
+# PCI device IDs rise with the architecture. The first of Blackwell is 2901 (GB100).
 FIRST_BLACKWELL = 0x2900
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
-    """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
-    CUDA."""
+    """Return whether the module is loaded but no GPU is usable: CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
     if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.gpus or absent(evidence) is not None:
         return False
@@ -90,7 +91,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
 
 
 def _logged(pattern: str) -> Judge:
-    """A judge for a card that does not come up, by NVIDIA's own line in the kernel's log."""
+    """Return a judge for a GPU that does not start: the driver's line in the kernel's log is the evidence."""
 
     def judge(evidence: Evidence) -> Seen | None:
         lines = evidence.logged(pattern)
@@ -100,19 +101,19 @@ def _logged(pattern: str) -> Judge:
 
 
 def _fallen(evidence: Evidence) -> Seen | None:
-    """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
+    """Return evidence of a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
     lines = evidence.logged(FALLEN)
     gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
     lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
     if not lines or not (gone or lost or _none_comes_up(evidence)):
         return None
-    # The other cards go on: nothing above is broken for them.
+    # Other GPUs may still work, so the later stages are not broken.
     verdict: Verdict | None = "warn" if evidence.cuda_works else None
     return Seen(lines[-1], {"log": lines, "pci_addresses_not_listed": gone}, verdict=verdict)
 
 
 def _no_power(evidence: Evidence) -> Seen | None:
-    """A GPU without power: by NVML's start, by the state of a card, or by the log."""
+    """Return evidence of a GPU without power: NVML's error, a line in the log, or the GPU's state."""
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
         return Seen(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
@@ -122,7 +123,7 @@ def _no_power(evidence: Evidence) -> Seen | None:
 
 
 def _open_needed(evidence: Evidence) -> Seen | None:
-    """Blackwell and later are driven by the open module alone."""
+    """Return evidence of a GPU that needs the open module: Blackwell and later."""
     if not _none_comes_up(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
@@ -141,7 +142,7 @@ def _open_needed(evidence: Evidence) -> Seen | None:
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
-    """The module took the card and could not start it; only where no other line of this GPU says why."""
+    """Return evidence of a GPU that the module could not start, if no other line in the log gives the cause."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
@@ -323,15 +324,15 @@ LOG: tuple[Condition, ...] = (
 )
 
 
-# -- CUDA starts and shows other devices than those that were meant ----------------------------------------------------
+# -- CUDA starts but shows other devices than expected -----------------------------------------------------------------
 
 
-# CUDA_ERROR_INVALID_DEVICE: with a mask, cuInit's word that an entry of it is no device.
+# cuInit returns CUDA_ERROR_INVALID_DEVICE if an entry of the mask is not a device.
 REFUSED = 101
 
 
 def _listed(evidence: Evidence) -> list[Device]:
-    """The cards that NVML lists, without their MIG instances, in its order."""
+    """Return the GPUs that NVML lists, in its order, without MIG instances."""
     cards = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
     return sorted(cards, key=lambda card: card.nvml_index or 0)
 
@@ -341,11 +342,12 @@ def _shown(evidence: Evidence) -> list[Device]:
 
 
 def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return which of the masks' conditions holds, and how, where CUDA says honestly what it shows under the mask."""
+    """Return the mask condition that holds, and its evidence, if cuInit's result is reliable."""
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    # CUDA's order without a mask is not known: for counting any order serves. A hidden instance has no index at all.
+    # CUDA's order without a mask is unknown, but any order serves for counting. Hidden MIG instances have no index and
+    # are added separately.
     instances = [device for device in evidence.facts.devices if device.parent_uuid is not None]
     reading = read_mask(value, [device.uuid for device in (*_listed(evidence), *instances)])
     shown, count = len(_shown(evidence)), len(_listed(evidence))
@@ -353,15 +355,15 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
 
     def seen(effect: str, certainty: Certainty | None = None) -> Seen:
         message = f"{MASK}={reading.value!r} {effect}: {'; '.join(entry.told for entry in reading.entries)}"
-        # Slurm's word for a job that was given none: what is there then belongs to others.
+        # Slurm sets NoDevFiles for a job without GPUs, so the GPUs here belong to other jobs.
         fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
         return Seen(message, details, fix, certainty)
 
     if not shown and evidence.driver.cuinit_code == REFUSED:
-        # A mask that itself names GPUs that exist may be refused for another reason.
+        # If the mask names existing GPUs, it may be refused for another reason.
         return "mask.hides_all", seen(f"is refused: cuInit returns {REFUSED}", "hint" if reading.shown else None)
     if not shown:
-        # Without NVML's list only what hides whatever is there counts, and a UUID may be of what is there.
+        # Without NVML's list, only a mask that would hide every GPU counts. A UUID may belong to an existing GPU.
         if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
             return None
         return "mask.hides_all", seen(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
@@ -369,7 +371,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
         effect = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.shows_fewer", seen(effect)
     asked = sum(entry.asks for entry in reading.entries)
-    # GPUs that it names and CUDA does not show have another cause.
+    # The mask is not the cause if it names existing GPUs that CUDA does not show.
     left_out = count > 0 and len(reading.shown) > shown
     divided = instances or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
     if asked <= shown or left_out or divided:
@@ -378,7 +380,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
 
 
 def _order(evidence: Evidence) -> Seen | None:
-    """CUDA counts the fastest first and nvidia-smi by PCI address: with unlike cards the numbers differ."""
+    """Return evidence of different numbering. CUDA counts the fastest GPU first, nvidia-smi counts by PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
     both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
@@ -390,10 +392,10 @@ def _order(evidence: Evidence) -> Seen | None:
 
 
 def _count(evidence: Evidence) -> Seen | None:
-    """Other numbers of GPUs by NVML and by CUDA, or by torch's own count, which reads the mask in its own way."""
+    """Return evidence that CUDA and NVML, or CUDA and torch, count different GPUs. torch parses the mask itself."""
     by_driver = found("devices.cuda_shows_fewer")(evidence)
     count, shown = evidence.probe.count or 0, len(_shown(evidence))
-    # A torch that sees none has a reason of its own.
+    # If torch sees no GPU, another condition reports the reason.
     if by_driver or count in (0, shown) or evidence.probe.cuda is None or evidence.driver.cuinit_code != 0:
         return by_driver
     return Seen(
@@ -451,17 +453,18 @@ MASKS: tuple[Condition, ...] = (
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The missing GPU has another kernel driver, is not supported by this driver, or failed to start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
-        # Another condition reports a driver that lists none at all.
+        # Another condition reports a driver that lists no GPU at all.
         judge=lambda evidence: found("devices.unlisted")(evidence) if _listed(evidence) else None,
     ),
 )
 
 
-# Docker gives a container 64 MiB, of which two workers' batches of images are more than enough to overflow it.
+# Less shared memory than this is too little. Docker gives a container 64 MiB, and the image batches of two workers
+# overflow that.
 SMALL_SHM_BYTES = 2**30
 
 
-# Variables by which a debugger or a profiler loads its code into every process that uses CUDA.
+# With these variables, a debugger or a profiler loads its code into every process that uses CUDA.
 TOOLS = ("CUDA_INJECTION64_PATH", "NSIGHT_CUDA_DEBUGGER", "CUDA_PROFILE", "COMPUTE_PROFILE")
 
 

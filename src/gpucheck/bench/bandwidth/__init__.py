@@ -1,9 +1,7 @@
-"""`bench bandwidth`: how fast a device reads and writes its own memory; on a CPU, the host's.
+"""`bench bandwidth` and its options: how fast a device reads and writes its own memory, or a CPU the host's.
 
-Bytes are counted as they move, both ways: `copy` of 1 GiB reads 1 GiB and writes 1 GiB. So count STREAM, cuda-samples'
-bandwidthTest and a data sheet; nvbandwidth counts a copy within a device once and shows half of it.
-
-Its options are here.
+Bytes read and bytes written both count: `copy` of 1 GiB moves 2 GiB. STREAM, bandwidthTest of cuda-samples and data
+sheets count the same way. nvbandwidth counts a copy within a device once, so it shows half this rate.
 """
 
 from __future__ import annotations
@@ -14,19 +12,19 @@ from gpucheck import options, units
 from gpucheck.options import option
 
 ITEM = 4  # float32
-# A row's sum is one block's work on a device, without the second pass and the temporaries of a reduction to one number;
-# what is written is 1/16384 of what is read. Arrays are whole rows.
+# Elements of an array's row. One block of a GPU sums a row, so `read` needs no second pass and no temporaries. The sums
+# that it writes are 1/16384 of the data that it reads. An array is a whole number of rows.
 ROW = 16384
 GRAIN = ROW * ITEM
-# What the three arrays may take of the host's memory that is left, so that the machine keeps working.
+# The three arrays take at most this share of the host's free memory, so that the machine keeps working.
 HOST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class BandwidthOptions:
-    """The user's options; no sizes means one, by the kind of device. Sizes are rounded down to whole rows.
+    """The user's options. Sizes are rounded down to whole rows. The default size depends on the kind of device.
 
-    `host_share` is what the three arrays may take of the host's memory that is left.
+    `host_share` is the share of the host's free memory that the three arrays may take.
     """
 
     sizes: tuple[int, ...] = option(

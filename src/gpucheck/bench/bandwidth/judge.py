@@ -1,4 +1,4 @@
-"""Judge measured reads and writes: whether the results are right, how fast they were, and of what peak. Pure."""
+"""Judge measured reads and writes: correctness, rate, and share of the memory's peak. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpucheck.report.results.bench import Headline
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Return what one device's rows say: whether the results are right, how fast they were, and of what peak."""
+    """Return one device's findings: correctness, rate, and share of the memory's peak."""
     measurements = device.rows
     if not measurements:
         return [Finding("bandwidth.speed", "skip", "nothing was timed", "no row finished")]
@@ -26,39 +26,39 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
-    """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
+    """Return each operation's best rate in bytes per second. Only rows with a cold cache show the memory's rate."""
     cold = [row for row in measurements if row.rate is not None and row.method.cache == "cold"]
     fastest = judging.best(cold, "bandwidth", "operation", judging.rate)
     return {operation: judging.rate(row) for operation, row in fastest.items()}
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest arrays of each operation on memory, cold or warm."""
+    """Return the row with the largest arrays of each operation, with a cold or warm cache."""
     return judging.best(measurements, "bandwidth", "operation", size)
 
 
 def ceilings(device: DeviceRows) -> Ceilings:
-    """The peak of the device's memory."""
+    """Return the peak rate of the device's memory."""
     return memory_ceiling(device.part)
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """The largest arrays of each operation, as a share of the memory's peak."""
+    """Return the rate of each operation's largest arrays, as a share of the memory's peak."""
     largest = largest_arrays(device.rows).values()
     return [headline("bandwidth", label(row), row, known.get("memory"), "the peak") for row in largest]
 
 
 def label(row: Measurement) -> str:
-    """A row in words: `copy, 1 GiB`."""
+    """Return a row in words: `copy, 1 GiB`."""
     return f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
-    """By run: one that was wrong stays wrong, however many were right. Runs of two methods are rows of one label."""
+    """Return whether every run of every row is right. One wrong run is enough to fail."""
     comparisons = []
     for row in measurements:
         for details in (run["details"] for run in runs.each(row)):
-            # Documents of older versions count what differed only once apart.
+            # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
             wrong = details.get("wrong_elements", 0) + details.get("unsteady_comparisons", 0)
             slices = details.get("verified_slices", 0)
             comparisons.append(judging.Compared(label(row), f"in {label(row)}", slices, wrong))
@@ -80,7 +80,7 @@ NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
 
 def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """Return what shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    """Return the memory's peak rate, under `memory`; empty for a CPU."""
     if part is None:
         return {}
     if isinstance(part, Unknown):
@@ -90,7 +90,7 @@ def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
 
 
 def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
-    """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
+    """Return the finding for the rates as shares of the memory's peak; none for a CPU or without a rate."""
     ceiling = memory_ceiling(part).get("memory")
     if ceiling is None or not rates:
         return []

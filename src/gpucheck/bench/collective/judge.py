@@ -1,4 +1,4 @@
-"""Judge collectives: whether the data is right, the rate and its share of the expected one, failed ranks. Pure."""
+"""Judge collectives: correctness of the data, rate, share of the expected rate, and failed ranks. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from gpucheck.report.results.bench import Headline
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a rank: the line that ended its answer, or None and `why`; `step` is the last that it reached.
+    """The outcome of a rank. `line` is the last line of its answer; None for a failed rank, with the reason in `why`.
 
-    `how` its process ended, as in `child_protocol`; empty where it still runs or its parent did not say.
+    `step` is the last step that the rank reached. `how` is the way its process ended, as in `child_protocol`; empty if
+    the process sent an answer or an error.
     """
 
     rank: int
@@ -39,16 +40,17 @@ class Answer:
 # The steps of a rank, in the order in which it reaches them.
 STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
-# A backend's answers to a call that it does not have.
+# Backends use these words in the error for a collective that they do not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows the IOMMU; does NCCL_P2P_DISABLE=1 help?"
 
 
 def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, Any]], kind: str) -> Finding:
-    """Return the finding for a collective (or the start) that not all ranks finished: it names the ranks at fault.
+    """Return the finding for a collective (or the start) that some ranks did not finish. It names the ranks at fault.
 
-    Those whose process ended come first, then stopped ones, then those with an error, then those that never entered.
-    Where all entered and none finished, none is named. On a CPU the hardware is not at fault.
+    Ranks whose process ended are blamed first, then stopped ones, then ranks with an error, then ranks that never
+    entered the collective. If all ranks entered and none finished, no rank is named. On a CPU, the verdict is
+    inconclusive, because the hardware is not at fault.
     """
     bad = [answer for answer in answers if answer.line is None]
     on_cpu = kind == "cpu"
@@ -66,7 +68,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
         return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
 
     if died := [answer for answer in bad if answer.how in _DIED]:
-        # A signal from outside, as of the out-of-memory killer, is no fault of the hardware.
+        # A signal from outside, for example from the OOM killer, does not prove a hardware fault.
         has_crashed = any(answer.how == "crashed" for answer in died)
         fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
         return named("rank", blame if has_crashed else "inconclusive", died, fix)
@@ -93,7 +95,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
 
 
 def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
-    """`rank 3 (cuda:3, node2)`; only the number of a rank that never was ready."""
+    """Return a rank in words: `rank 3 (cuda:3, node2)`, or `rank 3` if it was never ready."""
     if rank >= len(ready):
         return f"rank {rank}"
     host = f", {ready[rank]['host']}" if len({line["host"] for line in ready}) > 1 else ""
@@ -103,10 +105,10 @@ def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
 # -- the rows ----------------------------------------------------------------------------------------------------------
 
 
-# Bus bandwidth in bytes per second of all-reduce of 8 GiB among eight sound GPUs of a machine: as a ring, and with the
-# sum made in the switch (NVLS), None where there is none. By the beginning of the part's name, SXM boards alone.
-# Source: ml-engineering, network/benchmarks; of the H100 also Azure's sku_performance_baseline (a01b073), which expects
-# 450 and warns below 400.
+# Bus bandwidth in bytes per second of an 8 GiB all-reduce among eight healthy GPUs of one machine: as a ring, and with
+# the sum computed in the switch (NVLS), or None without NVLS. Keys are prefixes of the GPU's name, for SXM boards only.
+# Source: ml-engineering, network/benchmarks. Azure's sku_performance_baseline (a01b073) is a second source for the
+# H100: it expects 450 GB/s and warns below 400.
 EXPECTED: dict[str, tuple[float, float | None]] = {
     "A100-SXM": (234.9e9, None),
     "H100 80GB HBM3": (370e9, 480e9),
@@ -115,28 +117,28 @@ EXPECTED: dict[str, tuple[float, float | None]] = {
     "AMD Instinct MI300X": (313e9, None),
 }
 EXPECTED_RANKS = 8
-# H200 with 8 GPUs: 347 GB/s at 64 MiB, 464 at 1 GiB, 473 at 4 GiB: smaller arrays say nothing of the links.
+# Smaller arrays do not saturate the links. Eight H200 reach 347 GB/s at 64 MiB, 464 at 1 GiB and 473 at 4 GiB.
 LEAST_BYTES = 1 << 30
-# Azure warns at 400 of 450.
+# Azure warns below 400 of 450 GB/s.
 LEAST_OF_EXPECTED = 0.88
-# A ring's links carry as much as simultaneous copies from each GPU to the next. NCCL's own copies take part of it, and
-# a way through the host, where the copies are direct, half and more.
+# A ring's links carry as much as simultaneous copies from each GPU to the next. NCCL's own copies reduce the rate
+# somewhat. If NCCL goes through the host although copies are direct, it loses half the rate or more.
 LEAST_OF_COPIES = 0.5
 _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at `nvidia-smi topo -m` and nvlink -s"
 
 
 def label(row: Measurement) -> str:
-    """A row in words."""
+    """Return a row in words: `all-reduce, 1 GiB`."""
     return named(row.case["collective"], size(row))
 
 
 def named(collective: str, size_bytes: int) -> str:
-    """`all-reduce, 1 GiB`."""
+    """Return a collective and its size in words: `all-reduce, 1 GiB`."""
     return f"{collective}, {units.capacity(size_bytes)}"
 
 
 def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """Judge the rows of all ranks."""
+    """Return the findings from the rows of all ranks."""
     rows = [row for device in devices for row in device.rows]
     if not rows:
         return []
@@ -146,22 +148,22 @@ def together(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) 
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Nothing of one device, but that nothing was measured."""
+    """Return a finding if nothing was measured. `together` judges the rows."""
     return [] if device.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
 
 
 def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest array of each collective."""
+    """Return the row with the largest array of each collective."""
     return judging.best(rows, "collective", "collective", size)
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """The largest array of each collective."""
+    """Return the rate of each collective's largest array."""
     return [headline("collective", label(row), row) for row in largest_collectives(device.rows).values()]
 
 
 def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    """The figures of all-reduce where it was measured, else of every collective."""
+    """Return the figure of all-reduce if it was measured, else the figures of all collectives."""
     largest = largest_collectives(rows)
     return [
         Figure(name, why="it ran through the host, not between GPUs")
@@ -179,7 +181,7 @@ JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
-    """Return whether every rank's data is right, in every run; of a benchmark that was cut short, in its rows."""
+    """Return whether every rank's data is right in every run. If rows are missing, the title lists the collectives."""
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
@@ -221,7 +223,7 @@ def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
 
 
 def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
-    """Judge all-reduce from 1 GiB on in one machine by the known figure of its part, else by the machine's copies."""
+    """Compare all-reduce in one machine with the known rate for its GPUs, else with copies. Needs at least 1 GiB."""
     row, copies = largest.get("all-reduce"), largest.get(PEER_COPY)
     if row is None or row.rate is None or size(row) < LEAST_BYTES:
         return []
@@ -242,9 +244,9 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
 
 
 def expected(row: Measurement) -> tuple[float, float | None] | None:
-    """The figures of this row's part and number of ranks; None where there are none."""
+    """Return the entry of EXPECTED for this row's GPU and number of ranks, or None."""
     name = (row.device.name or "").removeprefix("NVIDIA ")
-    # "H200 NVL" is a PCIe board with bridges.
+    # "H200 NVL" and "H100 NVL" are PCIe boards with bridges.
     if row.case["ranks"] != EXPECTED_RANKS or name.startswith(("H200 NVL", "H100 NVL")):
         return None
     return next((known for part, known in EXPECTED.items() if name.startswith(part)), None)
@@ -252,7 +254,7 @@ def expected(row: Measurement) -> tuple[float, float | None] | None:
 
 def _of_table(row: Measurement, ring: float, switch: float | None) -> Finding:
     rate, settings = judging.rate(row), row.method.details["settings"]
-    # With NVLS switched off on purpose, the ring's rate counts.
+    # If the user disabled NVLS, the ring's rate is the expected one.
     no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
     best = ring if switch is None or no_switch else switch
     evidence = {"bytes_per_s": rate, "expected_bytes_per_s": best, "ring_bytes_per_s": ring}

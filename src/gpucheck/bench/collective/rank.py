@@ -1,6 +1,6 @@
-"""One rank of `bench collective`: a process that joins the others, and times and verifies collectives.
+"""One rank of `bench collective`: a process that joins the others and times and verifies collectives.
 
-It writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where it hangs.
+The rank writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where a rank hangs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-# The first calls of a size open channels and register buffers.
+# A size has this many warm-up calls, because its first calls open channels and register buffers.
 WARM_UP = 3
-# Long beside the wait for its end and the ranks' unequal starts (some 20 µs, over a network 100).
+# A window is long compared with the final synchronization and the ranks' unequal starts (about 20 µs, 100 µs over a
+# network).
 WINDOW_S = 0.02
 MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
-# Compared at a time; indices and expected values take some times this.
+# Elements compared at a time. Indices and expected values take several times the memory of a slice.
 SLICE = 1 << 22
-# A prime, so that data from a wrong place differs; with 64 tags, sums of 1024 ranks are exact in float32.
+# The period is a prime, so that data from a wrong position differs. With 64 tags, sums over 1024 ranks are exact in
+# float32.
 PERIOD, TAGS = 251, 64
-# Variables that choose NCCL's algorithm.
+# Environment variables that affect NCCL's choice of algorithm.
 SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
-# Share of a device's free memory: an array and its copy are half of it, and NCCL's own buffers have room.
+# An array takes at most this share of a device's free memory. The array and its copy take half, which leaves room for
+# NCCL's buffers.
 DEVICE_SHARE = 0.25
 
 
 def main() -> int:
-    """Join the others, then answer each line until stdin ends; exit with 0 also after an error, which is reported."""
+    """Join the others, then answer each request until stdin ends. Report errors to the parent; the exit status is 0."""
     say = claim_stdout()
     asked = requests()
     try:
@@ -49,17 +52,17 @@ def main() -> int:
             rank.measure(str(request["collective"]), int(request["size"]), float(request["for_s"]))
     except CannotLook as error:
         say({"error": str(error), "end": True})
-    except RuntimeError as error:  # torch's, for whatever its backend and driver answer
+    except RuntimeError as error:  # torch raises this for any error of the backend and the driver
         device_lifetime.saw(error)
-        # NCCL's own words stand below torch's.
+        # NCCL's message follows torch's.
         text, _, last = str(error).partition("Last error:")
         say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
-    # Not torch's orderly end: it would wait for the others, which may be gone.
+    # The process skips torch's teardown, which would wait for ranks that may be gone.
     device_lifetime.leave(0)
 
 
 class Rank:
-    """A device, and its place among the others. Raises CannotLook and torch's errors."""
+    """A device and its place among the ranks. Raises CannotLook and torch's errors."""
 
     def __init__(self, setup: dict[str, Any], say: Say) -> None:
         self.say, self.rank, self.world = say, int(setup["rank"]), int(setup["world"])
@@ -72,7 +75,7 @@ class Rank:
         store = dist.TCPStore(
             setup["host"], int(setup["port"]), None, False, datetime.timedelta(seconds=setup["limit_s"])
         )
-        # The parent's limit ends a hang; torch's own would end the process without a word.
+        # The parent's limit ends a hang. torch's timeout is longer, because it ends the process without a report.
         longest = datetime.timedelta(hours=1)
         place = dist.PrefixStore(setup["prefix"], store)
         dist.init_process_group(BACKENDS[kind], store=place, rank=self.rank, world_size=self.world, timeout=longest)
@@ -98,18 +101,18 @@ class Rank:
         return int(info[0] * DEVICE_SHARE)
 
     def together(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         dist.all_reduce(self.word)
         self.accel.synchronize()
 
     def slowest(self, seconds: float) -> float:
-        """The largest figure of all ranks, on which all agree."""
+        """Return the largest value of all ranks, the same on each."""
         figure = torch.full((1,), seconds, device=self.accel.device)
         dist.all_reduce(figure, dist.ReduceOp.MAX)
         return float(figure.item())
 
     def measure(self, collective: str, size: int, for_s: float) -> None:
-        """Time a collective for about `for_s` seconds, verified before and after."""
+        """Time a collective for about `for_s` seconds and verify a call before and after."""
         count = size // ITEM
         self.accel.empty_cache()
         with no_room(self.accel, "not enough memory for the buffers", "collective.memory", fix=""):
@@ -140,7 +143,7 @@ class Rank:
             began_s.append(began)
             samples_s.append(self.accel.host_now() - began)
             self.say({"step": "timing"})
-        # One more call is verified, with new data: sums of sums have grown by then.
+        # The second verified call has new data, because repeated in-place sums have changed the array.
         wrong += self._wrong(work, 2)
         self.say(
             {
@@ -156,10 +159,10 @@ class Rank:
         )
 
     def _wrong(self, work: Work, turn: int) -> int:
-        """The wrong elements of one call."""
+        """Return the number of wrong elements of one call."""
         work.fill(turn)
         self.accel.synchronize()
-        # Nobody sends before all have filled: a peer copy writes into the neighbour's memory.
+        # Ranks wait until all have filled their arrays, because a peer copy writes into the neighbour's memory.
         self.together()
         work.call()
         self.accel.synchronize()
@@ -167,7 +170,7 @@ class Rank:
 
 
 def _by_local_rank(kind: str, local_rank: int) -> str:
-    """The device of a rank that a launcher has started: by its number, or the only one that it was given."""
+    """Return the device of a rank that a launcher started: by its local rank, or its only visible device."""
     if kind == "cpu":
         return kind
     count = accel.device_count(kind)
@@ -177,14 +180,14 @@ def _by_local_rank(kind: str, local_rank: int) -> str:
 
 
 class Work:
-    """A collective of `count` elements in all on one rank: its input and output, and the call."""
+    """A collective on one rank: input, output and the call. `count` is the number of elements of the whole array."""
 
     def __init__(
         self, collective: str, rank: int, world: int, count: int, device: torch.device, neighbour: torch.device | None
     ) -> None:
         self.collective, self.rank, self.world, self.count = collective, rank, world, count
         self.before, self.behind = (rank - 1) % world, (rank + 1) % world
-        # In place, as programs call them.
+        # These two work in place, as programs usually call them.
         in_place = collective in ("all-reduce", "broadcast")
         part = count // world
         there = neighbour if collective == PEER_COPY and neighbour is not None else device
@@ -206,14 +209,14 @@ class Work:
             request.wait()
 
     def fill(self, turn: int) -> None:
-        """Write what this rank gives, and poison what it gets."""
+        """Write this rank's input, and fill its output with NaN."""
         self.out.fill_(torch.nan)
         if self.collective != "broadcast" or not self.rank:
             for start, places in self._slices(self.given):
                 self.given[start : start + SLICE] = _value(places, turn, self.rank)
 
     def wrong(self, turn: int) -> int:
-        """Return how many elements are not what they must be."""
+        """Return the number of wrong elements in the output."""
         slices = self._slices(self.out)
         return sum(
             int((self.out[start : start + SLICE] != self._wanted(places, turn)).sum()) for start, places in slices
@@ -241,11 +244,11 @@ def _tag(turn: int, rank: int) -> int:
 
 
 def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
-    """Return a rank's values at these places in a turn: whole numbers, which float32 adds without error."""
+    """Return a rank's values at these positions in a turn: integers, which float32 adds without error."""
     return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
 
 
 def size_of(collective: str, size: int, world: int) -> int:
-    """The nearest size below that the collective can have among so many ranks, and not nothing."""
+    """Return the size rounded down to whole elements, or to equal parts for `world` ranks; never 0."""
     grain = ITEM * (world if COLLECTIVES[collective].parts else 1)
     return max(size // grain, 1) * grain

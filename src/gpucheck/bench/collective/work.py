@@ -1,7 +1,8 @@
-"""The command `bench collective`: a process for each rank, here or wherever a launcher has started this command.
+"""The command `bench collective`: a process for each rank, on this machine or under a launcher.
 
-Each process of a launcher starts one rank as its child, and so outlives one that hangs. Rank 0's process asks all ranks
-through a store, judges and reports; the others follow (`Meeting.follow`) and end with its exit status.
+Each process of a launcher starts one rank as its child, so it outlives a rank that hangs. Rank 0's process sends
+requests to all ranks through a store, judges and reports. The others follow (`Meeting.follow`) and end with the same
+exit status.
 """
 
 from __future__ import annotations
@@ -41,41 +42,41 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Run
 from gpucheck.units import GIB, KIB, MIB
 
-# This module's main() is the child's.
+# The child process runs `main()` of this module.
 CHILD = "gpucheck.bench.collective.rank"
-# Sizes with published rates, and between them those that show where latency ends.
+# Rates are published for some of these sizes. The others show where latency stops dominating.
 SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
-# Below this an array's size hardly counts.
+# Below this size, a call's time hardly depends on the size.
 LATENCY_BYTES = MIB
-# On the host a larger call takes a second and tells nothing more.
+# A larger call takes a second on a CPU and shows nothing new.
 CPU_MOST = 64 * MIB
-# Importing torch and opening a device, for every rank at once; CUDA may compile for a new architecture.
+# All ranks import torch and open their device at once. CUDA may have to compile for a new architecture.
 START_S = 120.0
-# After one rank's failure the others hang in the collective, or report it.
+# After one rank fails, the others have this long to report an error. They may hang in the collective instead.
 AFTER_A_FAILURE_S = 5.0
 POLL_S = 0.01
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-# A launcher's processes start within a minute or two; after that, lines take milliseconds.
+# A launcher's processes start within two minutes. Later messages take milliseconds.
 MEET_S, LINE_S, LEAVE_S = 300.0, 15.0, 10.0
-# The time that a row has beside its windows: filling, comparing, connections.
+# A row takes this long in addition to its windows: filling, comparing, connecting.
 ROW_S = 0.5
-# The seconds of a row, and its least number of calls, with warm-ups and verified ones.
+# The shortest and longest time of a row's windows, and its least number of calls, warm-ups and verified calls included.
 LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 
 
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
-# Starts the child that is this rank. Raises OSError.
+# A `Start` starts the child process of a rank. Raises OSError.
 Start = Callable[[int], LineChild]
 
 
 def start(rank: int) -> LineChild:
-    """A fresh interpreter that is one rank."""
+    """Start a fresh interpreter that runs one rank."""
     return LineChild(python_argv(CHILD), env=_environment(os.environ))
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """A rank's: gloo of one machine needs no network, and the machine's name may not resolve."""
+    """Return a rank's environment. Within one machine gloo uses `lo`, because the host name may not resolve."""
     given = dict(environment)
     if sys.platform == "linux" and launcher.place(environment) is None:
         given.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -83,10 +84,10 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Meeting:
-    """All ranks of a run, which meet in a store. `mine` are this process's children.
+    """All ranks of a run, which meet in a store. `mine` are the ranks of this process's children.
 
-    Without a launcher these are all ranks, on the devices `ids`. Under one each process has one child; the store has
-    rank 0's requests under numbers, and each rank's answers. Raises CannotLook.
+    Without a launcher, `mine` are all ranks, on the devices `ids`. Under a launcher, each process has one child, and
+    the store holds rank 0's numbered requests and each rank's answers. Raises CannotLook.
     """
 
     def __init__(
@@ -97,11 +98,11 @@ class Meeting:
         self.mine = [place.rank] if place else range(len(ids))
         self.children: dict[int, Talk] = {}
         self.unstarted: dict[int, Answer] = {}
-        # The numbers of requests, and of starts of the ranks.
+        # `number` counts requests, and `turn` counts starts of the ranks.
         self.number = self.turn = 0
         self.looked_at = time.monotonic()
         self.name = f"gpucheck/{place.attempt}" if place else "alone"
-        # Without a launcher the store is this process's: it outlives whichever rank fails.
+        # Without a launcher, this process keeps the store, so that the store outlives any rank.
         host, port, keeps = "127.0.0.1", 0, True
         if place:
             host, port, keeps = place.host, place.port, place.rank == 0 and not place.is_kept
@@ -125,11 +126,11 @@ class Meeting:
         }
 
     def begin(self, kind: str) -> list[Answer]:
-        """Start the ranks on devices of this kind, again after a failure; return their first answers."""
+        """Start or restart the ranks on devices of this kind; return their first answers."""
         return self._asked({"begin": kind}, START_S)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Return every rank's answer; one that is silent for `limit_s` is late."""
+        """Return every rank's answer. A rank that is silent for `limit_s` is late."""
         return self._asked({"ask": dict(request)}, limit_s)
 
     def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
@@ -141,7 +142,7 @@ class Meeting:
         until = time.monotonic() + LINE_S
         answers = []
         for rank in range(self.world):
-            # The first lines wait for the last start.
+            # The first answers wait until the launcher has started the last process.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
             fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
             late = Answer(rank, None, "its host does not answer", "", "late")
@@ -151,16 +152,16 @@ class Meeting:
     # -- under a launcher ---------------------------------------------------------------------------------------------
 
     def dismiss(self, code: int) -> None:
-        """End every process with this exit status, and wait until they have read it in this process's store."""
+        """Send every process this exit status, and wait until each has read it from this process's store."""
         with contextlib.suppress(RuntimeError):  # the others may be gone
-            # Not under a number: rank 0 may have been interrupted between two.
+            # The exit status has a fixed key, because rank 0 may have been interrupted between two numbers.
             self._say("exit", {"exit": code})
             until = time.monotonic() + LEAVE_S
             for rank in range(1, self.world):
                 self._hear(f"left/{rank}", limit_s=until - time.monotonic())
 
     def follow(self) -> int:
-        """Do what rank 0 asks until it dismisses; return its exit status."""
+        """Answer rank 0's requests until it sends an exit status; return that status."""
         patience_s, rank = MEET_S, self.mine[0]
         try:
             while True:
@@ -180,13 +181,13 @@ class Meeting:
             self.stop()
 
     def _answer(self, request: Mapping[str, Any], limit_s: float) -> None:
-        """Pass a request to this process's rank, and write its answer into the store."""
+        """Pass a request to this process's rank, and write the rank's answer into the store."""
         (answer,) = self._of_children(request, limit_s)
         self._say(f"answer/{self.number}/{answer.rank}", asdict(answer))
         self.number += 1
 
     def _is_dismissed(self) -> bool:
-        """Return whether rank 0 stopped waiting for an answer; asks the store once a second."""
+        """Return whether rank 0 sent an exit status. Checks the store at most once a second."""
         if self.place is None or self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
             return False
         self.looked_at = time.monotonic()
@@ -215,7 +216,7 @@ class Meeting:
             self._start()
             line = {**self.setup, "kind": request["begin"], "prefix": f"{self.name}/{self.turn}"}
         for rank, child in self.children.items():
-            with contextlib.suppress(child_protocol.Lost):  # heard next
+            with contextlib.suppress(child_protocol.Lost):  # `_answers` reports it next
                 child.send({**line, "rank": rank})
         return self._answers(limit_s)
 
@@ -230,7 +231,7 @@ class Meeting:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
 
     def _answers(self, limit_s: float) -> list[Answer]:
-        """The answers to the last request. After one rank's failure the others have a little more time."""
+        """Return the answers to the last request. After one rank fails, the others have AFTER_A_FAILURE_S to answer."""
         answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
         until = time.monotonic() + (AFTER_A_FAILURE_S if answers else limit_s)
@@ -267,13 +268,13 @@ class Meeting:
         return [answers[rank] for rank in self.mine]
 
     def stop(self) -> None:
-        """End this process's ranks."""
+        """Stop this process's ranks."""
         while self.children:
             self.children.popitem()[1].stop()
 
 
 def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
-    """Lead the processes of a launcher, of which rank 0 reports, or follow; the exit status, the same in each."""
+    """Run one process of a launcher: rank 0 reports, the others follow. Return the exit status, the same in each."""
     meeting = Meeting(options, place=place)
     if place.rank:
         return meeting.follow()
@@ -296,7 +297,7 @@ def command(
 ) -> None:
     """Measure the collectives among all devices, or among the ranks that a launcher started.
 
-    Raises UsageError, and CannotLook where there are no two ranks or torch has nothing to connect them with.
+    Raise UsageError, and CannotLook if there are fewer than two ranks or torch has no backend for the devices.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -323,7 +324,7 @@ def command(
 
 
 def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting | None) -> list[str]:
-    """The device of each rank; of a launcher's, rank 0's. Raises UsageError and CannotLook."""
+    """Return each rank's device; under a launcher, only rank 0's. Raises UsageError and CannotLook."""
     if options.device not in DEVICES:
         what = f"--device {options.device!r} is one device, and a collective needs several"
         raise UsageError(what, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
@@ -350,7 +351,7 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
 
 
 def _check_backend(kind: str) -> None:
-    """Raises CannotLook where torch cannot connect devices of this kind."""
+    """Raise CannotLook if torch cannot connect devices of this kind."""
     name = BACKENDS.get(kind)
     if name is not None and dist.is_available() and dist.is_backend_available(name):
         return
@@ -365,7 +366,7 @@ def _check_backend(kind: str) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The rows of one command, and those of them that are left."""
+    """The rows of one command, and the rows that are not yet measured."""
 
     options: CollectiveOptions
     emit: Emit
@@ -382,13 +383,13 @@ class _Run:
         return self.ids[0].partition(":")[0]
 
     def every_row(self) -> str:
-        """Measure every row; return why some are missing, as in `Finished`."""
+        """Measure every row. Return the reason for missing rows, as in `Finished`."""
         if not self._begin():
             return "fault"
         self.todo = self._todo()
         self.left = list(self.todo)
         goes_on, failures, not_run = True, Counter[str](), []
-        # By collective: the size before, and the time of a call of it.
+        # Each collective maps to its last size and the time of a call at that size.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(self.todo):
             if not goes_on or failures[collective] > 1:
@@ -396,7 +397,7 @@ class _Run:
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
-            # Small arrays all take a call's latency.
+            # Small arrays all take the latency of a call, so the estimate does not scale below LATENCY_BYTES.
             if done and left_s <= CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0):
                 continue
             self.emit(Progress(judge.named(collective, size), done, len(self.todo)))
@@ -412,8 +413,8 @@ class _Run:
                 continue
             failure = judge.failed(judge.named(collective, size), answers, self.ready, self.kind)
             self.emit(Skipped(failure))
-            # A missing call or missing memory ends this collective at once, other failures the second time: they may
-            # be of one size, and a hang takes the whole limit each time.
+            # An unsupported collective or missing memory ends this collective at once. Other failures end it the second
+            # time: one may concern a single size, but each hang takes the whole limit.
             failures[collective] += 2 if failure.verdict == "skip" else 1
             goes_on = self.group.place is None and self._begin()
         if not_run:
@@ -427,14 +428,14 @@ class _Run:
         return "fault" if failures else "time" if self.left else ""
 
     def unmeasured(self) -> Finding:
-        """The finding for rows without time."""
+        """Return the finding for rows that were not measured in time."""
         rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
         finding = devices.out_of_time("collective", title, self.ids[0])
         return replace(finding, message=f"out of time: {naming.few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
-        """Start the ranks; False where they do not come together."""
+        """Start the ranks. Return False if some are not ready."""
         self.emit(Progress(f"{self.group.world} ranks start"))
         answers = self.group.begin(self.kind)
         self.ready = [answer.line for answer in answers if answer.line is not None]
@@ -444,7 +445,7 @@ class _Run:
         return True
 
     def _todo(self) -> list[tuple[str, int]]:
-        """The collectives and their sizes, by the room of the rank with the least memory."""
+        """Return the collectives and sizes that fit the rank with the least free memory."""
         room = min(int(line["room"]) for line in self.ready)
         usual = [size for size in SIZES if self.kind != "cpu" or size <= CPU_MOST]
         largest = () if self.kind == "cpu" or room < GIB else (1 << (room.bit_length() - 1),)
@@ -459,7 +460,7 @@ class _Run:
         return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
-        """The row of all ranks' samples: a window ends with its last rank."""
+        """Return the row of all ranks' samples. A window lasts until its slowest rank is done."""
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))

@@ -1,7 +1,7 @@
-"""`bench crossover`: from what size on a device is faster than this CPU, with and without the copies; its options.
+"""`bench crossover` and its options: the size from which a device is faster than this CPU, with and without copies.
 
-Both sides compute in float32, in turn, and every call is waited for on the host's clock. The CPU uses all available
-cores. With the copies, inputs come from pageable memory and the result goes back there within the timed call.
+Both sides compute in float32, in turn. The host's clock times each call to its end. The CPU uses all available cores.
+With the copies, the timed call copies the inputs from pageable memory and the result back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpucheck import options
 from gpucheck.bench.benchmarks import Selecting
 
-# The ids of the table of operations, which loads torch.
+# These are the ids of `work.OPERATIONS`. They are repeated here, because importing that table loads torch.
 TITLES = {
     "matmul": "product of two square matrices",
     "elementwise": "sum of two vectors",
@@ -21,7 +21,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class CrossoverOptions(Selecting):
-    """The user's options; `only` are prefixes of operations, `host_share` is a size's share of free host memory."""
+    """The user's options. `only` are prefixes of operations; `host_share` is a size's share of free host memory."""
 
     noun, titles = "operation", TITLES
     only: tuple[str, ...] = options.only("operations", metavar="OPERATION")

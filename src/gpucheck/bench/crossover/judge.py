@@ -1,4 +1,4 @@
-"""Judge from what size on the GPU is faster, with its copies and without: at every larger size that was tried. Pure."""
+"""Find the size from which the GPU is faster at every larger measured size, with and without the copies. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
-# Below six rounds there is no interval of a median; their extremes count, widened by the spread between processes.
+# A median of fewer than six rounds has no interval. The extremes replace it, widened by this factor for the spread
+# between processes.
 FEW_FACTOR = 1.25
 
 Winner = Literal["cpu", "device", "even"]
-# One size with or without the copies: the faster side, and the device's speed-up.
+# A race is one size with or without the copies: the faster side and the device's speed-up.
 Race = tuple[Winner, Speedup]
 
 
 def size_text(operation: str, size: int) -> str:
-    """A size of an operation in words: `512×512`, `1.05 M elements`, `batch 32`."""
+    """Return a size of an operation in words: `512×512`, `1.05 M elements`, `batch 32`."""
     if operation == "matmul":
         return f"{size}×{size}"
     if operation == "training":
@@ -34,12 +35,12 @@ def size_text(operation: str, size: int) -> str:
 
 
 def short_text(operation: str, size: int) -> str:
-    """The same beside the operation's name: `512×512`, `1.05 M`, `32`."""
+    """Return the short form of a size, for use beside the operation's name: `512×512`, `1.05 M`, `32`."""
     return size_text(operation, size).removeprefix("batch ").removesuffix(" elements")
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
-    """One device's races, by operation and whether the copies count, then by size."""
+    """Return one device's races by operation and `transfers`, then by size."""
     rows = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
         for row in measurements
@@ -60,7 +61,7 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
 
 
 def answer(device: DeviceRows) -> list[CrossoverResult]:
-    """For each operation, with and without the copies: the crossing, and the speed-up at the largest size."""
+    """Return the crossing and the speed-up at the largest size, for each operation with and without the copies."""
     answers = []
     for (operation, transfers), raced in races(device.rows).items():
         slower = [size for size, (winner, _) in raced.items() if winner == "cpu"]
@@ -76,7 +77,7 @@ def answer(device: DeviceRows) -> list[CrossoverResult]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Every finding of one device's rows: one for each operation, then precision and results."""
+    """Return one device's findings: one for each operation, then precision and results."""
     by_operation = runs.by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
@@ -85,7 +86,7 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
-    """`matmul: GPU faster from 512×512 (without copies faster from 128×128)`."""
+    """Return an operation's finding: `matmul: GPU faster from 512×512 (without copies faster from 128×128)`."""
     first = entries[0]
     operation, largest = first.operation, size_text(first.operation, first.largest)
     words, texts = {}, []
@@ -131,16 +132,16 @@ def _result(rows: Sequence[Measurement]) -> Finding:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """For each operation, its copies counted, the device's speed-up at the largest size."""
+    """Return the device's speed-up at the largest size of each operation, copies included."""
     lines = []
     for entry in answer(device):
         operation, start, shown = entry.operation, entry.device_faster_from, entry.speedup
         if not entry.transfers or shown is None:
             continue
-        # `512` for 512×512.
+        # The headline is short: `512` stands for 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
-        # An interval says what noise does to a ratio.
+        # The interval already shows the noise of the ratio, so the rows' flags are left out.
         flags = () if shown.ci_low is not None else ("few-samples",)
         figure = shown.ratio, "times", shown.ci_low, shown.ci_high
         lines.append(Headline(NAME, entry.device, case, *figure, flags=flags))

@@ -1,4 +1,4 @@
-"""The command `bench crossover`: three operations, each on the CPU, on the device, and there with the copies."""
+"""The command `bench crossover`: three operations on the CPU, on the device, and on the device with the copies."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ from gpucheck.work.target import SGD
 
 ITEM = 4  # float32
 MODEL, CLASSES, IMAGE = "convnet", 100, (3, 64, 64)
-# Whole numbers below this, plus a half, are exact in float32.
+# Integers below this, plus 0.5, are exact in float32.
 PERIOD = 256
-# The mean over a batch of what a dozen layers of float32 lead to: their errors are some 1e-6, TF32's some 1e-3.
+# The two losses may differ by this relative error. A dozen layers err by about 1e-6 in float32, by about 1e-3 in TF32.
 LOSSES_AGREE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The same work three times, everything allocated. `check` returns whether the device's result is right."""
+    """The same work on the CPU, on the device, and with the copies. All memory is allocated beforehand.
+
+    `check` returns whether the device's result is right.
+    """
 
     cpu: Callable[[], object]
     device: Callable[[], object]
@@ -54,7 +57,10 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation by its size. `bytes` is what either side allocates, `work` what a call does (name, amount, unit)."""
+    """An operation and its sizes.
+
+    `bytes` returns the bytes that one side allocates at a size; `work` returns name, amount and unit of a call's work.
+    """
 
     id: str
     sizes: Sequence[int]
@@ -65,9 +71,9 @@ class Operation:
 
 
 def matmul(size: int, accel: Accel) -> Sides:
-    """A product of two square matrices."""
+    """Return a product of two square matrices."""
     a, b, out = (torch.empty((size, size)) for _ in range(3))
-    # The same numbers each time; zeros and ones draw less power and run faster.
+    # Random numbers are used, because zeros and ones draw less power and run faster. The seed is fixed.
     generator = torch.Generator().manual_seed(0)
     a.normal_(generator=generator)
     b.normal_(generator=generator)
@@ -75,7 +81,7 @@ def matmul(size: int, accel: Accel) -> Sides:
 
 
 def elementwise(size: int, accel: Accel) -> Sides:
-    """A sum of two vectors, which is memory-bound."""
+    """Return a sum of two vectors, which is memory-bound."""
     a = torch.arange(size, dtype=torch.float32).remainder_(PERIOD)
     b, out = torch.full_like(a, 0.5), torch.empty_like(a)
     return _binary(torch.add, a, b, out, accel, lambda: bool(out.sub_(a).equal(b)))
@@ -84,7 +90,7 @@ def elementwise(size: int, accel: Accel) -> Sides:
 def _binary(
     operation: Callable[..., Tensor], a: Tensor, b: Tensor, out: Tensor, accel: Accel, right: Callable[[], bool]
 ) -> Sides:
-    """An operation of two operands into `out`; `right` checks the device's result that was copied there."""
+    """Return an operation of two operands. `right` checks the device's result in `out`."""
     on_a, on_b, on_out = _copies(accel, a, b, out)
 
     def transfers() -> None:
@@ -103,7 +109,7 @@ def _binary(
 
 
 def training(size: int, accel: Accel) -> Sides:
-    """A training step of a small residual network; with the copies the batch goes in and the loss comes back."""
+    """Return a training step of a small residual network. The copies are the batch to the device and the loss back."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((size, *IMAGE), generator=generator)
     y = torch.randint(0, CLASSES, (size,), generator=generator)
@@ -116,7 +122,7 @@ def training(size: int, accel: Accel) -> Sides:
         on_y.copy_(y)
         return float(on_device())
 
-    # From the same weights and on the same batch both must lose the same; later they are at different steps.
+    # Only the first losses can be compared: weights and batch are the same. Later the sides are at different steps.
     agree = math.isclose(float(on_cpu()), transfers(), rel_tol=LOSSES_AGREE)
     return Sides(on_cpu, on_device, transfers, lambda: agree and math.isfinite(transfers()))
 
@@ -136,15 +142,15 @@ def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
 
 
 def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
-    """The same on the device, in memory of its own also where host and device are one."""
+    """Return copies on the device, in separate memory even if host and device share memory."""
     copies = [torch.empty_like(tensor, device=accel.device) for tensor in tensors]
     for there, tensor in zip(copies, tensors, strict=True):
         there.copy_(tensor)
     return copies
 
 
-# Sizes in steps of 4. 8192³ takes a CPU of 1 TFLOP/s a second, a vector of 64 Mi elements is 256 MiB, and small models
-# are trained with batches of up to 128 images.
+# Sizes rise in steps of 4. A product of side 8192 takes a CPU of 1 TFLOP/s a second. A vector of 64 Mi elements is
+# 256 MiB. Small models are trained with batches of up to 128 images.
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "matmul",
@@ -166,7 +172,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "training",
         (2, 8, 32, 128),
         training,
-        # A resident set grows by 4 to 5 MiB for each image of a batch; weights, gradients and momentum are 2 MiB.
+        # The resident set grows by 4 to 5 MiB for each image of a batch. Weights, gradients and momentum are 2 MiB.
         lambda n: (6 * n + 64) * MIB,
         lambda n: ("samples", float(n), "1/s"),
         1.5,
@@ -174,12 +180,12 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-# The side of the products on which the precision of both is observed.
+# The precision of CPU and device is observed on products of this side.
 OBSERVED_SIDE = 256
 
 
 def precision_of(accel: Accel) -> str:
-    """The precision of float32 products on a device as it is set now."""
+    """Return the observed precision of float32 products on a device under the current settings."""
     a, b, out = (torch.empty((OBSERVED_SIDE, OBSERVED_SIDE), device=accel.device) for _ in range(3))
     return precision.observed(a, b, out)
 
@@ -187,7 +193,7 @@ def precision_of(accel: Accel) -> str:
 def measure(
     operation: Operation, size: int, accel: Accel, cpu: Accel, watch: Watch, observed: dict[str, str], budget_s: float
 ) -> list[Measurement]:
-    """A row for each side; `observed` is the precision of its products. Raises what torch raises."""
+    """Return a row for each of the three sides. `observed` is the precision of each device. Raises torch's errors."""
     accel.reset_peak()
     sides, threads = operation.build(size, accel), torch.get_num_threads()
     groups = {
@@ -195,7 +201,7 @@ def measure(
         "device": concurrent.filling(accel, sides.device),
         "transfers": concurrent.filling(accel, sides.transfers),
     }
-    # Building and calibrating must not cost the rounds.
+    # The budget starts here, so that building and calibrating do not use up the time of the rounds.
     until_s = cpu.host_now() + budget_s
     cores = {"cpu": threads, "device": 1, "transfers": 1}
     taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
@@ -206,7 +212,7 @@ def measure(
         side = "cpu" if name == "cpu" else "device"
         row = timing.measurement(
             judge.NAME,
-            # The CPU's rows too: they are its competitor's, in the same rounds.
+            # The CPU's rows carry this device too, because they belong to its comparison.
             accel.ref,
             timed,
             case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
@@ -223,30 +229,30 @@ def measure(
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# One size's share of the device's memory that is left.
+# One size takes at most this share of the device's free memory.
 DEVICE_SHARE = 0.25
 
 
 def room(options: CrossoverOptions, accel: Accel) -> int:
-    """Bytes that one size may take, on either side."""
+    """Return the bytes that one size may take on each side."""
     spare = host.memory().usable * options.host_share
     info = accel.memory_info()
     if info is None or accel.integrated:
-        # Both sides are in the same memory.
+        # Both sides share this memory.
         return int(spare / 2)
     return int(min(spare, info[0] * DEVICE_SHARE))
 
 
 DEFAULT_BUDGET_S = 30.0
 Measure = Callable[[Operation, int, float], list[Measurement]]
-# A size that is undecided by then is even.
+# A size that is undecided after this time counts as even.
 LONGEST_S = 0.8
 # A size costs about this many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_SIZE = 7
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Find the size from which every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
+    """Find the size from which each selected device is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
     on_cpu = CannotLook(
         "no second device",
@@ -285,15 +291,15 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
 def _sizes(
     operation: Operation, accel: Accel, measured: Measure, emit: Emit, deadline: float, most_bytes: int
 ) -> Generator[Measurement, None, str]:
-    """Measure size after size up to `most_bytes`, until `deadline`; return why they ended: `memory`, `time` or nothing.
+    """Measure the sizes up to `most_bytes`, until `deadline`. Return `memory` or `time` if some were left out, else "".
 
-    Raises CannotLook where none fits in memory.
+    Raise CannotLook if no size fits in memory.
     """
     sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
     full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
         raise full(why="less memory is left")
-    # The time of a call on all sides together, estimated by its work from the size before.
+    # The time of a call on all sides together is estimated from the previous size, in proportion to the work.
     call_s = 0.0
     for place, size in enumerate(sizes):
         left_s = max(deadline - time.monotonic(), 0.0)

@@ -1,7 +1,4 @@
-"""`bench matmul`: how fast matrix products run, in which precision they really run, and whether they are right.
-
-Its options are here.
-"""
+"""`bench matmul` and its options: the rate of matrix products, their real precision, and their correctness."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from gpucheck.bench.dtypes import DTYPES, Dtype
 from gpucheck.errors import UsageError
 from gpucheck.options import option
 
-# M, N and K: the product is (M×K)·(K×N).
+# A shape is M, N and K of the product (M×K)·(K×N).
 Shape = tuple[int, int, int]
 
-# No dimension of a tensor that fits any machine is larger.
+# No tensor that fits a machine has a larger dimension.
 LARGEST_SIDE = 2**24
 _SIDE = units.Whole(1, LARGEST_SIDE)
 _SIDES = _SIDE.range
@@ -32,17 +29,17 @@ class Axis:
 
     @property
     def values(self) -> range:
-        """Every value."""
+        """The values as a range."""
         return range(self.low, self.high + 1, self.step)
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The axis as the user types it."""
         return f"{self.low}:{self.high}:{self.step}"
 
 
 def parse_shape(text: str, name: str) -> Shape:
-    """M, N and K in `4096x4096x1024`. Raises UsageError."""
+    """Return M, N and K from `4096x4096x1024`. Raises UsageError."""
     parts = text.lower().split("x")
     if len(parts) != 3:
         raise UsageError(f"{name} must be MxNxK, not {text!r}", "", "write it like 4096x4096x1024")
@@ -51,7 +48,7 @@ def parse_shape(text: str, name: str) -> Shape:
 
 
 def parse_axis(text: str, option: str) -> Axis:
-    """An axis from `LOW:HIGH:STEP`, or one value. Raises UsageError."""
+    """Return an axis from `LOW:HIGH:STEP` or from one value. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}):(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise UsageError(f"{option} must be LOW:HIGH:STEP, not {text!r}", "", "write it like 1024:16384:1024")
@@ -66,7 +63,7 @@ def parse_axis(text: str, option: str) -> Axis:
 
 @dataclass(frozen=True, slots=True)
 class MatmulOptions:
-    """The user's options; empty means the documented default."""
+    """The user's options. An empty value means the documented default."""
 
     dtypes: tuple[Dtype, ...] = option(
         "Data type: float64, float32, tf32, float16, bfloat16, float8_e4m3fn, float8_e4m3fn_fast, float8_e4m3fnuz "
@@ -108,16 +105,16 @@ class MatmulOptions:
 
     @property
     def wanted(self) -> tuple[Shape, ...]:
-        """The shapes asked for, each once."""
+        """The shapes that the user gave, without duplicates."""
         return tuple(dict.fromkeys((*((side, side, side) for side in self.squares), *self.shapes)))
 
     @property
     def axes(self) -> tuple[Axis | None, Axis | None, Axis | None]:
-        """Of M, N and K; None is the default of the device."""
+        """The axes of M, N and K; None means the device's default."""
         return self.m or self.span, self.n or self.span, self.k or self.span
 
     def check(self) -> None:
-        """Raises UsageError for what does not go together."""
+        """Raise UsageError for options that exclude each other."""
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
         if self.search and self.burst:

@@ -1,8 +1,8 @@
 """The products of each dtype, the comparison of their results, and the search for the fastest shape.
 
-Later results are compared with the first one, bit for bit: inputs, memory and stream are the same, so that the library
-takes the same kernel, and another bit is another computation. Elements that differ are computed in float64: they are
-wrong, or right and added up in another order.
+Later results are compared with the first, bit for bit. Inputs, memory and stream are the same, so the library uses the
+same kernel, and the results should be identical. Elements that differ are computed again in float64, which shows
+whether they are wrong or only summed in another order.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
 
-# Random numbers drawn at once in float32 for float8, which has no generator: 64 MiB of them.
+# float8 has no random generator, so its numbers are drawn in float32, this many at once (64 MiB).
 _DRAWN_AT_ONCE = 2**24
-# Of int8: -128 is left out, so that the mean is zero and no sum of a billion terms leaves an int32 but by design.
+# int8 operands leave out -128, so that their mean is zero. Random sums of a billion terms then fit into int32.
 _LARGEST_INT8 = 127
 
 
 class Matrices(NamedTuple):
-    """The operands and the result of one product, on one device: a is M×K, b K×N, out M×N."""
+    """The operands and the result of one product on one device: a is M×K, b is K×N, out is M×N."""
 
     a: torch.Tensor
     b: torch.Tensor
     out: torch.Tensor
 
 
-# Makes a product of these matrices a call without arguments; what the call needs besides is allocated here.
+# A `Bind` returns a call without arguments that multiplies these matrices. It also allocates what the call needs.
 Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype: what is multiplied, what it gives, and the call.
+    """The products of one dtype: the dtypes of operands and result, and the call.
 
-    `work` names what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as` is the
-    precision that `reference` bounds errors with, where the dtypes alone do not say it.
+    `work` is the unit of work: operations on integers are not FLOP. `seen_as` is the precision from which `reference`
+    derives its error bound, if the dtypes alone do not determine it.
     """
 
     operand: torch.dtype
@@ -67,17 +67,17 @@ class Kind:
 
     @property
     def unit(self) -> str:
-        """Return the unit of a rate."""
+        """The unit of a rate."""
         return f"{self.work.upper()}/s"
 
     @property
     def by_columns(self) -> bool:
-        """Return whether B is stored by columns: torch's private products want it so on CUDA."""
+        """True if B is stored by columns, which torch's private products require on CUDA."""
         return bool(self.operand.itemsize == 1)
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
-        """Bytes of an element of A, of B and of the result."""
+        """The bytes of an element of A, of B and of the result."""
         return self.operand.itemsize, self.operand.itemsize, self.result.itemsize
 
 
@@ -90,14 +90,14 @@ def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[],
 
 
 def _scaled_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, fast: bool = False) -> Callable[[], object]:
-    # The scales of data that needs none.
+    # Scales of 1 leave the data as it is.
     scale = torch.ones((), dtype=torch.float32, device=a.device)
     settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
     return functools.partial(torch_private.kernel("torch._scaled_mm"), a, b, **settings, out=out)
 
 
-# tf32 is a way to multiply float32, float8_e4m3fn_fast one to multiply float8: faster on Ada and Hopper, with less of
-# each sum kept; data sheets give this rate. The result of float8 is bfloat16, what a model goes on with.
+# tf32 is a way to multiply float32. float8_e4m3fn_fast is a way to multiply float8, faster on Ada and Hopper but with
+# less precise sums; data sheets give this rate. Results of float8 are bfloat16, which the next layer of a model uses.
 KINDS: dict[Dtype, Kind] = {
     "float64": Kind(torch.float64, torch.float64, _mm),
     "float32": Kind(torch.float32, torch.float32, _mm),
@@ -114,21 +114,21 @@ KINDS: dict[Dtype, Kind] = {
 
 
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
-    """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
+    """Return matrices of this shape at the start of flat memory. B is stored by columns if the kind requires it."""
     m, n, k = shape
     a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
     return Matrices(a.view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), out.view(m, n))
 
 
 def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
-    """Flat memory for so many elements of A, B and the result, not written yet. Raises what torch raises."""
+    """Allocate flat, uninitialized memory for this many elements of A, B and the result. Raises torch's errors."""
     dtypes = kind.operand, kind.operand, kind.result
     memory = (torch.empty(n, dtype=dtype, device=device) for n, dtype in zip(elements, dtypes, strict=True))
     return Matrices(*memory)
 
 
 def fill(flat: Matrices) -> None:
-    """Random data into A and B, the same each time: zeros and ones draw less power and run faster."""
+    """Fill A and B with the same random data each time. Zeros and ones would draw less power and run faster."""
     generator = torch.Generator(flat.a.device).manual_seed(0)
     draw(flat.a, generator)
     draw(flat.b, generator)
@@ -146,15 +146,15 @@ def draw(operand: torch.Tensor, generator: torch.Generator) -> None:
 
 
 class NoKernel(Exception):
-    """The library has no such product here: no kernel for the dtype or for the shape."""
+    """The library has no kernel for the dtype or the shape on this device."""
 
 
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
-    """Return why the library has no product such as the one that raised `error`; None for every other error."""
+    """Return the reason if `error` means that the library has no kernel for the product, else None."""
     broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
-    # torch's private functions refuse in words of their own.
+    # torch's private functions have other messages, so any error of theirs may mean a missing kernel.
     if kind.bind is _mm and "not implemented for" not in str(error):
         return None
     if accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
@@ -163,7 +163,7 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
 
 
 def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
-    """Return what the first product returns. Raises NoKernel, and what torch raises for all else."""
+    """Return the result of the first product. Raises NoKernel for a missing kernel, else torch's errors."""
     try:
         result = call()
         accel.synchronize()
@@ -174,27 +174,27 @@ def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
         raise NoKernel(reason) from error
 
 
-# -- which products: what a device has, and what was asked for ---------------------------------------------------------
+# -- the choice of products --------------------------------------------------------------------------------------------
 
-# 8192 fills the largest GPU of today (an H200 works on it for 1.4 ms in bfloat16), 4096 shows what smaller work gets;
-# the largest is not always the fastest (an L4 is faster at 2048 than at 10240). A CPU core needs 0.3 s for 2048.
+# A size of 8192 fills the largest current GPU: an H200 takes 1.4 ms in bfloat16. 4096 shows the rate of smaller work.
+# The largest size is not always the fastest: an L4 is faster at 2048 than at 10240. A CPU core takes 0.3 s for 2048.
 DEFAULT_SIZES = {"accelerator": (4096, 8192), "cpu": (1024, 2048)}
-# A CPU's default dtypes: the others would take the time of these.
+# On a CPU, other dtypes than these are not measured by default, to save time.
 DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
-# CUDA C++ Programming Guide, "Arithmetic Instructions": 32 or more results of float64 per clock and SM. Others have 2
-# to 4, and one large product would take the whole time.
+# These GPUs have 32 or more float64 results per clock and SM. Others have 2 to 4, so one large product would take the
+# whole time. Source: CUDA C++ Programming Guide, "Arithmetic Instructions".
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-# With --cold the sets together are more than this many last-level caches (CUTLASS's guide to measuring products).
+# With --cold, all sets together are larger than this many last-level caches. Source: CUTLASS's profiling guide.
 COLD_FACTOR = 2
-# A cache of unknown size is no larger than any in front of a device's memory (256 MiB, MI300X).
+# A cache of unknown size is assumed to be as large as the largest known one (256 MiB, MI300X).
 ASSUMED_CACHE_BYTES = 256 * units.MIB
-# Small products would need more sets than it is worth to make; with fewer they are not called cold.
+# A case has at most this many sets. Small products would need more to exceed the cache, so they are not called cold.
 MOST_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product to time, on `sets` of equal matrices in turn; `cold` where these exceed the cache."""
+    """One product to time on `sets` equal sets of matrices in turn. `cold` means that the sets exceed the cache."""
 
     dtype: Dtype
     shape: Shape
@@ -204,33 +204,33 @@ class Case:
 
     @property
     def kind(self) -> Kind:
-        """The products of its dtype."""
+        """The kind of products of the dtype."""
         return KINDS[self.dtype]
 
     @property
     def precision(self) -> str:
-        """The precision in which the multiplier is asked to see its operands."""
+        """The precision requested for the operands."""
         return self.dtype if self.dtype == "tf32" else str(self.kind.operand).removeprefix("torch.")
 
     @property
     def setting(self) -> Precision:
-        """The precision to which float32 products are set for it."""
+        """torch's setting for float32 products in this case."""
         return "tf32" if self.dtype == "tf32" else "ieee"
 
     @property
     def elements(self) -> tuple[int, int, int]:
-        """Elements of A, of B and of the result."""
+        """The number of elements of A, of B and of the result."""
         m, n, k = self.shape
         return m * k, k * n, m * n
 
     @property
     def set_bytes(self) -> int:
-        """Bytes of one set of its three matrices."""
+        """The bytes of one set of the three matrices."""
         return sum(count * size for count, size in zip(self.elements, self.kind.itemsizes, strict=True))
 
     @property
     def bytes(self) -> int:
-        """Bytes of its matrices, of a copy of the first result, and of comparing with it, or of its check if larger."""
+        """The bytes of the matrices, a copy of the first result, and a comparison or check, the larger of the two."""
         m, n, k = self.shape
         copy = m * n * self.kind.itemsizes[2]
         return self.sets * self.set_bytes + copy + max(m * n, reference.extra_bytes(m, n, k))
@@ -242,7 +242,7 @@ class Case:
 
 
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
-    """The cases to time; without `--dtype` those in hardware."""
+    """Return the cases to time. Without `--dtype`, these are the dtypes that the device supports in hardware."""
     kind = "cpu" if accel.is_cpu else "accelerator"
     shapes = options.wanted or tuple((size, size, size) for size in DEFAULT_SIZES[kind])
     is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
@@ -255,7 +255,7 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
             cases += [Case(dtype, shape, has) for shape in shapes]
     if not options.cold:
         return cases
-    # As many sets of matrices as no cache holds.
+    # The sets of a case together exceed the cache.
     wanted = [max(2, COLD_FACTOR * (cache or ASSUMED_CACHE_BYTES) // case.set_bytes + 1) for case in cases]
     return [
         replace(case, sets=min(sets, MOST_SETS), cold=sets <= MOST_SETS)
@@ -264,7 +264,7 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
-    """The cases that fit into `room` bytes. Raises UsageError for a shape of the user's that does not."""
+    """Yield the cases that fit into `room` bytes. Raises UsageError if a shape that the user gave does not fit."""
     for case in wanted:
         if case.bytes <= room:
             yield case
@@ -279,26 +279,27 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # -- later results against the first one -------------------------------------------------------------------------------
 
-# Share of the time since the first result that comparing may take; windows are never shortened by it.
+# Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
 ALLOWANCE = 0.1
-# Results whose differing elements are examined, which takes the host about a second each, and how many elements.
+# At most MOST_EXAMINED differing results are examined, with MOST_ELEMENTS elements each. One takes the host about a
+# second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
-# Sets that are compared at the end: all, or the first ones of more than this.
+# At most this many sets are compared at the end.
 MOST_LAST_SETS = 64
-# Elements compared one by one at once, to find which differ: each takes some 32 bytes where it does.
+# Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
 
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as whole numbers: a NaN equals itself there, and -0 is not 0."""
+    """Return a view of the memory as integers. There a NaN equals itself, and -0 differs from 0."""
     return tensor.view(_WHOLE_NUMBERS[tensor.dtype.itemsize])
 
 
 @dataclass(slots=True)
 class Repeats:
-    """Compares results of equal matrices with the first one, which every set must have; `precision` as in `First`."""
+    """Compares the results of equal sets of matrices with the first result. `precision` is as in `check_first`."""
 
     sets: Sequence[Matrices]
     accel: Accel
@@ -315,8 +316,8 @@ class Repeats:
         self._began_s = self.accel.host_now()
 
     def before(self, sample: int, calls: int) -> None:
-        """Compare the result of the window before, as often as the allowance affords it; the first always."""
-        if sample == 0:  # nothing but the first results themselves
+        """Compare the previous window's result if the allowance permits. The first comparison is always made."""
+        if sample == 0:  # only the first results exist so far
             return
         if not self.compared or self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s):
             self._compare(self.sets[self.compared % len(self.sets)])
@@ -328,7 +329,7 @@ class Repeats:
             self._compare(matrices)
 
     def details(self) -> dict[str, Any]:
-        """Return the comparisons as a row has them; `worst` is the differing element farthest from float64."""
+        """Return the comparisons for a row's details. `worst` is the differing element farthest from float64."""
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
@@ -345,9 +346,9 @@ class Repeats:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, matrices: Matrices) -> None:
-        """Find the worst of the elements that differ most, unless the difference is gone at the second look.
+        """Find the worst of the elements that differ most, if they still differ in a second copy.
 
-        The host does it on its own copy: a place or a count from a device that computes wrongly proves nothing.
+        The host compares its own copy. A position or count from a device that computes wrongly would prove nothing.
         """
         differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
@@ -356,7 +357,7 @@ class Repeats:
             places = (bits(now) != bits(before)).nonzero()
             index = places[:, 0], places[:, 1]
             got = now[index].double()
-            # A NaN differs most of all.
+            # A NaN counts as the largest difference.
             size = (got - before[index].double()).abs_().nan_to_num_(nan=float("inf"))
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
             at = ((start + row, column) for row, column in places[order].tolist())
@@ -372,9 +373,9 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first result against float64: sampled rows, sums of all columns, and the element in a wrong sum.
+    """The check of the first result against float64: sampled rows, sums of all columns, and the element in a wrong sum.
 
-    `operands_spread` is the smaller standard deviation of the two operands: 0 where they hold no random numbers.
+    `operands_spread` is the smaller standard deviation of the two operands; 0 means that an operand is constant.
     """
 
     rows: reference.Check
@@ -383,7 +384,7 @@ class First:
     operands_spread: float | None
 
     def details(self) -> dict[str, Any]:
-        """Return the check as a row has it."""
+        """Return the check for a row's details."""
         rows, sums = self.rows, self.sums
         sampled = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst)
         wrong = sampled if rows.worst > 1 else self.element
@@ -400,7 +401,7 @@ class First:
 
 
 def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None) -> First:
-    """The first result (`result`) of these operands against float64, all of it."""
+    """Check the whole first result of these operands against float64."""
     a, b = matrices.a, matrices.b
     rows, sums = reference.check_product(a, b, result, precision), reference.check_sums(a, b, result, precision)
     element = None
@@ -411,66 +412,70 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
     return First(rows, sums, element, min(spreads, default=None))
 
 
-# -- the search: which shape to try next. Pure, without clock and device -----------------------------------------------
+# -- the search for the fastest shape. Pure: it uses no clock and no device --------------------------------------------
 
-# A disturbance makes a try, or a part of one, slower by more than noise does, never faster.
+# A rate below this share of the fastest counts as disturbed. A disturbance slows a try by more than noise, and never
+# speeds it up.
 UNDISTURBED = 0.95
-# A scan of every shape takes this long for each, and at least this many calls, one of them untimed (mamf-finder's
-# 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
+# A scan of every shape would take this long for each shape, and at least this many calls, one of them untimed. For
+# comparison, mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
 SCAN_S, SCAN_CALLS = 0.1, 5
-# The search's part of a scan's time: at most a twentieth, with room for windows that are longer than asked.
+# The search takes at most a twentieth of a scan's time. The factor leaves room for windows that run over.
 OF_A_SCAN = 1 / 21.5
-# A range of a few dozen shapes is not worth less.
+# The search's time is not reduced below this for small ranges.
 LEAST_S = 1.0
-# Looks' share of the search's time; the rest is the final's.
+# Looks are short tries that rank shapes. They take this share of the search's time, and the final takes the rest.
 LOOKING = 0.6
-# Windows of looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
+# Windows of looks are this long. An event resolves 0.5 µs. Longer windows would not help, because the clock varies as
+# much within ten milliseconds as within two.
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
-# The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
+# One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
-# Of the looks that there is time for: points spread before anything is crossed, and crossings at once.
+# Shares of the looks that there is time for: spread points before the first crossings, and crossings in one round.
 SPREAD, CROSSED = 0.25, 1 / 30
-# Points between two rounds of crossings find what no crossing foresees.
+# This many spread points between two rounds of crossings find good sides that no crossing would try.
 SPREAD_BETWEEN = 2
-# Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
+# A side is ranked by the mean of this many best scores, and this many best sides of each dimension are crossed.
+# Ranking 24³ crossings takes about 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
-# After this many shapes without a kernel and none with one, the dtype has none here.
+# The search gives up after this many shapes without a kernel if none had one: the device does not support the dtype.
 MOST_REFUSED = 16
-# Eight differ by more than noise seldom; three are enough where a call is long.
+# The best eight shapes seldom differ by more than noise. Three are enough if a call is long.
 MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
-# An interval needs 6 rounds; beyond 24 it only narrows.
+# An interval needs 6 rounds. More than 24 rounds only narrow it.
 FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 6, 12, 24
-# Ranges of more shapes than this are drawn from and never listed.
+# Ranges with more shapes than this are sampled and never listed.
 MOST_LISTED = 200_000
-# Martin Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences" (2018): the root of x⁴ = x + 1.
+# The root of x⁴ = x + 1 spreads points evenly in three dimensions. Source: Martin Roberts, "The Unreasonable
+# Effectiveness of Quasirandom Sequences" (2018).
 _ROOT = 1.2207440846057596
-# K is drawn low from its range: looks are cheap there, and effects of M and N show there too.
+# This exponent shifts K to the low end of its range, where looks are cheap. Effects of M and N show there too.
 LOW_K = 3
-# Draws in a row that hit what was tried, before the rest is listed.
+# After this many draws in a row without a new shape, the remaining shapes are listed.
 _MOST_DRAWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every M×N×K of three axes that `fits`."""
+    """The shapes of three axes for which `fits` is true."""
 
     axes: tuple[Axis, Axis, Axis]
     fits: Callable[[Shape], bool] = lambda shape: True
 
     def shapes(self) -> Iterator[Shape]:
-        """The shapes that fit, in order."""
+        """Return the shapes that fit, in order."""
         m, n, k = (axis.values for axis in self.axes)
         return (shape for shape in itertools.product(m, n, k) if self.fits(shape))
 
     def count(self) -> int | None:
-        """Return how many shapes fit; None where there are too many to list."""
+        """Return the number of shapes that fit, or None if there are too many to list."""
         spanned = math.prod(len(axis.values) for axis in self.axes)
         return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of a try: the rate in operations per second with its interval, and the time of the whole try."""
+    """The result of a try: the rate in operations per second, its interval, and the time that the try took."""
 
     rate: float
     low: float
@@ -479,56 +484,56 @@ class Reading:
 
     @property
     def undisturbed(self) -> float:
-        """The rate; where parts of the try differ widely, that of the fastest."""
+        """The rate, or the fastest part's rate if the parts of the try differ widely."""
         return self.rate if self.low >= UNDISTURBED * self.high else self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The library has no kernel for the shape: the reason, and the time of the try."""
+    """The result of a try without a kernel for the shape: the reason, and the time that the try took."""
 
     reason: str
     spent_s: float
 
 
-# Tries a shape for about so long.
+# A `Take` tries a shape for about the given seconds.
 Take = Callable[[Shape, float], "Reading | Refused"]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
-    """Operations of one call: a product and a sum for each of the m·n·k terms."""
+    """Return the operations of one call: a product and a sum for each of the m·n·k terms."""
     return 2.0 * math.prod(shape)
 
 
 class Search:
-    """Choose shapes and try them with `take`. `best` holds at any moment, also after an exception out of `take`.
+    """Choose shapes and try them with `take`. `best` is valid at any moment, also after an exception from `take`.
 
-    Readings are noisy and the clock drifts, so looks only choose the shapes of the final, which are measured in turns.
-    Tiles and waves of tiles make the landscape jagged along single dimensions: from points spread over the range the
-    search crosses the sides of good shapes. All tries take `limit_s` at most, up to the last one's length; a small
-    range takes less.
+    Looks only select the finalists, because readings are noisy and the clock drifts. The final measures the finalists
+    in turns. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with
+    points spread over the range and then crosses (combines) the sides of good shapes. All tries together take at most
+    `limit_s`, plus the end of the last try. A small range takes less.
     """
 
     def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
         self.refused: dict[Shape, str] = {}
-        # A shape without a kernel fits no more, whoever asks.
+        # A shape without a kernel is excluded from the grid.
         self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))
         self.shapes_in_range = self.grid.count()
         self.time_s, self.spent_s, self.tries, self.complete = limit_s, 0.0, 0, False
         self._take = take
-        # Rates over the reference's at that time, by shape; the reference is the first of them.
+        # A score is a shape's rate divided by the reference shape's rate at that time. The first key is the reference.
         self._scores: dict[Shape, list[float]] = {}
         self._reference_rates: list[float] = []
         self._finals: dict[Shape, list[float]] = {}
 
     @property
     def shapes_tried(self) -> int:
-        """Return how many different shapes were tried, those without a kernel included."""
+        """The number of different shapes that were tried, including those without a kernel."""
         return len(self._scores.keys() | self.refused.keys())
 
     @property
     def finalists(self) -> list[SearchedShape]:
-        """The shapes measured in turns, the fastest first; empty before each was measured once."""
+        """The shapes of the final, the fastest first. Empty until each was measured once."""
         if not all(self._finals.values()):
             return []
         finalists = []
@@ -540,7 +545,7 @@ class Search:
 
     @property
     def best(self) -> SearchedShape | None:
-        """The fastest so far: by the final's figures once each finalist has one, by looks before."""
+        """The fastest shape so far: from the final once each finalist has a rate, before that from looks."""
         if finalists := self.finalists:
             return finalists[0]
         ranked = self._ranked()
@@ -549,7 +554,7 @@ class Search:
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Search until the time is over or nothing is left to try. Raises what `take` raises."""
+        """Search until the time is over or no shape is left. Raises what `take` raises."""
         points = self._points()
         while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
             self._look(shape, SHORTEST_S)
@@ -564,7 +569,7 @@ class Search:
         self.complete = True
 
     def _points(self) -> Iterator[Shape]:
-        """The middle of the range, then points spread over it, untried ones; at last all that are left, mixed."""
+        """Yield untried shapes: the middle of the range, then points spread over it, then the rest in random order."""
         axes = [axis.values for axis in self.grid.axes]
         shape: Shape = (axes[0][len(axes[0]) // 2], axes[1][len(axes[1]) // 2], axes[2][len(axes[2]) // 2])
         draw = missed = 0
@@ -582,14 +587,14 @@ class Search:
             yield from (shape for shape in mixed if shape not in self._scores and self.grid.fits(shape))
 
     def _looks(self, points: Iterator[Shape], call_s: float) -> None:
-        """Look at spread points, and at crossings of good sides, until the time is over."""
+        """Look at spread points and at crossings of good sides until the time is over."""
         until_s, window_s = self.time_s * LOOKING, SHORTEST_S
-        if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
+        if self.shapes_in_range is not None:  # short enough for a look at every shape, within limits
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
         tries = -1
-        # A round that found nothing to try is the last.
+        # A round without a try is the last.
         while tries != self.tries:
             tries = self.tries
             for shapes in (itertools.islice(points, spread), self._crossings(crossed)):
@@ -600,7 +605,7 @@ class Search:
             spread = SPREAD_BETWEEN
 
     def _crossings(self, count: int) -> Iterator[Shape]:
-        """The untried crossings of the sides with the best scores."""
+        """Yield the most promising untried combinations of the best sides."""
         scores = {shape: self._score(shape) for shape in self._scores}
         best: list[dict[int, float]] = []
         for dimension in range(3):
@@ -615,10 +620,10 @@ class Search:
         yield from itertools.islice((shape for shape in ranked if shape not in scores and self.grid.fits(shape)), count)
 
     def _final(self) -> None:
-        """Measure the best in turns, so that the clock does the same to all of them."""
+        """Measure the finalists in turns, so that the clock affects all of them equally."""
         left_s = max(self.time_s - self.spent_s, 0.0)
         shapes = self._ranked()[:MOST_FINALISTS]
-        # Of each finalist a try has an untimed call, a window, and half a call that it is too long by.
+        # Each try consists of an untimed call and a window that runs over by half a call on average.
         calls_s = [operations(shape) / self._rate(shape) for shape in shapes]
         while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * sum(calls_s) > left_s:
             del shapes[-1], calls_s[-1]
@@ -627,10 +632,10 @@ class Search:
         window_s = max((left_s / WANTED_ROUNDS - 1.5 * sum(calls_s)) / len(shapes), SHORTEST_S)
         began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
         for done in range(MOST_ROUNDS):
-            # Another round takes as long as those before it.
+            # The next round is expected to take as long as the average so far.
             if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
                 return
-            # Forwards and backwards: none always follows the same one.
+            # The order alternates, so that no shape always follows the same one.
             for shape in [shape for shape in shapes[:: 1 if done % 2 == 0 else -1] if shape not in self.refused]:
                 if (reading := self._try(shape, window_s)) is None:
                     del self._finals[shape]
@@ -640,7 +645,7 @@ class Search:
     # -- tries --------------------------------------------------------------------------------------------------------
 
     def _try(self, shape: Shape, window_s: float) -> Reading | None:
-        """Return the reading of a shape; None where it has no kernel, which leaves it out from then on."""
+        """Return the reading of a shape. Return None and exclude the shape if it has no kernel."""
         answer = self._take(shape, window_s)
         self.spent_s += answer.spent_s
         self.tries += 1
@@ -650,7 +655,7 @@ class Search:
         return answer
 
     def _look(self, shape: Shape, window_s: float) -> None:
-        """Try a shape, and now and then the first again, which shows how the clock moves."""
+        """Try a shape. Now and then, try the reference shape first, to track the clock."""
         reference = next(iter(self._scores), None)
         if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
             reading = self._try(reference, SHORTEST_S)
@@ -661,7 +666,7 @@ class Search:
 
     @property
     def _level(self) -> float:
-        """The reference's rate now; one hiccup does not move the median of three."""
+        """The reference's current rate: a median of three, which one disturbance does not change."""
         return statistics.median(self._reference_rates[-3:])
 
     def _score(self, shape: Shape) -> float:

@@ -1,4 +1,4 @@
-"""Judge copies beside compute: how much of them hides, and whether they arrived. Pure."""
+"""Judge copies beside compute: the hidden share of their time and the correctness of the data. Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# Copy and compute slow each other by some percent (memory, launches, one wait): a fifth is more. Below the half, more
-# of the copy is waited for than hides.
+# A copy hides if its overlap is at least HIDDEN. Copy and compute slow each other by a few percent (memory, launches,
+# one synchronization), which is less than a fifth. Below HALF, more of the copy is exposed than hidden.
 HIDDEN, HALF = 0.8, 0.5
-# Copy and compute differ by at most this share of the longer. At its power limit an H100 takes an eighth longer than
-# when they were calibrated; the overlap is a share of the shorter all the same.
+# Copy and compute may differ by this share of the longer one. An H100 at its power limit takes an eighth longer than
+# during calibration. The overlap is always a share of the shorter one.
 BALANCED = 0.20
-# Flags that make an overlap a guess: times that change between rounds differ by more than the overlap.
+# These flags make an overlap unreliable, because the times may vary between rounds by more than the overlap.
 DOUBTFUL = ("cpu-busy", "device-shared", "few-samples", "noisy", "throttled", "unbalanced")
 AGAIN = "rerun on an idle machine, with a longer --time-budget"
 ADVICE = "use pin_memory=True and non_blocking=True on a second CUDA stream"
 
 
 def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
-    """The overlap of every case with all three parts; times are of whole groups.
+    """Return the overlap of every case with all three parts. Times are those of whole groups.
 
-    The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
+    The interval comes from the rounds. Each gives the time of `both` divided by the sum of copy and compute alone. With
+    fewer than six rounds there is no interval.
     """
     mine = (row for row in measurements if row.name == NAME)
     cases = runs.by(lambda row: (row.device.id, *(row.case[name] for name in CASE)), mine)
     entries = []
     for (device, way, memory, streams, size), rows in cases.items():
-        # A part may have several rows: of processes that calibrated to other products.
+        # A part may have several rows, because each process calibrates its own number of products.
         copy, compute, both = (
             [run for row in rows if row.case["what"] == what for run in row.runs]
             for what in ("copy", "compute", "both")
@@ -50,14 +51,14 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         share = figures.ratio(figures.windows(both), figures.windows(copy, compute))
         scale = (copy_s + compute_s) / min(copy_s, compute_s)
         if share is not None and share.ci_low is not None and share.ci_high is not None:
-            # Widened to hold the overlap of the medians.
+            # The interval is widened to include the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
-        # The flags of most runs of a part, and those of the three together.
+        # `flags` are those of most runs of a part, and those that concern the three parts together.
         flags = [flag for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * (abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s))
         count = sum(len(run.samples_s) for run in both)
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
-        # The interval leaves open whether it hides.
+        # Such an interval does not show whether the copy hides.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
         of_rounds = overlap, low, high, copy_s, compute_s, both_s, count, tuple(dict.fromkeys(flags))
         entries.append(OverlapResult(device, way, memory, streams, size, *of_rounds))
@@ -65,7 +66,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
 
 def findings(device: DeviceRows) -> list[Finding]:
-    """Every finding of one device's rows, the most important first."""
+    """Return one device's findings, the most important first."""
     entries = answer(device.rows)
     if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
@@ -77,18 +78,18 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 
 def _of(entries: Sequence[OverlapResult], memory: str) -> list[OverlapResult]:
-    """The cases of a memory on a second stream; on one where the device has no second."""
+    """Return the cases of a kind of memory on two streams, or on one stream if the device has only one."""
     mine = [entry for entry in entries if entry.host_memory == memory]
     return [entry for entry in mine if entry.streams == 2] or mine
 
 
 def answering(entries: Sequence[OverlapResult]) -> list[OverlapResult]:
-    """The cases of pinned copies; where there are none, all."""
+    """Return the cases of pinned copies, or all cases if there are none."""
     return _of(entries, "pinned") or list(entries)
 
 
 def doubts(entries: Sequence[OverlapResult]) -> set[str]:
-    """Return the flags that make the least overlap a guess, or the finding about them inconclusive."""
+    """Return the flags that make the smallest overlap doubtful or the finding inconclusive."""
     least = min(entries, key=lambda entry: entry.overlap)
     return {*judging.doubts_of(least.flags), *(flag for entry in entries for flag in entry.flags if flag in DOUBTFUL)}
 
@@ -108,7 +109,7 @@ def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) ->
     if disturbed := sorted({flag for entry in entries for flag in entry.flags if flag in DOUBTFUL}):
         title = "inconclusive: how much of a pinned copy hides on a second stream"
         return [Finding(name, "info", title, f"{text}; disturbed: {config.in_words(disturbed)}", evidence, fix=AGAIN)]
-    # Certainly less than the half, as far as there is an interval.
+    # With an interval, the whole interval must be below HALF.
     if any((entry.overlap if entry.ci_high is None else entry.ci_high) < HALF for entry in entries):
         title = "pinned copies do not hide behind compute"
         fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
@@ -121,7 +122,7 @@ def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) ->
 
 
 def _pageable(entries: Sequence[OverlapResult], pinned: Sequence[OverlapResult]) -> list[Finding]:
-    """Judge pageable memory; advise pinned memory only where it hides more."""
+    """Judge pageable copies. Advise pinned memory only if pinned copies hide more."""
     if not entries:
         return []
     hidden = {entry.direction: entry.overlap for entry in pinned if entry.streams == 2}
@@ -132,7 +133,7 @@ def _pageable(entries: Sequence[OverlapResult], pinned: Sequence[OverlapResult])
 
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
-    """Return whether every copy that was compared arrived as it was sent."""
+    """Return whether every compared copy arrived unchanged."""
     copies = [row for row in measurements if row.name == NAME and row.case["what"] == "copy"]
     comparisons = [
         compared
@@ -144,7 +145,7 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """The overlap of pinned copies on a second stream; without either, of whatever was copied."""
+    """Return the overlap of pinned copies on a second stream; if there are none, of the measured copies."""
     lines = []
     for row in answering(answer(device.rows)):
         streams = "" if row.streams == 2 else ", one stream"

@@ -1,4 +1,4 @@
-"""The command `bench overlap`: a copy, compute, and both at once, timed in turn, the copies verified."""
+"""The command `bench overlap`: time a copy, compute, and both at once, in turn; verify the copies."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# float32 products: the first side that takes long beside its launch and the wait, some 20 µs.
+# Compute is the first of these float32 products that takes at least LEAST_PRODUCT_S. Launch and synchronization take
+# about 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
-# For each side: the clock settles within about a second under load, most of it in the first half.
+# Each side warms up this long. The clock settles within about a second under load, mostly in the first half.
 WARM_UP_S = 0.25
-# Slices that copies rotate over: refilling two takes a tenth of a second.
+# Copies rotate over this many slices. Refilling two takes a tenth of a second.
 SLICES = 2
 
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
-# So many calls as one group.
+# A `Groups` returns a group of the given number of calls.
 Groups = Callable[[int], Group]
 
 
-# -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
+# -- a copy, and compute that takes as long ----------------------------------------------------------------------------
 
-# A launch and a synchronise, some 10 µs, are half a percent of this.
+# A group takes at least this long. A launch and a synchronization, about 10 µs, are half a percent of it.
 SHORTEST_S = 2e-3
 # The launch queue blocks the host near 1 000 entries.
 MOST_COPIES, MOST_PRODUCTS = 200, 700
@@ -54,7 +55,7 @@ TRIES, CORRECTIONS = 3, 3
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
 ) -> Group:
-    """A group of `count` calls with one wait at their end, on the stream that `current` makes current.
+    """Return a group of `count` calls with one wait at the end, on the stream that `current` makes current.
 
     `prepare(number, calls)` runs untimed before each window.
     """
@@ -68,18 +69,18 @@ def group(
 
 
 def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
-    """Return the number of copies in a group, and of products that take as long."""
+    """Return the number of copies in a group, and the number of products that take as long."""
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
     products = 1
     for _ in range(CORRECTIONS):
-        # Clocks rise under load, and links wake: both are looked at each time.
+        # Both are timed each time, because clocks rise under load and links wake up.
         longer = _least_s(copies_of(copies)) / _least_s(products_of(products))
         products = max(1, min(MOST_PRODUCTS, round(products * longer)))
     return copies, products
 
 
 def in_turn(copies: Group, products: Group) -> dict[str, Group]:
-    """The groups that are timed in turn: `copy`, `compute` and `both`."""
+    """Return the groups to time in turn: `copy`, `compute` and `both`."""
 
     def both() -> None:
         copies.call()
@@ -89,25 +90,25 @@ def in_turn(copies: Group, products: Group) -> dict[str, Group]:
 
 
 def _least_s(calls: Group) -> float:
-    """Seconds of a group: the least of a few windows after the first."""
+    """Return the shortest time of a few windows of a group, without the first."""
     calls.window(0)
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# 1.2 ms on PCIe 5 and 5 on PCIe 3, from pageable memory often ten times that: long against a launch and a wait (some
-# 10 µs), and short enough for ten rounds of each case.
+# A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3, from pageable memory often ten times as long. That is
+# long compared with a launch and a wait (about 10 µs), and short enough for ten rounds of each case.
 DEFAULT_SIZE = 64 * MIB
-# Pageable and pinned.
+# One host buffer is pageable, the other pinned.
 HOST_BUFFERS = 2
 DEFAULT_BUDGET_S = 10.0
-# A case that is not precise by then has told what it can.
+# A case that is not precise after this time will not become precise.
 LONGEST_CASE_S = 2.0
 
 
 def size_for(options: OverlapOptions, room: buffers.Room) -> int:
-    """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
+    """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if no size fits."""
     most = room.most(HOST_BUFFERS)
     scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
     size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
@@ -121,7 +122,7 @@ def size_for(options: OverlapOptions, room: buffers.Room) -> int:
 
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Measure how much of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
+    """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
     on_cpu = CannotLook(
         "a CPU has no copies to hide",
         "overlap measures a GPU's compute beside its copies",
@@ -147,7 +148,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    # Pinned copies first: they tell the most where time is short.
+    # Pinned copies come first, because they matter most if time is short.
     todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         matrices = "not enough memory for the matrices"
@@ -167,8 +168,8 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
             counts = balanced(copies_of, products_of)
             groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
-            groups["both"].window(0)  # the second stream's first use
-            # Calibrating must not cost the rounds.
+            groups["both"].window(0)  # the first use of the second stream is untimed
+            # The budget starts here, so that calibrating does not use up the time of the rounds.
             until_s = accel.host_now() + budget_s - allowance_s
             taken = concurrent.watched(
                 watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
@@ -180,7 +181,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                 row = timing.measurement(
                     NAME,
                     accel.ref,
-                    # A call is one copy or one product: their number is calibrated in each process.
+                    # Times are per copy or product, because each process calibrates its own number of calls.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
                     case={**case, "size_bytes": size, "what": part},
                     work=flop if part == "compute" else ("bytes", float(size), "B/s"),
@@ -189,15 +190,15 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                     details=verified,
                     precision_requested=None if part == "copy" else "float32",
                 )
-                # A copy that waits for compute has no rate of its own.
+                # The time of `both` is no copy's time, so it gives no rate.
                 yield row if part != "both" else replace(row, rate=None)
 
 
 def product(accel: Accel) -> tuple[int, Call]:
-    """A product of random matrices that the copies hide behind, and the matrices' side. The clock is awake then."""
+    """Return the side of random matrices and a call that multiplies them. Also warms up the clock."""
     for side in SIDES:
         a, b, out = (torch.empty((side, side), device=accel.device) for _ in range(3))
-        # Random data: zeros and ones draw less power and run faster.
+        # The data is random, because zeros and ones draw less power and run faster.
         generator = torch.Generator(accel.device).manual_seed(0)
         a.normal_(generator=generator)
         b.normal_(generator=generator)

@@ -1,7 +1,7 @@
-"""`bench transfer`: how fast copies between host and device run, and whether they arrive.
+"""`bench transfer`: the rate of copies between host and device, and whether the data arrives unchanged.
 
-Its options and the names of its parts are here. A part's measurements have a name of their own, by which its judge and
-its renderer pick them.
+This module has the options and the names of the parts. Each part's measurements have their own name, by which judge and
+renderer select them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpucheck.errors import UsageError
 from gpucheck.links import MEMORIES, Direction, HostMemory
 from gpucheck.options import option
 
-# In the order in which they are measured.
+# Parts are measured in this order.
 PARTS = {
     "copies": "copies between host and device, by size",
     "idioms": "common ways to write a copy, allocation included",
@@ -24,18 +24,18 @@ PARTS = {
 }
 # No machine holds two buffers of 32 TiB.
 LARGEST_SIZE = 2**45
-# Pages and DMA engines like multiples of this; all usual sizes are.
+# Sizes are multiples of this, which suits pages and DMA engines. All usual sizes are.
 GRAIN = 64
-# Share of the host's free memory for buffers: the machine keeps working.
+# Buffers take at most this share of the host's free memory, so that the machine keeps working.
 HOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions(Selecting):
-    """The user's options; no sizes means the six of the documentation, or the sweep.
+    """The user's options. No sizes means the six documented ones, or the sweep.
 
-    `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
-    memory that is left.
+    `only` and `skip` are prefixes of the parts' ids. `host_share` is the share of the host's free memory that all
+    buffers together may take.
     """
 
     noun, titles = "part", PARTS
@@ -67,7 +67,7 @@ class TransferOptions(Selecting):
     host_share: float = HOST_SHARE
 
     def check(self) -> None:
-        """Raises UsageError for what does not go together."""
+        """Raise UsageError for options that exclude each other and for prefixes that match no part."""
         if self.sizes and self.sweep:
             raise UsageError("--size and --sweep exclude each other", "", "give one of them")
         self.selected  # noqa: B018

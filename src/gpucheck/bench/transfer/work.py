@@ -1,4 +1,4 @@
-"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices."""
+"""The command `bench transfer`: the parts of each selected device, then the parts of several devices."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
 
-# Of a row's time: for windows with their refills and comparisons.
+# Windows, with their refills and comparisons, take at most this share of a row's time.
 SAMPLING_SHARE = 0.6
-# A row that is not precise by then has told what it can.
+# A row that is not precise after this time will not become precise.
 LONGEST_ROW_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured."""
+    """The input of a part on one device. Its rows should be measured by `deadline`, a time of `time.monotonic`."""
 
     options: TransferOptions
     accel: Accel
@@ -51,17 +51,17 @@ class Setting:
 
     @property
     def memories(self) -> list[HostMemory]:
-        """The kinds of host memory that were asked for and that there are for this device."""
+        """The selected kinds of host memory that this device supports."""
         return [memory for memory in self.options.memories if memory == "pageable" or self.accel.can_pin]
 
     def row_s(self, left: float, longest_s: float = LONGEST_ROW_S) -> float:
-        """Seconds for the next row where as much is left as `left` rows like it take, none longer than `longest_s`."""
+        """Return the seconds for the next row, at most `longest_s`. The remaining time is for `left` such rows."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Several devices at once, by torch's names; each works in a child, this process does not open them again."""
+    """The input of a part on several devices, by torch's names. The devices are opened in child processes only."""
 
     options: TransferOptions
     ids: Sequence[str]
@@ -72,19 +72,19 @@ class Several:
 
 # -- copies between host and device ------------------------------------------------------------------------------------
 
-# `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
+# `link` is timed on the device's clock. `as_called` is timed on the host's clock and includes the wait for the end.
 By = Literal["link", "as_called"]
-# A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
-# that, where some machines fall off.
+# The first three sizes are batches of token ids, of feature rows and of images. The others fill a link: 128 MiB,
+# nvbandwidth's 512 MiB, and 1 GiB, at which some machines get slower.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 SWEEP = tuple(2**power for power in range(12, 31))
-# The link may sleep since the row before, and wakes within milliseconds.
+# The link may have gone to sleep since the previous row. It wakes within milliseconds.
 ROW_WARM_UP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: which way, from which memory, how much, and on whose clock."""
+    """The case of one row: direction, host memory, size and clock."""
 
     direction: Direction
     memory: HostMemory
@@ -93,7 +93,7 @@ class Case:
 
 
 def copies(setting: Setting) -> Iterator[Measurement]:
-    """A row for each size, direction and kind of memory. Raises CannotLook and UsageError."""
+    """Yield a row for each size, direction and kind of memory. Raises CannotLook and UsageError."""
     options, accel, emit = setting.options, setting.accel, setting.emit
     memories: list[HostMemory] = setting.memories or ["pageable"]
     room, count = replace(setting.room, pinned="pinned" in memories), len(memories)
@@ -114,7 +114,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
     if not accel.is_cpu:
         buffers.wake(accel, shared)
     for done, case in enumerate(todo):
-        # The first row of a size that nobody named and no verdict needs is not begun late.
+        # After the deadline, a size is begun only if the user gave it or a verdict needs it.
         begun = done and todo[done - 1].size == case.size
         needed = begun or options.sizes or case.size <= judge.LARGE_BYTES
         if not needed and time.monotonic() >= setting.deadline:
@@ -125,7 +125,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         by = ", the link alone" if case.timed == "link" else ""
         label = f"{units.capacity(case.size)} {case.direction.replace('_', ' ')}, {case.memory}{by}"
         emit(Progress(label, done, len(todo)))
-        # A GiB takes as long to fill as four small rows.
+        # Filling 1 GiB takes as long as four small rows.
         weights = [1.0 + later.size / (256 * MIB) for later in todo[done:]]
         left = sum(weights) / weights[0]
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
@@ -154,7 +154,7 @@ def measure(
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
         case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
         cold=room.cold,
-        # Copies to or from a device keep one core busy, those on the host torch's threads.
+        # Copies to or from a device keep one core busy. Copies on the host keep all of torch's threads busy.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
     return judge.flagged(row)
@@ -171,9 +171,9 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """The rows to time, by size: where time runs out, every kind lacks the largest.
+    """Return the rows to time, the smallest size first. If time runs out, every kind lacks only the largest sizes.
 
-    Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
+    Raise CannotLook if only pinned memory was selected and this device does not use it.
     """
     if not accel.can_pin and options.memories == ("pinned",):
         raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
@@ -191,7 +191,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
 
 
 def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> tuple[list[int], list[int]]:
-    """The sizes that fit, and those that do not. Raises UsageError for one that the user named."""
+    """Return the sizes that fit, and those that do not. Raises UsageError if a size that the user gave does not fit."""
     wanted = options.sizes or (SWEEP if options.sweep else SIZES)
     most = room.most(host_buffers)
     fits = [size for size in wanted if size <= most]
@@ -208,23 +208,24 @@ def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> 
     return fits, [size for size in wanted if size > most]
 
 
-# -- common ways to write a copy: each line as it is written, what it allocates included -------------------------------
+# -- common ways to write a copy, allocation included ------------------------------------------------------------------
 
-# A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
+# A hundred images of 224 × 224 in float32 have this size. Larger sizes show nothing new and take all the time.
 IDIOM_BYTES = 64 * MIB
-# Below this nothing but the call is timed.
+# Below this size, the call takes longer than the copy.
 LEAST_IDIOM_BYTES = 4 * KIB
-# Slices rotate over this at most; where a cache is larger the rows are labelled warm. Pinning more takes a second.
+# Slices rotate over at most this much memory, because pinning more takes a second. If cold calls need more, the rows
+# are labelled warm.
 MOST_ROTATED_BYTES = 512 * MIB
-# Ten samples of tens of milliseconds; a ratio needs no more.
+# Ten samples of tens of milliseconds suffice for a ratio.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
-# Every bit but the sign: no index has any of the high ones.
+# This mask flips every bit but the sign. The flipped data differs from every index, because no index has high bits.
 FLIP = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device."""
+    """A line of source code that is compiled and timed. x is on the host, y on the device."""
 
     id: str
     code: str
@@ -232,11 +233,11 @@ class Idiom:
 
     @property
     def memory(self) -> HostMemory:
-        """Return where the tensor lies on the host's side."""
+        """The kind of host memory that the line uses."""
         return "pinned" if "x_pinned" in self.code else "pageable"
 
 
-# The raw copies first: where time runs out, the rest has something to be held against.
+# Raw copies come first in each direction, because the other lines are compared with them.
 IDIOMS: tuple[Idiom, ...] = (
     Idiom("raw", "y.copy_(x)", "host_to_device"),
     Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", "host_to_device"),
@@ -252,29 +253,30 @@ IDIOMS: tuple[Idiom, ...] = (
 
 
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
-    """The lines that can be written for this device, from these kinds of host memory."""
+    """Return the lines that this device supports with these kinds of host memory."""
     pins = accel.can_pin and "pinned" in memories
     here = (idiom for idiom in IDIOMS if (idiom.direction == "host_to_host") == accel.is_cpu)
     return [idiom for idiom in here if idiom.memory in memories and (pins or "pin" not in idiom.code)]
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Pinned host memory of a tensor's shape."""
+    """Allocate pinned host memory of a tensor's shape."""
     return device_lifetime.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
 
 
 class Line:
-    """An idiom's calls on `count` slices of `size` bytes of the shared buffers, one after the other.
+    """The calls of an idiom on `count` slices of `size` bytes of the shared buffers, one after the other.
 
-    Preallocated targets are made here, outside the timed calls. A call's result is let go as the next one begins, and
-    pinned memory only after a wait for the device: on a lost device its release ends the process (`device_lifetime`).
+    Preallocated targets are made here, outside the timed calls. A call's result is released when the next call begins.
+    Memory that the line pins is released only after a synchronization, because its release on a lost device ends the
+    process (`device_lifetime`).
     """
 
     def __init__(self, idiom: Idiom, accel: Accel, shared: buffers.Buffers, size: int, count: int) -> None:
         self.idiom, self.accel, self.size, self.rotation = idiom, accel, size, count * size
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        # Each word of the source holds its index.
+        # Each word of the source contains its index.
         buffer, words = shared.ends(idiom.direction, idiom.memory)[0], count * size // buffers.WORD
         if buffer.number is None:
             buffer.fill(words, 0)
@@ -286,7 +288,7 @@ class Line:
             target, like = idiom.code.partition(".")[0], self.sources[0]
             where = "cpu" if back else accel.device
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
-        # Memory that is pinned on the way is kept for longer than the line.
+        # `keep` holds memory that the line pins, so that it outlives the call.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
@@ -303,7 +305,7 @@ class Line:
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return the wrong bytes in the result of one more call, with data that no earlier call has copied."""
+        """Return the number of wrong bytes in the result of one more call, which copies new data."""
         place = (self.calls + 1) % len(self.sources)
         source = self.sources[place]
         source.bitwise_xor_(FLIP)
@@ -317,7 +319,7 @@ class Line:
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
-    """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
+    """Yield a row for each line of code that this device supports. Raises CannotLook if there is not enough memory."""
     accel, memories, options = setting.accel, setting.memories, setting.options
     room = replace(setting.room, pinned="pinned" in memories)
     size, count = sizes_of_idioms(options.sizes, room, max(len(memories), 1))
@@ -340,21 +342,21 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
 
 
 def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: int) -> tuple[int, int]:
-    """Return the bytes of a slice, and how many slices make the calls cold, as far as there is room.
+    """Return the bytes of a slice, and the number of slices that makes the calls cold, as far as memory permits.
 
-    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook without room.
+    The slice has IDIOM_BYTES, or the user's largest size if that is smaller. Raise CannotLook without enough memory.
     """
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
         raise buffers.too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
     size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // buffers.WORD * buffers.WORD, buffers.WORD)
-    # What a call makes takes another slice or two.
+    # A call allocates up to two more slices.
     fit = room.most(host_buffers) // size - 2
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
 def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
-    """Time and verify one line, on the host's clock with the wait for its end."""
+    """Time one line on the host's clock, including the wait for its end, and verify it."""
     accel, idiom = line.accel, line.idiom
     notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
     return timing.measured(
@@ -372,18 +374,18 @@ def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) 
     )
 
 
-# -- both directions at once: two streams, buffers of their own, each way's rate ---------------------------------------
+# -- copies in both directions at the same time ------------------------------------------------------------------------
 
-# One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
-# PCIe 5, and pinning twice two of them takes a tenth of a second.
+# This is also a size of the part `copies`, so that the rates can be compared. Four copies in a window take 10 ms on
+# PCIe 5, and pinning four buffers takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
-# Below this launching two copies takes as long as copying.
+# Below this size, launching two copies takes as long as the copies.
 LEAST_BOTH_WAYS_BYTES = MIB
 OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """A row for each direction, both timed while the other copies. Raises CannotLook."""
+    """Yield a row for each direction, timed while the other direction copies too. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
         raise CannotLook(
@@ -392,14 +394,14 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             "rerun without --host-memory",
             finding=BOTH_WAYS,
         )
-    # Each way has buffers of its own.
+    # Each direction has its own buffers.
     room = replace(whole, host=whole.host // 2, device=whole.device and whole.device // 2, pinned=True)
     most = room.most(1)
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
     scarce = buffers.too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = buffers.size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
     setting.emit(Progress("allocating", 0, 1))
-    # Four buffers are filled and pinned in about a second; with a cache larger than the half the rows are warm.
+    # Four such buffers are filled and pinned in about a second. If cold copies need more, the rows are labelled warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[buffers.Buffers, Stream]] = {}
     for direction in OTHER:
@@ -432,7 +434,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     for direction in options.directions:
         timed, other = rows[direction], OTHER[direction]
         per_s = timed.details["beside_calls_per_s"]
-        # A direction without a row is verified in the other's.
+        # If the other direction has no row, this row has its verification too.
         unnamed = {} if other in options.directions else verified[other].details
         yield timing.measurement(
             BOTH_WAYS,
@@ -452,26 +454,26 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
         )
 
 
-# -- all devices at the same time: what a link is worth that several share ---------------------------------------------
+# -- all devices at the same time: the rate of a shared link -----------------------------------------------------------
 
-# Large enough that the link alone decides, small enough that eight devices' buffers are no burden.
+# The size is large enough that only the link matters, and small enough for the buffers of eight devices.
 TOGETHER_BYTES = 256 * MIB
-# Below this the start of a copy is a part of its time.
+# Below this size, the start of a copy is a noticeable part of its time.
 LEAST_TOGETHER_BYTES = 16 * MIB
-# Importing torch and opening a device; eight at once on a cold machine take their time.
+# A child imports torch and opens a device within this time, even if eight start at once on a cold machine.
 START_TIMEOUT_S = 90.0
-# Filling buffers, comparing them and waking links.
+# An answer may include filling buffers, comparing them and waking links.
 ANSWER_TIMEOUT_S = 30.0
-# From the last `prepared` to the start: longer than a line takes to every child.
+# The children start this long after the last one is prepared. By then, the request has reached every child.
 RELEASE_S = 0.1
-# A direction: long enough for a hundred windows, and no longer.
+# A direction is measured this long, enough for a hundred windows.
 SHORTEST_S, LONGEST_S = 0.5, 2.0
 
 
 def together(several: Several, start: Start = start_child) -> Iterator[Measurement]:
-    """A row for each direction and device, all measured at the same time. Raises CannotLook and DeviceFailed."""
+    """Yield a row for each direction and device. All devices copy at once. Raises CannotLook and DeviceFailed."""
     share = several.options.host_share / len(several.ids)
-    # Host and device buffers may be in the same memory.
+    # The size leaves room for two buffers, because host and device may share memory.
     size = min(TOGETHER_BYTES, int(host.memory().usable * share / 2))
     if size < LEAST_TOGETHER_BYTES < TOGETHER_BYTES:
         raise CannotLook(
@@ -508,7 +510,7 @@ def together(several: Several, start: Start = start_child) -> Iterator[Measureme
 
 
 def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
-    """Every child's row of one direction. Raises Lost."""
+    """Return each child's row of one direction. Raises Lost."""
 
     def ask(request: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
         for copier in copiers:
@@ -520,16 +522,17 @@ def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Me
     return [judge.flagged(from_json(Measurement, answer["measurement"])) for answer in answers]
 
 
-# -- from device to device, as a matrix: a child for each pair ---------------------------------------------------------
+# -- copies between two devices: a child for each pair -----------------------------------------------------------------
 
-# Importing torch and opening two devices takes some seconds, half a minute on a busy machine; the copies two.
+# Importing torch and opening two devices takes some seconds, on a busy machine half a minute. The copies take two
+# seconds.
 PAIR_TIMEOUT_S = 60.0
-# torch's names of devices that can copy to each other. The CPU is none, and MPS has but one.
+# Devices of these torch types can copy to each other. There is only one CPU and one MPS device.
 KINDS = ("cuda", "xpu")
 
 
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Every two devices of a kind: neighbours first, so that each device has its turn where time is short."""
+    """Return all pairs of devices of the same kind. Neighbours are first, so that a short run reaches every device."""
     found: list[tuple[str, str]] = []
     for kind in KINDS:
         mine = [device for device in ids if device.partition(":")[0] == kind]
@@ -538,7 +541,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
-    """A row for the rate of every ordered pair; a finding for each pair without."""
+    """Yield a row for each ordered pair of devices. Emit a finding for each pair without a row."""
     todo = pairs(several.ids)
     known = {device.id: device.uuid for device in several.facts.devices}
     for done, pair in enumerate(todo):
@@ -572,9 +575,9 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part: its rows of a `Setting` or of `Several`, and whether it applies to the device, or to the devices' names.
+    """A part of the benchmark. `rows` takes a `Setting` or, for several devices, a `Several`.
 
-    `weight` is its share of the time among the parts of its kind.
+    `applies` takes the device or the devices' names. `weight` is the share of the time among parts of the same kind.
     """
 
     id: str
@@ -586,31 +589,31 @@ class Part:
 PARTS = (
     Part("copies", 8.0, copies),
     Part("idioms", 3.0, idioms),
-    # Where the device could copy both ways at once, and its clock tell that it did.
+    # This part needs pinned memory to copy both ways at once, and device events to prove that the copies overlapped.
     Part("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
 )
-# After the others, where more than one device was chosen.
+# These parts follow the others if more than one device was selected.
 OF_SEVERAL = (Part("together", 2.0, together), Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))))
 
-# The command ends within 30 s, starting torch included. In 14 s an H100 left rows from 128 MiB on with one to seven
-# samples, and the last two parts out.
+# The command ends within 30 s, including the start of torch. With a budget of 14 s, an H100 took only one to seven
+# samples for rows from 128 MiB on, and did not reach the last two parts.
 DEFAULT_BUDGET_S = {"device": 24.0, "cpu": 18.0, "sweep": 60.0}
-# The parts that concern several devices start a child for each, which imports torch.
+# The parts of several devices need time to start a child for each device, which imports torch.
 TOGETHER_S = 30.0
-# Of the user's own budget, where he asks for every device.
+# With `--device all`, the parts of several devices get this share of the user's time budget.
 TOGETHER_SHARE = 0.4
 
 
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Time copies to and from every device asked for. Raises CannotLook and UsageError."""
+    """Time copies to and from each selected device. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    # A device that fails takes no part in what concerns several.
+    # A lost device is left out of the parts of several devices.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
     chosen, facts = options.selected, shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
     several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
-    # Only "all" can name several devices; how many there are is not known yet.
+    # Only "all" can mean several devices. Their number is not known yet.
     share = 1 - TOGETHER_SHARE if several and options.device == "all" else 1.0
     measured = devices.each(
         NAME,
@@ -640,12 +643,13 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 def _rows_on(
     options: TransferOptions, wanted: Sequence[Part], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of every part that applies to a device."""
+    """Yield the rows of every part that applies to a device."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    # The nodes where an unbound process may run: the node of its memory differs from run to run, and is no method.
+    # `nodes` are the NUMA nodes that this process may use. The node that it does use varies between runs, so it is not
+    # part of the method.
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
 
@@ -661,7 +665,7 @@ def _rows_on(
 def _rows(
     todo: Sequence[Part], setting: Callable[[float], Setting | Several], emit: Emit, device: str | None, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of these parts on a device, or on several. A device's first part is always measured and needs room."""
+    """Yield the rows of these parts. A device's first part is always begun, and its CannotLook is raised."""
     for place, part in enumerate(todo):
         watchdog.go_on()
         if place and device is not None and time.monotonic() >= deadline:
@@ -693,7 +697,7 @@ def _rows(
 
 def _no_time(left: Sequence[Part], device: str | None = None) -> Finding:
     names = [part.id for part in left]
-    # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
+    # The fix is a whole command, because `--only` has another meaning in `bench all` and `fleet check`.
     fix = f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}"
     found = devices.out_of_time(NAME, f"not measured: {', '.join(names)}", device)
     why = "out of time; a longer --time-budget measures all"
