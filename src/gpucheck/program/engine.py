@@ -500,7 +500,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
             for argument in args if self.world.has_values else ():
-                if isinstance(argument, torch.UntypedStorage):  # `Tensor.set_` accepts only a storage on the tensor's device
+                if isinstance(argument, torch.UntypedStorage):  # `Tensor.set_` needs it on the tensor's device
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # the wrapped tensor's operations come here too

@@ -154,7 +154,7 @@ def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOT
         cause = f"{left.what} {_reason(left)}"
     if cause:
         message += f": {cause}"
-    # A module in a plain list is one name for its weight and its bias.
+    # A module in a plain list may appear twice with one name, for its weight and its bias.
     met = dict.fromkeys(
         (_called(other, entry.operation), _device(other.device)) for other in (wrong, *entry.operands) if other.is_wrong
     )
@@ -163,7 +163,7 @@ def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOT
     return Finding("model.mismatch", "fail", title, message, asdict(entry), fix=fix)
 
 
-# The operands of torch's own operations, by the name that a person calls: ATen's names are in brackets.
+# The operands of torch's own operations in everyday words; ATen's names follow in brackets.
 _OPERANDS = {
     "linear": {"self": "the bias", "bias": "the bias", "mat1": "the input", "input": "the input"}
     | dict.fromkeys(("mat2", "weight"), "the weight"),
@@ -172,7 +172,7 @@ _OPERANDS = {
 
 
 def _called(operand: MismatchedTensor, operation: str) -> str:
-    """Name an operand: by its name in the program, else by its part in the operation."""
+    """Return the operand's name in the program, else its role in the operation."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
     known = (operand.origin_name if has_name else None) or operand.variable
     part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)

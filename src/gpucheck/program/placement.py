@@ -176,7 +176,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
         return None, 0, ""
 
 
-# -- the use of an attribute by the source of a class, which does not run ---------------------------------------------
+# -- the use of an attribute by the source of a class, which does not run ----------------------------------------------
 
 # Methods that move a tensor; then attributes and methods that do not use a tensor on the GPU.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
