@@ -51,8 +51,8 @@ PCIE_BYTES_PER_S_PER_LANE = {
 }
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 # NVML reports the highest width of the GPU, not of its slot. GPUs wired for eight lanes (an RTX 3050, laptops, Amazon's
-# A10G) and slots that share their lanes always run below it. A Thunderbolt case and an M.2 slot have four lanes;
-# nothing usual has fewer.
+# A10G) and slots that share their lanes always run below it. The narrowest usual links are a Thunderbolt case and an
+# M.2 slot, with four lanes.
 LEAST_LANES = 4
 # The rate of NVLink-C2C between a Grace CPU and its Hopper GPU, in one direction. NVIDIA's data sheet of the GH200
 # gives 900 GB/s for both directions together.
@@ -74,7 +74,8 @@ ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
     """Return whether a link is slower than it should be, given that it is below NVML's highest generation under load.
 
-    It is if it runs at the generation of an idle link, or if NVML could take the slot into account.
+    A link at the generation of an idle one is too slow. Any other link is too slow unless the GPU is on the root bus,
+    because NVML then does not take the slot into account.
     """
     return generation == ASLEEP or not ROOT_BUS.fullmatch(pci_address or "")
 

@@ -171,11 +171,11 @@ class Accel:
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
-        """Return the free and the total memory of the device in bytes, by its driver; None if the driver does not
-        report them.
+        """Return the free and the total memory in bytes, by the device's driver; None if the driver does not report
+        them.
 
-        On a device that shares the host's memory, free is what the system has available. Its driver counts cached files
-        as used, although the kernel would give their memory back.
+        If the device shares the host's memory, the free memory is what the system has available. The driver would count
+        cached files as used, although the kernel gives their memory back.
         """
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
@@ -455,7 +455,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
 
 
 def _wrong_answer(device: torch.device) -> str | None:
-    """Return the wrong result of a small kernel; None if the result is right. Raises torch's errors."""
+    """Return a description of a small kernel's wrong result; None if the result is right. Raises torch's errors."""
     # Each call wants a different number, because memory that no kernel writes may still hold the last one.
     wanted = float(next(_ANSWERS))
     answer = torch.ones(1, device=device).mul_(wanted).item()

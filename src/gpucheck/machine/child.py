@@ -46,7 +46,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 # The code of a child: `python -m` without the current folder on the path, where a stray json.py would break the child.
-# The garbage collector ignores the imported modules: collecting torch's takes as long as importing it, usually at exit.
+# The garbage collector ignores the imported modules, because collecting torch's objects takes as long as importing
+# torch, and most of that at exit.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
     "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
@@ -247,7 +248,7 @@ class LineChild:
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
         try:
-            # This is no SimpleQueue, whose `get` with a short timeout may block forever on Python 3.10 and 3.11.
+            # SimpleQueue is not used: on Python 3.10 and 3.11 its `get` with a short timeout may block forever.
             self._lines: queue.Queue[str | None] = queue.Queue()
             self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
             self._out = threading.Thread(target=self._read_lines, daemon=True)
@@ -291,7 +292,7 @@ class LineChild:
         # The child has closed its pipe: it has ended, or is about to.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_WAIT_S)
-        # The status is None if kill() has to end the child; a signal would then be kill()'s own.
+        # The status is read before kill(), whose own signal must not count. It is None for a child that still runs.
         status = self._process.poll()
         self.kill()
         return Lost(Ending(how_of(status), status, None, "", self._err.text()))
@@ -505,7 +506,7 @@ class _Reader:
 
 
 def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> subprocess.Popen[bytes]:
-    """Start a process. An exception of Ctrl-C or SIGTERM is held until the process is known, and then ends it."""
+    """Start a process. Ctrl-C and SIGTERM raise only after the process is recorded; the process is then ended."""
     process = None
     try:
         with signals_held():

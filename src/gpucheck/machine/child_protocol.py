@@ -1,9 +1,9 @@
 """The protocol of children: JSON objects, one per line, and one description of how a child ended.
 
-The answer to a request is any number of lines, each sent as soon as it is known. The last line has the key `end`, which
-holds the result. A child that gets no request (`run`) finishes its answer by ending. A line with the key `raised` is a
-gpucheck error, and is raised again here. Lines that are not JSON objects are ignored: the user's start-up file printed
-them, or the child ended in the middle of one.
+The answer to a request is any number of lines, each sent as soon as it is known. The last line has the key `end` and
+contains the result. A child that gets no request (`run`) finishes its answer by ending. A line with the key `raised` is
+a gpucheck error, and is raised again here. Lines that are not JSON objects are ignored: the user's start-up file
+printed them, or the child ended in the middle of one.
 
 `child_stdio` is the child's side. `child` starts the processes, limits their time and ends them.
 """

@@ -1,5 +1,4 @@
-"""The choice of the devices that a command uses, from the facts alone; opening one; and the requirements of
-`--require`.
+"""Choose the devices that a command uses, from the facts alone; open one; judge the requirements of `--require`.
 
 The CPU never silently replaces an accelerator that is present. `auto` means the CPU only if no accelerator is present,
 or if all were hidden on purpose. CUDA_VISIBLE_DEVICES is read by CUDA's rules.
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.report.events import Notice
 
 MASK = "CUDA_VISIBLE_DEVICES"
-# The spaces of C, because CUDA recognises no other Unicode spaces, and no other Unicode digits either.
+# The spaces of C. CUDA recognizes no other Unicode spaces, and no Unicode digits except ASCII's.
 _SPACES = " \t\n\v\f\r"
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")

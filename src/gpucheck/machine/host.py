@@ -252,8 +252,8 @@ def detailed(process: Process) -> Process:
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
     """Return the name of the process with this PID of the host; None if this system cannot see the process.
 
-    Inside a container the PID may belong to another process. One that has mapped NVIDIA's library or opened its device
-    is taken for the right one.
+    Inside a container the PID may belong to another process. A process that has NVIDIA's library or device mapped is
+    taken for the right one.
     """
     return process_name(pid) if _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
@@ -337,7 +337,8 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
 
 
 class Others(NamedTuple):
-    """The average number of cores that other processes used in `span_s` seconds; None if the interval was too short."""
+    """The average number of cores that other processes used in `span_s` seconds; `cores` is None if that was too
+    short."""
 
     cores: float | None
     span_s: float
@@ -354,7 +355,8 @@ def is_busy(used: Others, threads: int, cores: int | None) -> bool:
     """Return whether other processes left fewer cores than this process has threads, beyond the error of measurement.
 
     A process's own time is exact, but the machine's is sampled by ticks. Threads that work in bursts at the same time
-    may be sampled too often or too rarely. The error allowed is the largest standard deviation and a tenth of a core.
+    may be sampled too often or too rarely. The allowed error is the largest possible standard deviation plus a tenth of
+    a core.
     """
     if used.cores is None or cores is None:
         return False

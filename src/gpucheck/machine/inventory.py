@@ -181,8 +181,8 @@ def _why_not_shown(
 def _completed(
     row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str], named: Collection[object]
 ) -> DeviceReading:
-    """Return the row with the reason if CUDA does not show it, torch's name, the NUMA node and the IOMMU mode, and with
-    the host's memory if the device shares that."""
+    """Return the completed row. It gets torch's name, the NUMA node, the IOMMU mode, the reason if CUDA does not show
+    the device, and the host's memory if the device shares it."""
     device = row.device
     if device.state is None and device.cuda_index is None:
         device = replace(device, state=_why_not_shown(device, cuda, environment, named))
@@ -407,8 +407,8 @@ def is_unexplained(facts: Facts) -> bool:
 
 
 def _with_holders(facts: Facts, root: Path) -> Facts:
-    """Return the facts with the processes that hold the device node of a GPU whose used memory no visible process
-    accounts for."""
+    """Return the facts with the processes that have a GPU's device node open, for GPUs with memory that no visible
+    process uses."""
     nodes = {
         place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
         for place, device in enumerate(facts.devices)
@@ -472,13 +472,13 @@ class Earlier:
         }
 
     def added_to(self, reading: DriverReading) -> DriverReading:
-        """Return the reading with what is known from earlier ones, and remember it for later ones."""
+        """Return the reading completed from earlier ones, and remember it for later ones."""
         rows = list(reading.devices)
         listed = {row.device.uuid for row in rows}
         gone = {uuid: card for uuid, card in self._cards.items() if uuid not in listed}
         for place, row in enumerate(rows):
             if row.device.uuid is None and row.device.nvml_index is not None:
-                # A nameless row is the GPU that had its index, unless another row is that GPU.
+                # A row without a UUID is the GPU that had its index, unless another row is that GPU.
                 known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
                 if known is not None:
                     lacks = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}

@@ -1,5 +1,5 @@
-"""The launcher that started this process on many nodes, and the process of each node that works. Only the environment
-is read."""
+"""The launcher that started this process on many nodes, and whether this process does the work of its node. Only the
+environment is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
-# The variables that tell a child about other ranks. A check of one node must not wait for the other nodes.
+# The variables that describe other ranks. A child does not get them, because a check of one node must not wait for
+# other nodes.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 # The errors of gloo, NCCL and torch's store after another rank has ended.
@@ -158,7 +159,7 @@ def boot_id() -> str | None:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without the variables that tell of other ranks."""
+    """Return this process's environment without the variables that describe other ranks."""
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
 
 

@@ -1,7 +1,7 @@
 """NUMA nodes (Linux): listing them, binding this process to one, and the IOMMU mode of a device.
 
-A process has to be bound before it starts threads and allocates memory, because existing ones are not moved. Other
-systems do not report nodes; the functions then return None or nothing.
+A process has to be bound before it starts threads and allocates memory, because running threads and allocated memory
+are not moved. Other systems do not report nodes; the functions then return None or nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
     """Return the nodes that have a CPU and memory that this process may use.
 
-    It is empty if the system does not report them.
+    The result is empty if the system does not report them.
     """
     cpus = frozenset(host.cores())
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)

@@ -57,9 +57,9 @@ VIOLATION_FIELDS = {
     78: "low_utilization",
     79: "reliability",
 }
-# A limit above the number of any known GPU (Grace Hopper has the most).
+# The limit for the number of C2C links, above that of any known GPU (Grace Hopper has the most).
 MOST_C2C_LINKS = 16
-# A newer enumeration has a few more values, not a hundred.
+# The limit for a value of an enumeration. A newer driver adds a few values, not a hundred.
 MOST_NAMED = 100
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
@@ -73,7 +73,7 @@ CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE = 0
 
-# An estimate: less may be a context that is ending, or the memory of a display.
+# An estimate of the least memory worth reporting. Less may belong to a context that is ending, or to a display.
 LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
@@ -204,7 +204,7 @@ def flag(value: int) -> bool:
 
 
 def above_zero(value: float) -> float:
-    """Return a temperature. Raises ValueError for 0, which is no reading."""
+    """Return a temperature. Raises ValueError for a value below 1, which is no reading."""
     if value < 1:
         raise ValueError(value)
     return float(value)

@@ -44,7 +44,7 @@ OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
 
 
 def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return the bytes of a regular file. Raises OSError, and Refused for a larger file or one that is not regular."""
+    """Return the bytes of a regular file. Raises OSError, and Refused for other files and above `most_bytes`."""
     with opened(path) as file:
         # A file whose size is too large is not read. A file that grows is refused after one byte too many.
         size = os.fstat(file.fileno()).st_size

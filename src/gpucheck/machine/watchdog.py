@@ -46,7 +46,7 @@ SOON_S, LATEST_S = 1e-3, 1e8
 
 
 class Waited(device_lifetime.Waited, Protocol):
-    """The part of a device that is needed here: an `Accel`."""
+    """The members of an `Accel` that are needed here."""
 
     @property
     def is_cpu(self) -> bool: ...
@@ -239,7 +239,7 @@ def _watched(watched: Watched) -> Iterator[None]:
 
 @contextlib.contextmanager
 def off_device() -> Iterator[None]:
-    """Mark work of the host, which may take any time without a wait for the device."""
+    """Mark long work of the host, during which no progress of the device is expected."""
     WATCHDOG.off_device += 1
     try:
         yield

@@ -131,11 +131,11 @@ Site = tuple[Place | None, str, int | None]
 
 @dataclass(slots=True)
 class Mismatch:
-    """Operands that are not on the device that an operation needs, as results report them.
+    """Operands on another device than an operation needs. `entry` describes them for the results.
 
     `site` identifies the mismatch when the program runs again. It has the line, the operation, and the index of the
     bytecode instruction, which distinguishes operations in one line. `assumed` is the number of values assumed before
-    it, and `times` how often it was raised.
+    the mismatch, and `times` how often it was raised.
     """
 
     site: Site
@@ -353,8 +353,8 @@ class World:
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """Return `value` in place of an unknown value, and record it. Raises NotImplementedError for an endless
-        loop."""
+        """Return `value` in place of an unknown value, and record it. Raises NotImplementedError if a line reads too
+        many."""
         place = here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
@@ -422,7 +422,7 @@ def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Te
 
 
 def _numbers(func: Any, args: Any) -> Any:
-    """Return an operation's arguments, with tensors for numbers in the places of tensors.
+    """Return an operation's arguments, with a tensor for each number that takes the place of a tensor.
 
     torch does not convert them itself if all arguments are numbers, as with TorchScript's constants.
     """
@@ -500,7 +500,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
             for argument in args if self.world.has_values else ():
-                if isinstance(argument, torch.UntypedStorage):  # `Tensor.set_` needs it on the tensor's device
+                if isinstance(argument, torch.UntypedStorage):  # a source must be on the tensor's device
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # the wrapped tensor's operations come here too
@@ -528,7 +528,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
         for name, _, tensor in given if not world.has_values else ():
-            # C++ turns a Python list of indices into a tensor beside the indexed one, which the modes do not see.
+            # C++ creates a tensor for a Python list of indices, unseen by the modes. Its device is that of the indexed
+            # tensor.
             if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
                 world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [

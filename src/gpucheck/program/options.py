@@ -100,7 +100,7 @@ class Device:
 
     @property
     def readable_bytes(self) -> int:
-        """Return the memory that a program reads; without a given size, an H100's."""
+        """Return the memory size that the program can query; an H100's if no size was given."""
         return self.total_bytes or 80 * units.GIB
 
 

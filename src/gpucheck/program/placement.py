@@ -158,8 +158,8 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
 
 
 def _is_of_interest(kind: type) -> bool:
-    """Return whether objects of a class may hold a user's tensors. Classes of user code, of packages and of
-    torch.distributions may."""
+    """Return whether objects of a class may hold a user's tensors: classes of user code, packages and
+    torch.distributions."""
     if kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions"):
         return True
     return _is_users(kind) and kind.__module__.partition(".")[0] not in ("numpy", "torchvision")
@@ -280,10 +280,10 @@ def totals(model: nn.Module) -> results.Totals:
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
-    """Return the memory of the gradients and of the optimizer's state, by a step of the real optimizer on tensors
-    without memory.
+    """Return the memory of the gradients and of the optimizer's state.
 
-    `groups` are the trained parameters, each group with a function that creates its optimizer.
+    The state is measured by a step of the real optimizer on tensors without memory. `groups` are the trained
+    parameters, each group with a function that creates its optimizer.
     """
     gradient = sum(size_of(parameter) for parameters, _ in groups for parameter in parameters)
     try:
@@ -470,7 +470,7 @@ class _Examination:
             use = read_use(self.built.model, part.attribute)
             if part.holder in ("attribute", "class"):
                 return "unread" if ran and use == "copied" else use
-            if ran and use == "unread":  # its tensors are unused only if nothing reads their holder
+            if ran and use == "unread":  # a tensor in a holder is unread if nothing reads the holder
                 return use
         return "unknown"
 
@@ -598,7 +598,7 @@ def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.D
 
 def is_of_device(error: BaseException, text: str) -> bool:
     """Return whether an error may be caused by this machine or build, which lacks the device."""
-    if isinstance(error, ZeroDivisionError):  # Python's class; kernels of a CPU raise a RuntimeError with this text
+    if isinstance(error, ZeroDivisionError):  # Python's own class; kernels of a CPU raise a RuntimeError with this name in its text
         return False
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 

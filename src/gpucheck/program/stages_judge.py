@@ -1,9 +1,9 @@
 """Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
 
 Ranks that send and receive wait for each other without a collective of all ranks, and a rank behind a slow one is late
-too. The time of arrival therefore does not show which rank is slow. A rank's own time is the time of a step without
-every wait for other ranks. It is compared with the time of the rank's siblings in its stage, and with its own earlier
-steps. A difference between stages is not a fault, because one stage may have more work.
+too. The time of arrival therefore does not show which rank is slow. A rank's own time is the time of a step without all
+waits for other ranks. It is compared with the time of the rank's siblings in its stage, and with its own earlier steps.
+A difference between stages is not a fault, because one stage may have more work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Pipeline:
 
 
 def judge(pipeline: Pipeline) -> Verdict:
-    """Return the verdict. A `straggler` with `since` is slower than before; one without is slower than its siblings."""
+    """Return the verdict. A `straggler` with `since` is slower than before; a straggler without it is slower than its
+    siblings."""
     own, count = pipeline.own_s, len(pipeline.step_s)
     if count < ranks_judge.FEWEST_STEPS - APART:
         return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
