@@ -191,7 +191,7 @@ def _missing(wanted: str, why: str) -> CannotLook:
     )
 
 
-# -- what the command line requires ------------------------------------------------------------------------------------
+# -- requirements of the command line ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine import host
 from gpucheck.machine.kernel_driver import ROOT, names_in, text_of
 
-# -- what there is ----------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:

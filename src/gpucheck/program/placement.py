@@ -404,7 +404,7 @@ class _Examination:
     def _where(self, tensor: Tensor) -> str:
         return str(self.world.claims.device(tensor) or "unknown")
 
-    # -- what stayed behind --------------------------------------------------------------------------------------------
+    # -- tensors left behind -------------------------------------------------------------------------------------------
 
     def _left(self) -> list[Held]:
         found = [
@@ -564,7 +564,7 @@ class _Examination:
             raise work.raised(f"{what} of {self.target.text}", error) from error
         return text[:MOST_SAID], innermost(error.__traceback__)
 
-    # -- what training adds --------------------------------------------------------------------------------------------
+    # -- memory of training --------------------------------------------------------------------------------------------
 
     def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
@@ -598,7 +598,7 @@ def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.D
 
 def is_of_device(error: BaseException, text: str) -> bool:
     """Return whether an error may be caused by this machine or build, which lacks the device."""
-    if isinstance(error, ZeroDivisionError):  # Python's own class; kernels of a CPU raise a RuntimeError with this name in its text
+    if isinstance(error, ZeroDivisionError):  # Python's own; CPU kernels raise a RuntimeError with this text
         return False
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
