@@ -106,7 +106,7 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
 
 def direction_option() -> Any:
     """Return the field of `--direction`: the directions of the copies."""
-    from gpucheck.options import option  # a parent that reads NVML and libcuda starts faster without it
+    from gpucheck.options import option  # children that read NVML and libcuda start faster without
 
     return option(
         "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",

@@ -428,8 +428,7 @@ def interpreter_argv() -> list[str]:
 
 
 def end_like(returncode: int) -> int:
-    """Return the exit status for a program that ended with `returncode`. A signal's code ends this process by that
-    signal."""
+    """Return the exit status for `returncode`. If a signal ended the program, the same signal ends this process."""
     if returncode >= 0 or os.name != "posix":
         return returncode
     number = -returncode

@@ -295,7 +295,7 @@ class World:
         self.last = self.refused[site]
         self.last.times += 1
         if self.is_forked():
-            # A worker process sends an error to its parent by its class name, so the class must be importable.
+            # A worker process sends an error to its parent by its class name, so the class is a built-in one.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
         # The error is not kept in a variable. Its traceback holds this frame, and the cycle would keep the operands
         # alive after the program has caught the error; their memory would then be counted.

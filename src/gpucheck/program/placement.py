@@ -178,7 +178,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
 
 # -- the use of an attribute by the source of a class, which does not run ----------------------------------------------
 
-# Methods that move a tensor; then attributes and methods that do not use a tensor on the GPU.
+# Methods that move a tensor; then attributes and methods that work for a tensor on any device.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 _READS = (
     *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
