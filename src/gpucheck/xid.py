@@ -1,8 +1,8 @@
-"""NVIDIA's Xid catalogue: what each number in the kernel's log means, and what to do at once. Pure.
+"""NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. Pure.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
-"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are left out, except a few that older and
-GeForce cards still write, from its list for older GPUs.
+"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are left out. The exceptions are a few that
+older and GeForce GPUs still write; they come from NVIDIA's list for older GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SOURCE = "NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors"
 
 Blame = Literal["program", "device", "either"]
 
-# What to do; {card} stands for the GPU. A reset ends whatever runs on it, and NVLink's neighbours are reset with it.
+# The fixes; {card} stands for the GPU. A reset ends all processes on the GPU, and resets its NVLink neighbours too.
 RESET = "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"
 DRAIN_AND_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 REBOOT = "drain the node, then sudo reboot"
@@ -28,7 +28,7 @@ _SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
 _SANITIZER = "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call)"
 _CONFIDENTIAL = "check the set-up of the confidential virtual machine"
 
-# What NVIDIA's words for an action come to.
+# The fix for each of NVIDIA's actions.
 ACTIONS = {
     "IGNORE": "no immediate action needed",
     "RESTART_APP": f"start the program again; {_SUPPORT}",
@@ -46,7 +46,7 @@ ACTIONS = {
     "XID_154": f"do what the message names after 'to'. For a reset: {DRAIN_AND_RESET}",
     "NONE": f"NVIDIA's catalogue lists no action; {_SUPPORT}",
 }
-# Numbers that need more, or something else, than NVIDIA's action.
+# Numbers whose fix adds to NVIDIA's action or replaces it.
 _OWN_STEPS = {
     13: f"start the program again; {_SANITIZER}",
     31: f"start the program again; {_SANITIZER}",
@@ -77,12 +77,12 @@ _OWN_STEPS = {
     172: DRAIN_AND_RESET,
     173: REBOOT,
 }
-# A program that ran into an error ends by 43, and the driver cleans up after it by 45: other numbers are the cause.
+# Errors that end a program. Number 43 follows when the program stops, and 45 when the driver cleans up after it.
 _FAULTS = (
     *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
     *(155, 158, 167, 169, 173),
 )
-# By a number, those that bring it about.
+# The possible causes of a number.
 _FOLLOWS = {
     43: _FAULTS,
     45: (*_FAULTS, 43, 63, 171, 172),
@@ -94,9 +94,9 @@ _FOLLOWS = {
 
 
 class Xid(NamedTuple):
-    """One number: what it is, NVIDIA's immediate action in its own words, and whom it speaks of.
+    """One number: its meaning, NVIDIA's immediate action in NVIDIA's words, and the blame.
 
-    `blame` is our reading of the description: a program's mistake, the device or its link, or either of them.
+    `blame` is our reading of the description: a mistake of the program, a fault of the device or its link, or either.
     """
 
     number: int
@@ -106,17 +106,17 @@ class Xid(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Return what to do; {card} stands for the GPU."""
+        """Return the fix; {card} stands for the GPU."""
         return _OWN_STEPS.get(self.number, ACTIONS[self.action])
 
     @property
     def follows(self) -> tuple[int, ...]:
-        """Return the numbers that bring it about."""
+        """Return the numbers that can cause this one."""
         return _FOLLOWS.get(self.number, ())
 
 
 def _rows(table: str) -> Iterator[Xid]:
-    """The rows of a table of numbers (`39-41,70`), the action, the blame and the description."""
+    """Yield the rows of a table. A row holds numbers (`39-41,70`), the action, the blame and the description."""
     for line in table.strip().splitlines():
         numbers, action, blame, what = line.split(None, 3)
         for part in numbers.split(","):
@@ -195,7 +195,7 @@ CATALOGUE = tuple(
 """)
 )
 
-# Numbers that the catalogue for Ampere and newer calls unused, and that older or GeForce cards write.
+# Numbers that older or GeForce GPUs write, although the catalogue for Ampere and newer calls them unused.
 OLDER = tuple(
     _rows("""
 16 NONE either the display engine hung
@@ -213,8 +213,8 @@ OLDER = tuple(
 
 BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 
-# What takes the GPU, or its node, out of use until it is reset: NVIDIA's actions, and of the numbers for which its
-# catalogue names none those whose own description says so.
+# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. The numbers below have no action in
+# the catalogue, but their description asks for a reset.
 DRAINING = (
     *("RESET_GPU", "RESTART_BM", "CHECK_MECHANICALS", "XID_154"),
     *("WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR"),
@@ -223,17 +223,17 @@ _DRAINING_NUMBERS = (167, 169, 171, 172, 173)
 
 
 def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """Return how bad an error is by NVIDIA's catalogue, unless the GPU was reset since.
+    """Return the severity of an error by NVIDIA's catalogue, provided that the GPU was not reset since.
 
-    `fail` where the GPU has to be reset, `info` for a program's own mistake and for what NVIDIA says to ignore.
-    `is_fatal` is what an error of NVLink says of itself.
+    `fail` means that the GPU has to be reset. `info` is for a mistake of the program, and for errors that NVIDIA says
+    to ignore. `is_fatal` is the severity that an NVLink error states in its own line.
     """
     known = BY_NUMBER.get(number)
     if known is None:
         return "warn"
     if known.action in DRAINING or number in _DRAINING_NUMBERS:
         return "warn" if is_fatal is False else "fail"
-    # 45 tells that a program was ended.
+    # Number 45 reports that a program was ended.
     ends_a_program = known.action in ("IGNORE", "WORKFLOW_XID_45")
     return "info" if known.blame == "program" or ends_a_program else "warn"
 
@@ -246,14 +246,14 @@ _RESET_FABRIC = (
     "sudo nvidia-smi --gpu-reset && sudo systemctl start nvidia-fabricmanager"
 )
 _RESTART_GUEST = f"in a virtual machine restart the guest; else {_RESET_FABRIC}"
-# These leave no part of the fabric working if the driver calls them fatal; other fatal ones end the work of one port.
+# Errors that disable the whole fabric if the driver calls them fatal. Other fatal errors disable one port.
 FATAL_TO_ALL = (10003, 12020, 19084, 22003, 22011, *range(23001, 23018))
 
 
 @dataclass(frozen=True, slots=True)
 class Sxid:
-    """The meaning of an SXid, beyond the words of its line: what it is, its verdict whatever the driver's word for it,
-    and the fix."""
+    """The meaning of an SXid beyond its log line: the error, its verdict whatever the driver's severity, and the
+    fix."""
 
     what: str
     verdict: Literal["fail", "warn", "info"] = "info"
@@ -275,9 +275,10 @@ _OTHER = Sxid("")
 
 
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
-    """Return the meaning of an SXid that its driver called fatal or not, or nothing (its first line is lost)."""
+    """Return the meaning of an SXid. `is_fatal` is the driver's severity, or None if the first line of the error is
+    lost."""
     known = SXIDS.get(number, _OTHER)
-    # Without the word only what is never printed as anything else is sure.
+    # Without a severity, only numbers that are always fatal count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):
         reach, fix = ("whole fabric", _RESET_FABRIC) if number in FATAL_TO_ALL else ("port", _RESTART_GUEST)
         return Sxid(known.what or f"fatal to the {reach}", "fail", known.fix or fix)

@@ -1,1 +1,1 @@
-"""The doors: one module for each thing outside."""
+"""The modules that read the world outside this process, one for each source."""

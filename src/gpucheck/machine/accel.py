@@ -1,7 +1,7 @@
 """The abilities of a torch device: the only place that distinguishes cuda, mps, xpu and cpu.
 
-It stands on `torch.accelerator` and the device's own torch module, so that any accelerator torch knows works. What a
-device cannot do is None (or False), and the command says so. Importing this module imports torch.
+It uses `torch.accelerator` and the torch module of the device, so that any accelerator that torch knows works. An
+ability that the device lacks is None (or False), and the command says so. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ from gpucheck.machine import device_lifetime, host, torch_private, watchdog
 from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
-# APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
+# APIs newer than torch 2.6, the oldest supported version: name → first version. A test removes each of them.
 NEWER_APIS = {
     "torch.AcceleratorError": "2.8",
     "torch.accelerator.empty_host_cache": "2.12",
     "torch.backends.cuda.matmul.fp32_precision": "2.9",
 }
 
-# cudaHostRegisterPortable, of driver_types.h: pinned for every context.
+# cudaHostRegisterPortable of driver_types.h: memory is pinned for every context.
 _PORTABLE = 1
-# cudaErrorMemoryAllocation, of driver_types.h.
+# cudaErrorMemoryAllocation of driver_types.h.
 CUDA_OUT_OF_MEMORY = 2
-# The highest clock that a current part reaches is near 3 GHz; a hold computed with it is at least as long as asked.
+# Current GPUs stay near or below 3 GHz, so a hold computed with this clock is at least as long as asked.
 FALLBACK_CLOCK_HZ = 3e9
-# Between two time stamps: a window is seconds at most, and one that lasts a day is none. What is shorter than the
-# resolution (0.5 µs, cudaEventElapsedTime) reads as 0.
+# Limits of a time between two time stamps. A window takes seconds at most, so a day means a broken clock. A time below
+# the resolution of cudaEventElapsedTime (0.5 µs) reads as 0.
 MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
-# What torch raises for a device that it cannot use: AssertionError where it was built without the backend
-# ("Torch not compiled with CUDA enabled"), its own class for what fails while CUDA is started.
+# The errors that torch raises for an unusable device. AssertionError means that torch was built without the backend
+# ("Torch not compiled with CUDA enabled"). DeferredCudaCallError comes from a failure while CUDA starts.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
-# A choice: another process that starts or ends on the device, and a driver that wakes up, have done so by then.
+# An estimate: other processes have started or ended on the device, and the driver is awake, after this time.
 _SETTLES_S = 0.5
-# What a kernel is asked for to prove that it works: whole numbers that float32 holds exactly.
+# The numbers that a kernel has to compute as a proof that it works: integers that float32 represents exactly.
 _ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
-    """The torch API at the dotted `path`, or None where this torch has none."""
+    """Return the torch API at the dotted `path`; None if this torch has none."""
     return functools.reduce(lambda value, name: getattr(value, name, None), path.split(".")[1:], torch)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """torch's allocator on the device: `native` or another backend, and the settings from the environment."""
+    """torch's allocator on the device: `native` or another backend, and its settings from the environment."""
 
     backend: str | None
     settings: str | None
 
     @property
     def is_default(self) -> bool:
-        """Return whether what comes out of it is known exactly: torch's own allocator without any setting."""
+        """Return whether this is torch's own allocator without any setting, whose behaviour is known exactly."""
         return self.backend == "native" and not self.settings
 
 
 @dataclass(frozen=True)
 class Accel:
-    """One torch device and what it can do. Make it with `open_device`."""
+    """One torch device and its abilities. `open_device` makes it."""
 
     device: torch.device
     module: ModuleType
@@ -87,42 +87,42 @@ class Accel:
     memory_bus_width_bits: int | None = None
     max_memory_clock_hz: float | None = None
     integrated: bool = False
-    # Why the first attempt to open it failed; empty where it did not.
+    # The error of the first attempt to open the device; empty if that succeeded.
     transient: str = ""
 
     @property
     def kind(self) -> str:
-        """`cuda` (ROCm too), `mps`, `xpu`, `cpu` or another of torch's device types."""
+        """Return torch's device type: `cuda` (ROCm too), `mps`, `xpu`, `cpu` or another."""
         return str(self.device.type)
 
     @property
     def id(self) -> str:
-        """Return what torch calls it: `cuda:0`, `cpu`."""
+        """Return torch's name for the device: `cuda:0`, `cpu`."""
         return str(self.device)
 
     @property
     def ref(self) -> DeviceRef:
-        """The device as measurements name it."""
+        """Return the device in the form that measurements store."""
         return DeviceRef(id=self.id, uuid=self.uuid, name=self.name)
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether this is the CPU itself: host and device are then one."""
+        """Return whether this is the CPU: host and device are then the same."""
         return self.kind == "cpu"
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     @property
     def has_events(self) -> bool:
-        """Return whether the device stamps events on its own clock."""
+        """Return whether the device records time stamps with its own clock."""
         return not self.is_cpu and hasattr(self.module, "Event")
 
     def host_now(self) -> float:
-        """The host's clock, in seconds."""
+        """Return the host's clock, in seconds."""
         return time.perf_counter()
 
     def synchronize(self) -> None:
-        """Wait for the device to finish all that was asked of it."""
+        """Wait for the device to finish all enqueued work."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
             watchdog.WATCHDOG.waited = True
@@ -138,9 +138,9 @@ class Accel:
         return bool(mark.query())
 
     def elapsed_s(self, start: Any, end: Any) -> float:
-        """Seconds between two time stamps that the device has passed, more than 0.
+        """Return the seconds between two time stamps that the device has passed, more than 0.
 
-        Raises DeviceFailed for what no clock says: windows are made as long as it tells.
+        Raises DeviceFailed for a time that no window can take.
         """
         seconds = float(start.elapsed_time(end)) / 1e3
         if not 0 <= seconds <= MOST_ELAPSED_S:
@@ -153,9 +153,9 @@ class Accel:
         return max(seconds, LEAST_ELAPSED_S)
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait about so long before what is enqueued next; False where the device cannot.
+        """Delay the work enqueued next by about this long; return False if the device cannot.
 
-        It counts cycles at the clock that the part is rated for: a slower one holds longer, and some boost higher.
+        The delay is counted in cycles at the rated clock. It is longer at a lower clock and shorter at a boosted one.
         """
         sleep = torch_private.find("torch.cuda._sleep")
         if sleep is None or self.kind != "cuda":
@@ -171,10 +171,11 @@ class Accel:
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
-        """Free and total memory of the device, in bytes, as its driver says; None where it does not.
+        """Return the free and the total memory in bytes, by the device's driver; None if the driver does not report
+        them.
 
-        A device that shares the host's memory can take what the system has available: its driver counts files that the
-        kernel keeps in memory, and would give back, as used.
+        If the device shares the host's memory, the free memory is what the system has available. The driver would count
+        cached files as used, although the kernel gives their memory back.
         """
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
@@ -182,40 +183,42 @@ class Accel:
         try:
             free, total = get(self.device)
         except RuntimeError:
-            if self.kind == "cuda":  # there it means that the device is broken
+            if self.kind == "cuda":  # on CUDA this means that the device is broken
                 raise
-            return None  # XPU: "doesn't support querying the available free memory"
+            return None  # XPU raises "doesn't support querying the available free memory"
         if self.kind == "cuda" and self.integrated:
             return min(host.memory().usable, int(total)), int(total)
         return int(free), int(total)
 
     def memory(self) -> MemoryFigures:
-        """torch's four figures on this device; on the CPU, where torch keeps none, this process's resident set."""
+        """Return torch's four figures on this device. On the CPU torch keeps none: return this process's resident
+        set."""
         if self.is_cpu:
             return resident()
         if self.kind == "mps":
             current, driver = self.module.current_allocated_memory(), self.module.driver_allocated_memory()
             return MemoryFigures(current, None, driver, None, source="torch.mps (keeps no peaks)")
         names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-        if not hasattr(self.module, names[-1]):  # a backend that gpucheck does not know
+        if not hasattr(self.module, names[-1]):  # a backend unknown to gpucheck
             return MemoryFigures()
         figures = {f"{name}_bytes": int(getattr(self.module, name)(self.device)) for name in names}
         return MemoryFigures(**figures, source=self.module.__name__)
 
     def reset_peak(self) -> None:
-        """Let the peaks start anew from here."""
+        """Restart the peaks from the current values."""
         if self.is_cpu:
             reset_resident_peak()
         elif hasattr(self.module, "reset_peak_memory_stats"):
             self.module.reset_peak_memory_stats(self.device)
 
     def memory_stats(self) -> dict[str, int]:
-        """The allocator's own counters (`num_alloc_retries`, `num_ooms`, …); empty where it keeps none."""
+        """Return the allocator's own counters (`num_alloc_retries`, `num_ooms`, …); empty if it keeps none."""
         get = getattr(self.module, "memory_stats", None)
         return {} if get is None or self.is_cpu else dict(get(self.device))
 
     def memory_layout(self) -> list[Any] | None:
-        """The blocks of torch's allocator, to be compared with those of another moment; None where it does not tell."""
+        """Return the blocks of torch's allocator, for a comparison with a later moment; None if it does not report
+        them."""
         if self.kind != "cuda":
             return None
         return [
@@ -224,24 +227,24 @@ class Accel:
         ]
 
     def empty_cache(self) -> None:
-        """Give the allocators' unused blocks back: the device's own, and pinned ones to the host."""
+        """Release the unused blocks of the allocators: device memory, and pinned memory of the host."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:
             self.module.empty_cache()
-        # torch keeps pinned blocks for as long as the process lives; before 2.12 only a private function lets them go.
+        # torch keeps pinned blocks until the process ends. Before torch 2.12 only a private function releases them.
         empty = feature("torch.accelerator.empty_host_cache") or torch_private.find("torch._C._host_emptyCache")
         if self.can_pin and empty is not None and torch.accelerator.is_available():
             empty()
 
     @property
     def set_memory_fraction(self) -> Callable[[float], None] | None:
-        """Limits what torch may reserve to a fraction of the device's total; None where the device cannot."""
+        """Limit torch's reserved memory to a fraction of the device's total; return None if the device cannot."""
         limit = getattr(self.module, "set_per_process_memory_fraction", None)
         if limit is None or self.is_cpu:
             return None
         return lambda fraction: limit(fraction, self.device) if self.kind != "mps" else limit(fraction)
 
     def allocator(self) -> Allocator:
-        """The allocator behind torch's tensors on this device."""
+        """Return the allocator behind torch's tensors on this device."""
         names = [f"PYTORCH_{part}ALLOC_CONF" for part in ("", "CUDA_", "HIP_")] + ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
         settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
         get = getattr(self.module, "get_allocator_backend", None) or getattr(
@@ -252,7 +255,7 @@ class Accel:
     # -- errors, streams ----------------------------------------------------------------------------------------
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether `error` certainly means that memory ran out, by its class or by the allocator's own words."""
+        """Return whether `error` certainly means out of memory, by its class or by the allocator's message."""
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             return True
         if _is_of_device(error):
@@ -263,7 +266,8 @@ class Accel:
         )
 
     def why_broken(self) -> str | None:
-        """Why the device answers nothing, or wrongly (a CUDA error stays in its process); None while it works."""
+        """Return why the device does not answer correctly; None if it works. A CUDA error persists until its process
+        ends."""
         try:
             wrong = _wrong_answer(self.device)
             self.synchronize()
@@ -273,9 +277,10 @@ class Accel:
         return wrong
 
     def why_no_kernel(self, error: BaseException) -> str | None:
-        """Why a library has no kernel for the one shape or dtype that raised `error`; None for every other error.
+        """Return why a library has no kernel for the shape or dtype that raised `error`; None for every other error.
 
-        The device must still work: what breaks it is no want of a kernel, whatever the library calls it.
+        The device must still work. An error that breaks it is not a missing kernel, whatever the library's message
+        says.
         """
         if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
@@ -283,9 +288,9 @@ class Accel:
         return _first_line(error) if has_none and self.why_broken() is None else None
 
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-        """A second stream: what is returned makes it current for a while. None where the device has but one.
+        """Return a context that makes a second stream current; None if the device has only one stream.
 
-        torch's streams do not wait for the default one (cudaStreamNonBlocking), nor it for them.
+        torch's streams do not wait for the default stream (cudaStreamNonBlocking), nor does it wait for them.
         """
         if self.is_cpu or not hasattr(self.module, "Stream") or not hasattr(self.module, "stream"):
             return None
@@ -293,37 +298,38 @@ class Accel:
         return lambda: self.module.stream(side)
 
     def wait(self, mark: Any) -> None:
-        """Let what is enqueued next on the current stream wait for a time stamp, of whichever stream."""
+        """Make work enqueued next on the current stream wait for a time stamp of any stream."""
         mark.wait()
 
     def peer_access(self, other: Accel) -> bool | None:
-        """Return whether this device can reach the other's memory without the host; None where torch cannot tell."""
+        """Return whether this device can access the other's memory without the host; None if torch cannot tell."""
         get = getattr(self.module, "can_device_access_peer", None)
         return None if get is None or other.kind != self.kind else bool(get(self.device, other.device))
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
-        """Make this torch's current device for a while."""
+        """Make this torch's current device until the end of the block."""
         has_others = not self.is_cpu and hasattr(self.module, "device")
         with self.module.device(self.device) if has_others else contextlib.nullcontext():
             yield
 
     def make_current(self) -> None:
-        """Make this torch's current device for good: for a process that uses no other."""
+        """Make this torch's current device permanently, in a process that uses no other device."""
         if not self.is_cpu and hasattr(self.module, "set_device"):
             self.module.set_device(self.device)
 
 
 def has_context(accel: Any) -> bool:
-    """Return whether this process holds a context on the accelerator, in which freeing pinned memory may fail."""
+    """Return whether this process has a context on the accelerator. Freeing pinned memory may fail in one."""
     started = getattr(getattr(accel, "module", None), "is_initialized", lambda: False)
     return bool(accel.can_pin and accel.device.type != "cpu" and started())
 
 
 class _PageLocked(mmap.mmap):
-    """Host memory that CUDA has locked, until nothing uses it any more."""
+    """Page-locked host memory, which CUDA unlocks once nothing uses it."""
 
-    # Lets CUDA unlock it. As Python ends, the names of this module are gone before the last buffer is.
+    # The function that unlocks the memory. It is kept here, because Python clears the names of this module at exit
+    # before it frees the last buffer.
     unlock: Callable[[], object] | None = None
 
     def __del__(self) -> None:
@@ -332,41 +338,42 @@ class _PageLocked(mmap.mmap):
 
 
 def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Pinned host memory for so many elements, for buffers that are kept. Raises torch's errors where there is none.
+    """Return pinned host memory for `count` elements, for a long-lived buffer. Raises torch's errors if it is
+    unavailable.
 
-    Ours is locked where it lies. torch's own pinned memory records an event when it is freed, and where this fails the
-    process is aborted; `cudaHostUnregister` answers with an error at most.
+    The memory is allocated here and then locked. torch's own pinned memory records an event when it is freed, and a
+    failure there aborts the process; `cudaHostUnregister` only returns an error.
     """
-    # A process without a context has no device for which this would be faster.
+    # Without a context no device would copy from it faster.
     locked = _page_locked(count, dtype) if torch.cuda.is_initialized() else None
     return device_lifetime.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
 
 
 def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """Memory of ours that CUDA locks; None where it does not."""
+    """Return memory of this process that CUDA has locked; None if CUDA refuses."""
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = _PageLocked(-1, max(count * dtype.itemsize, 1), **private)
     words = torch.frombuffer(memory, dtype=dtype, count=count)
     if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, _PORTABLE)) == 0:
         memory.unlock = functools.partial(torch.cuda.cudart().cudaHostUnregister, words.data_ptr())
         return words
-    # CUDA gives the same error to whoever asks next: that is not to be a kernel's launch.
+    # CUDA repeats the error at the next call. This call takes it, so that no kernel launch fails because of it.
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda")
     return None
 
 
 def resident() -> MemoryFigures:
-    """This process's resident set and its peak, in bytes."""
+    """Return this process's resident set and its peak, in bytes."""
     info = psutil.Process().memory_info()
-    # Linux tells it in a file, Windows beside the resident set.
+    # The peak is in a file on Linux, and beside the resident set on Windows.
     known = re.search(r"^VmHWM:\s*(\d+) kB", text_of(Path("/proc/self/status")), re.MULTILINE)
     peak = int(known[1]) * 1024 if known else getattr(info, "peak_wset", None)
     return MemoryFigures(resident_bytes=info.rss, max_resident_bytes=peak, source="resident set of the process")
 
 
 def reset_resident_peak() -> bool:
-    """Let the peak of the resident set start anew (Linux); False where it cannot."""
+    """Restart the peak of the resident set (Linux); return False if that is impossible."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -375,8 +382,8 @@ def reset_resident_peak() -> bool:
 
 
 def default_accelerator() -> str | None:
-    """The type of the accelerator that torch can use now (`cuda`, `mps`, …); None where it can use none."""
-    # is_available() first: torch 2.6's current_accelerator() raises where there is none.
+    """Return the type of the accelerator that torch can use now (`cuda`, `mps`, …); None if it can use none."""
+    # `is_available()` comes first, because torch 2.6's `current_accelerator()` raises without an accelerator.
     current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return None if current is None else current.type
 
@@ -392,10 +399,10 @@ def device_count(kind: str) -> int:
 
 
 def open_device(device: str, *, name: str | None = None, uuid: str | None = None) -> Accel:
-    """The device that torch calls `device` (`cuda:1`, `cpu`). Raises CannotLook when torch cannot use it.
+    """Open the device that torch calls `device` (`cuda:1`, `cpu`). Raises CannotLook if torch cannot use it.
 
-    On an accelerator this makes the process's device context and runs a kernel. `uuid` is the driver's word, where the
-    caller has it: torch has no prefix to tell a MIG instance by.
+    On an accelerator this creates the process's context and runs a kernel. `uuid` is the driver's UUID, if the caller
+    has it: torch's own lacks the prefix that marks a MIG instance.
     """
     chosen = torch.device(device)
     if chosen.type == "cpu":
@@ -405,7 +412,8 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
     transient = ""
     try:
         module = torch.get_device_module(chosen.type)
-        # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
+        # A kernel has to run: allocation succeeds even if this torch has no kernels for the device, and a kernel may
+        # run without any effect.
         try:
             wrong = _wrong_answer(chosen)
         except UNUSABLE as error:
@@ -422,7 +430,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
 
-    def figure(attribute: str) -> Any:  # each is missing somewhere
+    def figure(attribute: str) -> Any:  # every attribute is missing on some backend
         return getattr(properties, attribute, None)
 
     clock_khz, memory_khz = figure("clock_rate"), figure("memory_clock_rate")
@@ -447,8 +455,8 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
 
 
 def _wrong_answer(device: torch.device) -> str | None:
-    """Return what a small kernel answers that is wrong; None where it is right. Raises what torch raises."""
-    # Each answer is another: memory that no kernel writes may still hold the last one.
+    """Return a description of a small kernel's wrong result; None if the result is right. Raises torch's errors."""
+    # Each call wants a different number, because memory that no kernel writes may still hold the last one.
     wanted = float(next(_ANSWERS))
     answer = torch.ones(1, device=device).mul_(wanted).item()
     return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"

@@ -1,8 +1,8 @@
-"""Children: the one place that starts processes, each bounded in time.
+"""Children: the one module that starts processes, each with a time limit.
 
-Whatever may hang or crash (a wedged driver, a broken torch, a trial that runs out of memory) happens in a child, in a
-process group of its own. When its time is up the group is killed, waited for at most `KILL_WAIT_S` more, and then
-abandoned, which the result says. Ctrl-C at the terminal reaches the parent alone, which ends its children.
+Work that may hang or crash (a wedged driver, a broken torch, a trial that runs out of memory) runs in a child, in its
+own process group. At the time limit the group is killed. A process that survives for another `KILL_WAIT_S` is
+abandoned, and the result says so. Ctrl-C at the terminal reaches only the parent, which ends its children.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ from typing import IO, Any, Literal
 
 from gpucheck import errors
 
-# A killed process is normally gone within milliseconds; one in uninterruptible sleep may never go.
+# A killed process is usually gone within milliseconds; one in uninterruptible sleep may never end.
 KILL_WAIT_S = 1.0
-# The children with which every reading of the machine begins, named where a name loads nothing.
+# The modules of the children that every reading of the machine starts. They are named here, because this module imports
+# little.
 NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml_read", "gpucheck.machine.cuda_driver"
-# How often a wait looks whether the child has ended while a grandchild still holds its pipe.
+# The interval at which a wait checks whether the child has ended while a grandchild still holds its pipe.
 POLL_S = 0.05
-# A child that prints more than this is broken; its beginning is enough to see how.
+# A child that prints more than this is broken, and its first bytes are enough to show why.
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
-# What a person or a scheduler sends a program to end it or to tell it something.
+# The signals that a person or a scheduler sends to end a program or to notify it.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _HANDED_ON = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-# The children that this process has started, as long as somebody knows of them.
+# The children that this process has started, while something refers to them.
 _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
-# What `python -m` does, less the current folder on the path: a stray json.py there must not break a child. The
-# collector of cycles is kept from what is loaded: for torch it takes as long as the import, most of it at the exit.
+# The code of a child: `python -m` without the current folder on the path, where a stray json.py would break the child.
+# The garbage collector ignores the imported modules, because collecting torch's objects takes as long as importing
+# torch, and most of that at exit.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
     "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
@@ -56,7 +58,7 @@ _BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """The end of a child. `returncode` is None when it had to be abandoned, negative for a signal."""
+    """The end of a child. `returncode` is negative for a signal, and None if the child was abandoned."""
 
     returncode: int | None
     stdout: str
@@ -67,37 +69,37 @@ class ChildResult:
 
 
 class Cut:
-    """An earlier end for a child that is waited for, set by another thread once waiting has become pointless."""
+    """An earlier deadline for a child, which another thread sets when its result is no longer needed."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._at = float("inf")
 
     def after(self, seconds: float, reason: str) -> None:
-        """Give it at most `seconds` more from now on. The first reason counts, and the earliest end."""
+        """Allow at most `seconds` from now. The earliest deadline and the first reason apply."""
         self._at = min(self._at, time.monotonic() + seconds)
         if self.reason is None:
             self.reason = reason
 
     def before(self, deadline: float) -> float:
-        """The earlier of the two ends, on the monotonic clock."""
+        """Return the earlier of the two deadlines, on the monotonic clock."""
         return min(deadline, self._at)
 
 
 How = Literal[
     "returned",  # exit status 0
     "failed",  # another exit status
-    "crashed",  # a signal that its own fault raised, as SIGSEGV
-    "killed",  # a signal that somebody else sent, as SIGKILL
-    "closed",  # it closed its output and stayed; it was ended
-    "late",  # it took longer than `limit_s`; it was ended
-    "cut",  # another thread gave it up, for `reason`; it was ended
+    "crashed",  # a signal of its own fault, such as SIGSEGV
+    "killed",  # a signal from another process, such as SIGKILL
+    "closed",  # it closed its output but kept running, and was ended
+    "late",  # it took longer than `limit_s`, and was ended
+    "cut",  # another thread cancelled it for `reason`, and it was ended
     "unstarted",  # it could not be started, for `reason`
 ]
 
-# Signals that a process is sent; those that it raises itself by a fault (SIGSEGV, SIGABRT) are not among them.
+# Signals that other processes send; a fault of the process itself raises others (SIGSEGV, SIGABRT).
 SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGXCPU", "SIGUSR1", "SIGUSR2")
-# Some programs repeat what they were given as they refuse it: a whole script.
+# Some programs repeat their whole input, such as a script, in an error message.
 LONGEST_WORDS = 200
 
 
@@ -105,8 +107,8 @@ LONGEST_WORDS = 200
 class Ending:
     """The end of a child.
 
-    `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `stderr` is its
-    beginning for a child that was run, its end for one that was talked with.
+    `status` is its exit status, or minus the number of a signal; None if it did not end without help. `stderr` has the
+    first bytes of a child that was run to its end, and the last bytes of one that answered requests.
     """
 
     how: How
@@ -117,7 +119,7 @@ class Ending:
 
     @property
     def signal(self) -> str | None:
-        """The name of the signal that ended it, `signal 40` for one without a name; None where none did."""
+        """Return the name of the signal that ended it (`signal 40` if it has no name); None if no signal did."""
         if self.status is None or self.status >= 0:
             return None
         with contextlib.suppress(ValueError):
@@ -126,9 +128,9 @@ class Ending:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr that names an error, else the last that is not blank, shortened; empty for none.
+        """Return the last line on stderr that names an error, shortened; without one, the last line that is not blank.
 
-        torch's advice and links, and a trace of C++'s calls, stand behind the error.
+        torch prints advice, links and a C++ stack trace after the error.
         """
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
@@ -137,7 +139,7 @@ class Ending:
 
     @property
     def in_words(self) -> str:
-        """Return what became of its process, as the end of a sentence about what is missing for it."""
+        """Return how the process ended, as the last part of a sentence about a missing result."""
         if self.how == "unstarted":
             return f"its process cannot be started ({self.reason})"
         if self.how == "late":
@@ -153,14 +155,14 @@ _BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
 
 
 def _names_error(line: str) -> bool:
-    from gpucheck import messages  # most children end well
+    from gpucheck import messages  # imported late, because most children succeed
 
     is_beside = _BESIDE_AN_ERROR.search(line) is not None
     return not is_beside and (messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None)
 
 
 class Lost(Exception):
-    """A long-lived child is gone."""
+    """A long-lived child has ended."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
@@ -168,7 +170,7 @@ class Lost(Exception):
 
 
 def how_of(status: int | None) -> How:
-    """Return what the status of a child says that ended by itself; None is that of one that never came to its end."""
+    """Return how a child with this status ended; None is the status of a child that was still running."""
     if status is None:
         return "closed"
     if status >= 0:
@@ -176,26 +178,27 @@ def how_of(status: int | None) -> How:
     return "killed" if any(getattr(signal, name, None) == -status for name in SENT) else "crashed"
 
 
-# The folder that this package lies in.
+# The folder that contains this package.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_argv(module: str, *arguments: str, python: str = sys.executable, root: Path = ROOT) -> list[str]:
-    """The command that runs `module.main()` of this gpucheck in a fresh interpreter, in `root` if it lies there too.
+    """Return the command that runs `module.main()` of this gpucheck in a fresh interpreter. `root` contains the
+    package.
 
-    Its `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
+    The child's `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
     """
     return [python, "-c", _BOOT.format(root=str(root), module=module), *arguments]
 
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """A folder in which gpucheck lies alone, for the path of another Python: beside an installed gpucheck lies the rest
-    of its environment. It is there within the block."""
+    """Yield a folder that contains only gpucheck, for the import path of another Python. An installed gpucheck shares
+    its folder with other packages, so a copy is made for the time of the block."""
     if {path.name for path in ROOT.iterdir() if path.name.isidentifier()} == {"gpucheck"}:
         yield ROOT
         return
-    import shutil  # late: few commands need these
+    import shutil  # imported late, because few commands need it
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="gpucheck-") as folder:
@@ -211,9 +214,9 @@ def run(
     stdin: str | None = None,
     cut: Cut | None = None,
 ) -> ChildResult:
-    """Run `argv` to its end, but no longer than `timeout_s` seconds, or until `cut`.
+    """Run `argv` to its end, for at most `timeout_s` seconds, or until `cut`.
 
-    Raises OSError when it cannot be started.
+    Raises OSError if it cannot be started.
     """
     started = time.monotonic()
     process = _popen(argv, env, wants_stdin=stdin is not None)
@@ -237,31 +240,31 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers a line with a line; `child_protocol.Talk` is how one talks with it.
+    """A long-lived child that answers each line with a line. `child_protocol.Talk` is its interface.
 
-    `send` and `receive` raise Lost when the child is gone.
+    `send` and `receive` raise Lost if the child has ended.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
         try:
-            # No SimpleQueue: on Python 3.10 and 3.11 its `get` may wait for ever where a short time is over at once.
+            # SimpleQueue is not used: on Python 3.10 and 3.11 its `get` with a short timeout may block forever.
             self._lines: queue.Queue[str | None] = queue.Queue()
             self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
             self._out = threading.Thread(target=self._read_lines, daemon=True)
             self._out.start()
-        except BaseException:  # a signal, or no thread to be had: nobody else knows of the process yet
+        except BaseException:  # after a signal, or without a free thread, nothing else would end the process
             _end(self._process, ())
             raise
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is also its process group's."""
+        """Return the child's process id, which is also the id of its process group."""
         return self._process.pid
 
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # closed under us by kill()
+        with contextlib.suppress(OSError, ValueError):  # kill() has closed the pipe
             for line in self._process.stdout:
                 self._lines.put(line.decode("utf-8", "replace").rstrip("\r\n"))
         self._lines.put(None)
@@ -271,11 +274,11 @@ class LineChild:
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
-        except (OSError, ValueError):  # gone, or ended by us and its pipe closed
+        except (OSError, ValueError):  # it has ended, or kill() has closed its pipe
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> str | None:
-        """The next answer line, or None when none came within `timeout_s` seconds."""
+        """Return the next line of the answer; None if none comes within `timeout_s` seconds."""
         try:
             line = self._lines.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
@@ -286,20 +289,20 @@ class LineChild:
         return line
 
     def _ended(self) -> Lost:
-        # The pipe is closed: the process is gone or about to be.
+        # The child has closed its pipe: it has ended, or is about to.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_WAIT_S)
-        # None where it is ended here: the signal is ours.
+        # The status is read before kill(), whose own signal must not count. It is None for a child that still runs.
         status = self._process.poll()
         self.kill()
         return Lost(Ending(how_of(status), status, None, "", self._err.text()))
 
     def stderr(self) -> str:
-        """Return what the child has said on stderr, its end."""
+        """Return the last bytes that the child wrote to stderr."""
         return self._err.text()
 
     def kill(self) -> bool:
-        """End the child and its group now. False when it could not be ended and was abandoned."""
+        """End the child and its group now. Returns False if the child could not be ended and was abandoned."""
         gone = _end(self._process, (self._err,))
         if gone:
             self._out.join(KILL_WAIT_S)
@@ -309,28 +312,28 @@ class LineChild:
 
 
 class Ahead:
-    """Children that load while this process still does: started before there is a question for them.
+    """Children that load while this process still loads, before there is a request for them.
 
-    Close it (it is a context manager): those that nobody took are ended.
+    It is a context manager: its close ends the children that were not taken.
     """
 
     def __init__(self, *modules: str) -> None:
         self._waiting: dict[str, LineChild] = {}
         try:
             for module in modules:
-                # Whoever wants one that cannot be started now meets the reason by itself.
+                # A failure to start is ignored here, because `start` raises it again.
                 with contextlib.suppress(OSError):
                     self._waiting[module] = LineChild(python_argv(module))
-        except BaseException:  # a signal: nobody else knows of those before
+        except BaseException:  # after a signal, nothing else would end the children
             self.close()
             raise
 
     def start(self, module: str) -> LineChild:
-        """The child that runs `module.main()`: the one that waits, or a new one. Raises OSError."""
+        """Return the child that runs `module.main()`: the loaded one, or a new one. Raises OSError."""
         return self._waiting.pop(module, None) or LineChild(python_argv(module))
 
     def close(self) -> None:
-        """End those that nobody took."""
+        """End the children that were not taken."""
         while self._waiting:
             self._waiting.popitem()[1].kill()
 
@@ -342,14 +345,15 @@ class Ahead:
 
 
 class Program:
-    """A program of the user's, run as a shell runs it: its streams, its folder and its terminal are this process's own.
+    """The user's program, run as a shell runs it: with this process's streams, folder and terminal.
 
-    On a terminal it shares this process's group, so that Ctrl-C and Ctrl-Z reach it from there; elsewhere it leads a
-    group of its own. Signals that are sent to this process alone are handed on. It ends where this process is killed.
+    On a terminal it shares this process's group, so that Ctrl-C and Ctrl-Z reach it directly; elsewhere it leads its
+    own group. Signals sent only to this process are forwarded. On Linux the program is killed if this process is
+    killed.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], folder: str | None = None) -> None:
-        """Start it, in `folder` where one is given. Raises OSError."""
+        """Start the program, in `folder` if given. Raises OSError."""
         self._has_terminal = os.name == "posix" and _is_in_foreground()
         self._masked: set[int] = set()
         prepare = None
@@ -365,15 +369,15 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return the program's process id."""
         return self._process.pid
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the program."""
         self._process.kill()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return how it ended, negative for a signal; None where it still runs after `timeout_s` seconds."""
+        """Return the exit status, negative for a signal; None if the program still runs after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while self._process.poll() is None:
             left = deadline - time.monotonic()
@@ -384,18 +388,18 @@ class Program:
         return self._process.returncode
 
     def _hand_on(self, timeout_s: float) -> None:
-        """Wait for a signal and send it on, unless the terminal has sent it to the program as well."""
-        if not hasattr(signal, "sigtimedwait"):  # macOS, Windows: the terminal's signals reach the program there
+        """Wait for a signal and forward it, unless the terminal has sent it to the program as well."""
+        if not hasattr(signal, "sigtimedwait"):  # macOS and Windows, where the terminal's signals reach the program
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(timeout_s, POLL_S))
             return
         received = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
-        # The kernel itself speaks for a terminal, and then to the whole group.
+        # A positive code marks a signal from the kernel, which sends a terminal's signals to the whole group.
         if received and received.si_signo != signal.SIGCHLD and not (self._has_terminal and received.si_code > 0):
             self._process.send_signal(received.si_signo)
 
     def _unmask(self) -> None:
-        """Take no signals any more; those that came for the program and reached it too late are dropped."""
+        """Unblock the signals again, and drop those that arrived too late to forward."""
         if not self._masked:
             return
         while hasattr(signal, "sigtimedwait") and signal.sigtimedwait(self._masked, 0) is not None:
@@ -405,7 +409,7 @@ class Program:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that a process started, and theirs (Linux); none where the system does not tell."""
+    """Yield the descendants of a process (Linux); nothing if the system does not report them."""
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
         with contextlib.suppress(OSError):  # it has ended
             for child in map(int, Path(path).read_text().split()):
@@ -414,9 +418,9 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def interpreter_argv() -> list[str]:
-    """The interpreter that runs this process, with the options that it was started with and a program is to have too.
+    """Return the command of this process's interpreter, with the options that the user's program needs too.
 
-    Options that keep it from reading the environment are left out: `Program` hands things on there.
+    Options that make Python ignore the environment are left out, because `Program` passes settings through it.
     """
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] if getattr(sys.stdout, "write_through", False) else []
@@ -424,16 +428,16 @@ def interpreter_argv() -> list[str]:
 
 
 def end_like(returncode: int) -> int:
-    """The exit status of a program that ended so; where a signal ended it, the same signal ends this process now."""
+    """Return the exit status for `returncode`. If a signal ended the program, the same signal ends this process."""
     if returncode >= 0 or os.name != "posix":
         return returncode
     number = -returncode
-    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to take off
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to reset
         signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        # The program has left its core already.
+        # This process dumps no core, because the program has already dumped its own.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -444,7 +448,7 @@ def end_like(returncode: int) -> int:
 
 
 def _is_in_foreground() -> bool:
-    """Return whether the terminal's signals go to this process's group."""
+    """Return whether the terminal sends its signals to this process's group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
@@ -458,8 +462,8 @@ def _is_in_foreground() -> bool:
 
 
 def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
-    """Return what a program's process does before the program: the mask of signals that we had, its group, its end with
-    us."""
+    """Return the function that runs in the program's process before the program. It restores the signal mask, sets the
+    process group, and makes the kernel kill the program when this process ends."""
     prctl = None
     if sys.platform == "linux":
         import ctypes
@@ -478,7 +482,7 @@ def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
 
 
 class _Reader:
-    """Drains a pipe in a thread, keeping its first (or last) `limit` bytes."""
+    """A thread that drains a pipe and keeps its first (or last) `limit` bytes."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int, *, keep_tail: bool = False) -> None:
         assert pipe is not None
@@ -488,7 +492,7 @@ class _Reader:
         self.thread.start()
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # closed under us once the child is abandoned
+        with contextlib.suppress(OSError, ValueError):  # the pipe was closed here after the child was abandoned
             while chunk := os.read(self.pipe.fileno(), 65536):
                 if self._keep_tail:
                     self._data += chunk
@@ -501,7 +505,7 @@ class _Reader:
 
 
 def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> subprocess.Popen[bytes]:
-    """Start a process. What Ctrl-C or SIGTERM raises meanwhile is raised once it is known, and ended."""
+    """Start a process. Ctrl-C and SIGTERM raise only after the process is recorded; the process is then ended."""
     process = None
     try:
         with signals_held():
@@ -523,10 +527,10 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: b
 
 
 def end_all() -> list[tuple[int, str]]:
-    """End every child that is still there, with its group, as this process goes.
+    """End every running child with its group, because this process is about to end.
 
-    Returns those that could not be ended within `KILL_WAIT_S`, all together: the process id, and the state in which
-    the kernel has it (`D` is a wait that nothing can interrupt).
+    Returns the children that survived for `KILL_WAIT_S`, a limit for all of them together. Each has its process id and
+    the letter of its state (`D` is uninterruptible sleep).
     """
     waiting = [process for process in list(_STARTED) if process.poll() is None]
     for process in waiting:
@@ -539,7 +543,7 @@ def end_all() -> list[tuple[int, str]]:
 
 
 def _state(pid: int) -> str:
-    """The letter for the state of a process (Linux); a question mark where it is not told."""
+    """Return the letter of a process's state (Linux); a question mark if the state is unknown."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     return "?"
@@ -547,13 +551,13 @@ def _state(pid: int) -> str:
 
 @contextlib.contextmanager
 def signals_held(*, second_ends: bool = False, patience_s: float | None = None) -> Iterator[None]:
-    """Let the handlers of SIGINT and SIGTERM wait until the end of the block, and that of the alarm in a short one.
+    """Delay the handlers of SIGINT and SIGTERM until the end of the block, and without `second_ends` SIGALRM's too.
 
-    One that raises while a process is being started would lose its id, and leave it to itself. With `second_ends` a
-    second signal ends this process at once, with the exit status that its number asks for: who repeats Ctrl-C does not
-    want to wait for a block that takes long. With `patience_s` the first one does so after that time.
+    A handler that raises while a process starts would lose the process's id, and nothing could end it. With
+    `second_ends` a second signal ends this process at once, with the exit status of that signal: a user who repeats
+    Ctrl-C does not want to wait for a long block. With `patience_s` the first signal does so after that time.
     """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
+    if threading.current_thread() is not threading.main_thread():  # handlers run only in the main thread
         yield
         return
     handlers: dict[int, Any] = {}
@@ -571,7 +575,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
                 timers.append(threading.Timer(patience_s, _end_at_once, (number,)))
                 timers[-1].daemon = True
                 timers[-1].start()
-        else:  # a handler before it raised, and kept this one from being taken off
+        else:  # an earlier handler raised before this one was restored
             handlers[number](number, frame)
 
     try:
@@ -592,7 +596,8 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
 
 
 def _end_at_once(number: int) -> None:
-    """End this process as the signal asks; the word is written past Python's stderr, whose lock the import may hold."""
+    """End this process with the exit status of the signal. The message bypasses Python's stderr, whose lock an import
+    may hold."""
     for path in errors.temporary:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -602,7 +607,7 @@ def _end_at_once(number: int) -> None:
 
 
 def _feed(process: subprocess.Popen[bytes], text: str) -> None:
-    """Write the child's whole input from a thread: a child that does not read must not hold us."""
+    """Write the child's input from a thread, because a child that does not read would block this process."""
     pipe = process.stdin
     assert pipe is not None
 
@@ -617,9 +622,9 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
 def _wait(
     process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float, cut: Cut | None = None
 ) -> bool:
-    """Wait for the child's end; False when the deadline, or the cut, came first.
+    """Wait for the child's end; return False if the deadline or the cut comes first.
 
-    The end of its output is its end, as a rule, and costs no polling; a grandchild may keep the pipe open, though.
+    The child usually ends when its output does, so that no polling is needed. A grandchild may keep the pipe open.
     """
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.thread.is_alive()), None)
@@ -636,16 +641,17 @@ def _wait(
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         if os.name == "posix":
-            # The group outlives its leader as long as a grandchild lives, and its id is not reused until then.
+            # The group exists as long as a grandchild lives, and its id is not reused before.
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
 
 
 def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
-    """See the child and its group to their end. False when it could not be ended: it is then abandoned."""
+    """End the child and its group. Returns False if the child could not be ended and was abandoned."""
     for reader in readers:
-        # An ended child's output is in the pipe already; without a grandchild this takes no time.
+        # The output of an ended child is already in the pipe. Reading it takes no time unless a grandchild holds the
+        # pipe.
         if process.poll() is not None:
             reader.thread.join(POLL_S)
     _kill_group(process)
@@ -655,13 +661,13 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
         return False
     for reader in readers:
         reader.thread.join(KILL_WAIT_S)
-        # Somebody who outlived the child may still hold its other end.
+        # A grandchild that survived may still hold the other end.
         _close(reader.pipe, reader.thread)
     return True
 
 
 def _close(pipe: IO[bytes] | None, reader: threading.Thread | None = None) -> None:
-    """Close a pipe that `reader` has read to its end; while it still reads, closing would wait for it."""
+    """Close a pipe unless `reader` is still reading it, because closing would then block."""
     if pipe is not None and (reader is None or not reader.is_alive()):
-        with contextlib.suppress(OSError):  # what was not written yet has no reader any more
+        with contextlib.suppress(OSError):  # unwritten input has no reader any more
             pipe.close()

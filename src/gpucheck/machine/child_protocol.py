@@ -1,11 +1,11 @@
-"""One talk with children: JSON objects, one a line, and one account of how a child ended.
+"""The protocol of children: JSON objects, one per line, and one description of how a child ended.
 
-The answer to a request is any number of lines, each as soon as it is known; the last one has the key `end` and holds
-the result. A child that is asked nothing (`run`) ends its answer by ending itself. A line with the key `raised` is an
-error of ours, which is raised here. Lines that are no JSON object are not part of the talk: a start-up file of the
-user's printed them, or the child's death cut them off.
+The answer to a request is any number of lines, each sent as soon as it is known. The last line has the key `end` and
+contains the result. A child that gets no request (`run`) finishes its answer by ending. A line with the key `raised` is
+a gpucheck error, and is raised again here. Lines that are not JSON objects are ignored: the user's start-up file
+printed them, or the child ended in the middle of one.
 
-`child_stdio` is the child's side; `child` starts the processes, bounds their time and ends them.
+`child_stdio` is the child's side. `child` starts the processes, limits their time and ends them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ Start = Callable[[], LineChild]
 
 
 class Heard(NamedTuple):
-    """All lines of a child that was run to its end, and how it ended."""
+    """All lines of a child that was run to its end, and its ending."""
 
     lines: tuple[Line, ...]
     ending: Ending
 
     @property
     def merged(self) -> Line:
-        """The lines as one, the later over the earlier."""
+        """Return the lines merged into one; later keys replace earlier ones."""
         return {name: value for line in self.lines for name, value in line.items()}
 
 
 def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cut: Cut | None = None) -> Heard:
-    """Run a child to its end, for at most `limit_s` seconds or until `cut`. What it said until then is kept."""
+    """Run a child to its end, for at most `limit_s` seconds or until `cut`. Lines printed before then are kept."""
     try:
         result = child.run(argv, limit_s, env=env, cut=cut)
     except OSError as error:
@@ -53,13 +53,13 @@ def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = 
 
 
 def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
-    """The lines and the ending of a child that was run."""
+    """Return the lines and the ending of a child that was run."""
     lines = (line_of(text) for text in result.stdout.splitlines())
     return Heard(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
 
 
 def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Ending:
-    """Return how a child ended that was run."""
+    """Return the ending of a child that was run."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
         return Ending("cut" if reason else "late", None, limit_s, reason or "", result.stderr)
@@ -67,7 +67,7 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
 
 
 def line_of(text: str) -> Line | None:
-    """The object that a line holds; None where the line is not part of the talk."""
+    """Return the object in a line; None if the line is not part of the protocol."""
     with contextlib.suppress(ValueError):
         line = json.loads(text)
         if isinstance(line, dict):
@@ -79,14 +79,14 @@ def line_of(text: str) -> Line | None:
 
 
 class Talk:
-    """A child that is asked as often as there is something to ask. Whatever ends the talk is raised as Lost.
+    """A child that answers any number of requests. Every failure of the child is raised as Lost.
 
-    The limit of an answer counts from the request, or from the child's start where it needs none. A child that is late
-    is ended: it would be out of step at the next request.
+    The time limit of an answer begins with the request, or with the child's start if no request was sent. A late child
+    is ended, because its answer would be taken for that of the next request.
     """
 
     def __init__(self, start: Start) -> None:
-        """Start the child. Raises Lost where that cannot be."""
+        """Start the child. Raises Lost if it cannot be started."""
         self._since = time.monotonic()
         try:
             self._child = start()
@@ -102,7 +102,7 @@ class Talk:
         self._child.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> Line | None:
-        """The next line, or None where none came within `timeout_s` from now. Raises the child's own errors too."""
+        """Return the next line; None if none comes within `timeout_s`. Raises the errors that the child sent."""
         until = time.monotonic() + timeout_s
         line = None
         while line is None:
@@ -122,10 +122,11 @@ class Talk:
         each_s: float = math.inf,
         slow: tuple[float, Callable[[], object]] | None = None,
     ) -> Iterator[Line]:
-        """The lines of the answer as they come, the one with `end` the last.
+        """Yield the lines of the answer as they arrive; the last one has the key `end`.
 
-        The limit is the whole answer's, or with `per_line` that of the wait for each line. `each_s` also bounds the
-        wait for each line but the first. `slow` is called where the first takes longer than these seconds.
+        The limit applies to the whole answer, or with `per_line` to each line. `each_s` also limits the wait for every
+        line except the first. `slow` holds a number of seconds and a function, which is called if the first line takes
+        longer.
         """
         limit, until = limit_s, self._since + limit_s
         while True:
@@ -149,13 +150,13 @@ class Talk:
             until, limit = (own, each_s) if own < whole else (whole, limit_s)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Line:
-        """Send a request and wait for its result: the last line of the answer."""
+        """Send a request and return its result: the last line of the answer."""
         self.send(request)
         *_, last = self.answer(limit_s)
         return last
 
     def stop(self) -> None:
-        """End the child now; it holds nothing that needs an orderly end."""
+        """End the child now; it needs no orderly shutdown."""
         self._child.kill()
 
     def __enter__(self) -> Talk:
@@ -166,7 +167,7 @@ class Talk:
 
 
 def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
-    """An error of the child's, as `child_stdio.raised` says it, for this process to raise."""
+    """Return the error that a child described with `child_stdio.raised`, ready to raise."""
     kind = getattr(errors, raised["kind"])
     extra = {"trace": raised["trace"]} if issubclass(kind, errors.TargetError) else {}
     error: GpucheckError = kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)

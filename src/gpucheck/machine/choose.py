@@ -1,7 +1,7 @@
-"""Which device a command works on, decided from the facts alone, then opened; and whether what it requires is there.
+"""Choose the devices that a command uses, from the facts alone; open one; judge the requirements of `--require`.
 
-An accelerator that is present is never silently replaced by the CPU: only where none is present, or it was hidden on
-purpose, does `auto` mean the CPU. CUDA_VISIBLE_DEVICES is read as CUDA reads it.
+The CPU never silently replaces an accelerator that is present. `auto` means the CPU only if no accelerator is present,
+or if all were hidden on purpose. CUDA_VISIBLE_DEVICES is read by CUDA's rules.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.report.events import Notice
 
 MASK = "CUDA_VISIBLE_DEVICES"
-# What C calls a space: of Unicode's others CUDA reads none, nor of its other digits.
+# The spaces of C. CUDA recognizes no other Unicode spaces, and no Unicode digits except ASCII's.
 _SPACES = " \t\n\v\f\r"
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
-# Which builds of torch drive which of torch's device types; ROCm's devices are called cuda too.
+# The builds of torch that support each of torch's device types; ROCm's devices are called cuda too.
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
-# The findings of `--require KIND` and `--min-devices N`: no checks to select, they are there when they are asked for.
+# The findings of `--require KIND` and `--min-devices N`. They are not checks to select: the option alone adds them.
 REQUIRED_ID, COUNT_ID = "device.required", "device.count"
 DIAGNOSE = "gpucheck doctor says why"
 
 
 class Choice(NamedTuple):
-    """The devices chosen, by torch's names, and a sentence for the user where the choice needs one."""
+    """The chosen devices by torch's names, and a notice for the user if the choice needs one."""
 
     ids: tuple[str, ...]
     notice: str | None = None
 
 
 def check(requested: str, origin: str = "--device") -> None:
-    """Raises UsageError for what can be no device's name on any machine; `origin` is where it was set."""
+    """Raise UsageError for text that cannot name a device on any machine; `origin` is the option or variable."""
     if requested not in ("auto", "all") and not (_UUID.match(requested) or _NAMED.fullmatch(requested)):
         raise UsageError(
             f"{origin} {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
@@ -47,9 +47,9 @@ def check(requested: str, origin: str = "--device") -> None:
 
 
 def choose(requested: str, facts: Facts) -> Choice:
-    """The devices that `requested` means on this machine.
+    """Return the devices that `requested` means on this machine.
 
-    Raises UsageError for what is no device name at all, and CannotLook for a device that is not there or that torch
+    Raises UsageError for text that is not a device name, and CannotLook for a device that is missing or that torch
     cannot use.
     """
     check(requested)
@@ -67,7 +67,7 @@ def choose(requested: str, facts: Facts) -> Choice:
 
 
 def resolve(requested: str, facts: Facts) -> str:
-    """Like `choose`, for a command that works on one device. Raises UsageError where there are several."""
+    """Return the device that `requested` means, for a command that uses one. Raises UsageError if it means several."""
     chosen = choose(requested, facts)
     if len(chosen.ids) > 1:
         raise UsageError(f"--device {requested!r} means {len(chosen.ids)} devices", "this command uses one", "name one")
@@ -75,7 +75,7 @@ def resolve(requested: str, facts: Facts) -> str:
 
 
 def open_named(device_id: str, facts: Facts) -> Accel:
-    """The device with this id of the facts, ready for use. Raises CannotLook when torch cannot use it."""
+    """Open the device with this id in the facts. Raises CannotLook if torch cannot use it."""
     from gpucheck.machine import installed_torch
 
     installed_torch.load()
@@ -86,7 +86,7 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
 
 def opened_again(accel: Accel) -> list[Notice]:
-    """The notice that the first attempt to open the device failed, where it did."""
+    """Return a notice if the first attempt to open the device failed."""
     from gpucheck.report.events import Notice
 
     why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
@@ -94,15 +94,15 @@ def opened_again(accel: Accel) -> list[Notice]:
 
 
 def is_named(device: Device, requested: str) -> bool:
-    """Return whether this is the device's kind, its name by torch, or a beginning of its UUID."""
+    """Return whether `requested` is the device's kind, its torch name, or the beginning of its UUID."""
     by_uuid = _UUID.match(requested) and (device.uuid or "").lower().startswith(requested.lower())
     return requested in (device.kind, device.id) or bool(by_uuid)
 
 
 def is_present(facts: Facts) -> bool:
-    """Return whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
+    """Return whether an accelerator is in this machine, by PCI, NVML, libcuda, torch or /dev."""
     host = facts.host or Host()
-    # WSL's /dev/dxg is there with any maker's GPU, and with none that CUDA can use.
+    # WSL's /dev/dxg does not count: it exists with any vendor's GPU, even one that CUDA cannot use.
     nodes = [node for node in host.nvidia_device_nodes if node != "/dev/dxg"]
     return bool(nodes or host.nvidia_pci_addresses) or any(device.kind != "cpu" for device in facts.devices)
 
@@ -113,7 +113,7 @@ def is_hidden(environment: Mapping[str, str]) -> bool:
 
 
 def _usable(facts: Facts, kind: str | None = None) -> tuple[str, ...]:
-    """The accelerators, or those of a kind, that torch should be able to use, as far as the facts tell."""
+    """Return the accelerators, or those of one kind, that torch should be able to use, by the facts."""
     build = facts.torch.built_for if facts.torch else None
     able = [device for device in facts.devices if build in _BUILDS.get(device.kind, ())]
     return tuple(device.id for device in able if device.id and kind in (None, device.kind))
@@ -137,7 +137,7 @@ def _auto(facts: Facts) -> Choice:
 
 
 def why_unusable(facts: Facts) -> str:
-    """Why torch cannot use the accelerator that is present, as far as the facts tell."""
+    """Return why torch cannot use the accelerator that is present, as far as the facts show."""
     build = facts.torch or TorchBuild()
     if build.version is None:
         return "torch is not installed"
@@ -157,7 +157,7 @@ def _by_index(kind: str, index: int, facts: Facts) -> str:
     wanted = f"{kind}:{index}"
     usable = _usable(facts, kind)
     for device_id in usable:
-        # torch's MPS device has no index of its own.
+        # torch's MPS device has no index.
         if device_id == wanted or (device_id == kind and index == 0):
             return device_id
     if usable:
@@ -191,12 +191,12 @@ def _missing(wanted: str, why: str) -> CannotLook:
     )
 
 
-# -- what the command line requires ------------------------------------------------------------------------------------
+# -- requirements of the command line ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The accelerators that torch can use: their kind, None where there are none, and how many."""
+    """The accelerators that torch can use: their kind (None without any) and their number."""
 
     kind: str | None
     count: int
@@ -204,7 +204,8 @@ class Usable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what they may be required as. torch calls ROCm's devices cuda: they are both."""
+        """Return the kinds that these devices satisfy. ROCm's satisfy both cuda and rocm, because torch calls them
+        cuda."""
         if self.kind is None:
             return ()
         return ("cuda", "rocm") if self.kind == "cuda" and self.is_rocm else (self.kind,)
@@ -217,9 +218,9 @@ class Usable:
 def judge_required(
     require: str | None, min_devices: int | None, usable: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
 ) -> list[Finding]:
-    """The findings where torch can use `usable`; the facts tell why it cannot use more.
+    """Return the findings of the requirements, given what torch can use. The facts explain why it cannot use more.
 
-    `fix` is what to do where the kind is not there.
+    `fix` is the advice for a missing kind.
     """
     findings: list[Finding] = []
 
@@ -245,7 +246,7 @@ def judge_required(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: the device that it shows, by its place in the order without a mask, else why it shows none."""
+    """One entry of the mask: the index of its device without a mask, or the reason why it shows none."""
 
     text: str
     index: int | None = None
@@ -254,7 +255,7 @@ class Entry:
 
     @property
     def asks(self) -> bool:
-        """Return whether it asks for a GPU: an empty entry does not, nor the -1 that ends a list."""
+        """Return whether the entry asks for a GPU. An empty entry does not, nor does the -1 that ends a list."""
         return self.text.strip(_SPACES)[:1] not in ("", "-")
 
     @property
@@ -265,7 +266,7 @@ class Entry:
 
 
 class Reading(NamedTuple):
-    """A whole mask: its text, its entries, and which devices it shows."""
+    """A whole mask: its text, its entries, and the indices of the devices that it shows."""
 
     value: str
     entries: tuple[Entry, ...]
@@ -273,11 +274,11 @@ class Reading(NamedTuple):
 
 
 def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
-    """The mask by CUDA's rules, on a machine with a GPU for each of `uuids`: cards, then MIG instances. Without any of
-    them it is not known what is there, and every number names a GPU.
+    """Read the mask by CUDA's rules. `uuids` has an entry for each GPU, and then one for each MIG instance. If it is
+    empty the devices are unknown, and every number counts as a GPU.
 
-    The first entry that names no GPU ends the list, and one that is named twice empties it (CUDA C++ Programming Guide,
-    CUDA_VISIBLE_DEVICES). A UUID may be cut short as long as it fits one GPU.
+    The first entry that names no GPU ends the list, and a GPU named twice empties it (CUDA C++ Programming Guide,
+    CUDA_VISIBLE_DEVICES). A UUID may be shortened as long as it matches only one GPU.
     """
     entries: list[Entry] = []
     shown: list[int] = []
@@ -305,16 +306,16 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         if len(fits) == 1:
             return Entry(text, fits[0])
         return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
-    # As C's strtoul reads it: `0x1` is 0 and `1gpu` is 1.
+    # The number is parsed like C's strtoul: `0x1` is 0 and `1gpu` is 1.
     begins = re.match(r"[+-]?[0-9]+", word)
-    # Python makes no int of more than 4300 digits.
+    # The conversion goes through a float, because Python refuses an int of more than 4300 digits.
     number = int(min(max(float(begins[0]), -1.0), 2.0**53)) if begins else None
     is_odd = re.fullmatch(r"-?[0-9]+", word) is None
     if number is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
     if number < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
-    # A number is a card's: MIG instances have UUIDs alone.
+    # A number can only name a whole GPU; MIG instances are named by UUID.
     count = sum(not (uuid or "").startswith("MIG-") for uuid in uuids)
     if uuids and number >= count:
         return Entry(text, None, f"{count} GPU{'s' * (count != 1)} exist{'s' * (count == 1)}, counted from 0", is_odd)

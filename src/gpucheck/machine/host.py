@@ -1,7 +1,7 @@
 """The machine outside its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's kernel module.
 
-Everything below /proc, /sys and /dev is read under `root`, so that a test can bring its own; where those do not exist
-(macOS, Windows) psutil's figures stand alone.
+All files of /proc, /sys and /dev are read under `root`, so that a test can supply its own. On macOS and Windows, which
+lack them, only psutil's figures are available.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
 from gpucheck.units import MIB
 
-# Kernel drivers that hold a device for a virtual machine: this system has no use of it.
+# Kernel drivers that reserve a device for a virtual machine, so that this system cannot use it.
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")
-# PROC_PID_INIT_INO of Linux's proc_ns.h: the inode of the machine's own PID namespace.
+# The inode of the machine's own PID namespace: PROC_PID_INIT_INO of Linux's proc_ns.h.
 MACHINE_NAMESPACE = "pid:[4026531836]"
 
 
 class HostMemory(NamedTuple):
-    """Memory of the machine and of the container that this process is in, in bytes.
+    """The memory of the machine, and of the container of this process, in bytes.
 
-    `usable` is what can still be taken: the lesser of what the machine and the container have left.
+    `usable` is the memory that can still be allocated: the smaller of the amounts available in the machine and in the
+    container.
     """
 
     total: int
@@ -48,17 +49,18 @@ class HostMemory(NamedTuple):
 
 
 def memory(root: Path = ROOT) -> HostMemory:
-    """The memory there is, container limits included."""
+    """Return the memory of the machine, with the container's limits."""
     virtual = psutil.virtual_memory()
     limit, available = container_memory(root)
     return HostMemory(virtual.total, virtual.available, limit, available)
 
 
 def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """The least memory limit over all control groups that this process is in, and what is left of it, in bytes.
+    """Return the lowest memory limit of this process's control groups, and the least memory left below a limit, in
+    bytes.
 
-    Both are None where no group limits memory. Version 2 counts `memory.max` and `memory.high`, version 1
-    `memory.limit_in_bytes`; inactive file pages are given back under pressure and so are left out of what is used.
+    Both are None if no group limits memory. Version 2 has the limits `memory.max` and `memory.high`, version 1 has
+    `memory.limit_in_bytes`. Inactive file pages do not count as used, because the kernel frees them under pressure.
     """
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
@@ -75,11 +77,11 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
-    """Return how many processes the kernel has ended for want of memory, in this process's control group where that
-    counts.
+    """Return how many processes the kernel's OOM killer has ended in this process's control group.
 
-    Else on the whole machine since it started, other containers included. None where neither says (no Linux, or one
-    before 4.13). Killers that are programs (earlyoom, systemd-oomd) do not count.
+    If the group has no such counter, the number is the whole machine's since boot, other containers included. It is
+    None if there is no counter at all (no Linux, or a kernel before 4.13). Userspace killers (earlyoom, systemd-oomd)
+    do not count.
     """
     counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
     texts = map(text_of, (*counts, root / "proc/vmstat"))
@@ -88,7 +90,8 @@ def memory_kills(root: Path = ROOT) -> int | None:
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
-    """Each control group of this process with its ancestors: its folder, its limit files and its usage file."""
+    """Yield this process's control groups and their ancestors: the folder, the limit files and the usage file of
+    each."""
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -98,17 +101,17 @@ def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
             mount, names, used = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes"
         else:
             continue
-        # Inside a container the path may be the host's, of which only the mount itself is visible.
+        # Inside a container the path may be the host's; only the mount itself is then visible.
         own = mount / path.lstrip("/")
         folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
         yield from ((folder, names, used) for folder in folders)
 
 
 def read(root: Path = ROOT) -> Host:
-    """Facts of the machine outside its accelerators."""
+    """Return the facts of the machine outside its accelerators."""
     now = memory(root)
     gpus = [device for device in pci_devices(root) or () if device.is_gpu]
-    # The same as platform.release(), under the root that is asked for.
+    # This file holds what platform.release() returns, but under `root`.
     release = text_of(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     return Host(
         system=platform.system() or None,
@@ -131,7 +134,7 @@ def python() -> Python:
 
 
 def container(root: Path = ROOT) -> str | None:
-    """The kind of container that this is, as far as it shows; None where nothing does."""
+    """Return the kind of container, if this looks like one; else None."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
@@ -143,18 +146,19 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
-    """NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
+    """Return NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
     names = names_in(root / "dev") or ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
 def kernel_driver(root: Path = ROOT) -> Driver:
-    """Return what the kernel says of NVIDIA's module. All None where there is neither /proc/driver nor /sys/module."""
+    """Return what the kernel reports about NVIDIA's module. Every field is None without /proc/driver and
+    /sys/module."""
     text = text_of(root / "proc/driver/nvidia/version")
     if not text:
         modules = root / "sys/module"
         return Driver(kernel_module_loaded=(modules / "nvidia").is_dir() if modules.is_dir() else None)
-    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)
+    # The line to match: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (…)".
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return Driver(
         kernel_module_version=match[1] if match else None,
@@ -164,15 +168,15 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
-    """The NUMA node of each PCI address that sysfs knows; -1 there means that it does not."""
+    """Return the NUMA node of each PCI address. An address is left out if sysfs has no node for it, or has -1."""
     bus = root / "sys/bus/pci/devices"
     nodes = {address: _digits(text_of(bus / address / "numa_node")) for address in addresses}
     return {address: node for address, node in nodes.items() if node is not None}
 
 
 def cpu() -> Device:
-    """The CPU as a device, by its marketing name, else its architecture. `cores_allowed` counts what this process may
-    run on (affinity), not what the machine has."""
+    """Return the CPU as a device. Its name is the model name, else the architecture. `cores_allowed` is the number of
+    cores that this process may use (affinity), not all of the machine's."""
     now = memory()
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     load: float | None = None
@@ -192,16 +196,17 @@ def cpu() -> Device:
 
 
 def cores() -> tuple[int, ...]:
-    """The numbers of the logical cores that this process may run on; where the system does not tell, from 0 on."""
+    """Return the logical cores that this process may use; if the system does not report them, all cores counted from
+    0."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(psutil.cpu_count() or 1))
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
-    """Bytes of all last-level caches that this process's cores reach together; None where the system does not tell.
+    """Return the total bytes of the last-level caches of this process's cores; None if the system does not report them.
 
-    Read from /sys/devices/system/cpu (Linux). Several cores share one cache: each counts once.
+    They are read from /sys/devices/system/cpu (Linux). A cache shared by several cores counts once.
     """
     own = cores()
     caches: dict[tuple[int, str], int] = {}
@@ -217,38 +222,38 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_flags() -> frozenset[str]:
-    """The CPU's features by the kernel's names; empty where the system does not list them."""
+    """Return the CPU's features by the kernel's names; empty if the system does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     return frozenset(match[1].split()) if match else frozenset()
 
 
 def process_name(pid: int) -> str | None:
-    """The name of a process that this system can see; None for any other."""
+    """Return the name of a process; None if this system cannot see the process."""
     try:
-        # Whoever runs a process may name it as they like: what moves a terminal's cursor is written out.
+        # A process may have any name, so control characters are escaped.
         return visible(psutil.Process(pid).name(), keep="") or None
     except (psutil.Error, OverflowError, ValueError):
         return None
 
 
 def detailed(process: Process) -> Process:
-    """The process with its user, its command line and for how long it runs, where this system tells."""
+    """Return the process with its user, its command line and its age, if this system reports them."""
     try:
         running = psutil.Process(process.pid)
         with running.oneshot():
             user, words, started = running.username(), running.cmdline(), running.create_time()
-    except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError: a user ID without a name
+    except (psutil.Error, OverflowError, ValueError, KeyError):  # KeyError is a user id without a name
         return process
-    # A screen shows one line, whatever the arguments hold.
+    # The command becomes one line, whatever characters its arguments contain.
     command = "".join(sign if sign.isprintable() else " " for sign in " ".join(words)).strip()
     return replace(process, user=user, command=command or None, age_s=max(time.time() - started, 0.0))
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
-    """The name of the process with this PID of the host; None where this system cannot see that process.
+    """Return the name of the process with this PID of the host; None if this system cannot see the process.
 
-    Inside a container the PID may be another process here. One that has NVIDIA's library mapped or its device open is
-    taken to be the one.
+    Inside a container the PID may belong to another process. A process that has NVIDIA's library or device mapped is
+    taken for the right one.
     """
     return process_name(pid) if _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
@@ -257,15 +262,17 @@ def _sees_the_machine(root: Path) -> bool:
     return sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
 
 
-# Programs that keep the nodes open to watch the GPUs, and hold none of their memory; the kernel cuts names at 15.
+# Programs that open the nodes to monitor the GPUs and use none of their memory. The kernel cuts a name at 15
+# characters.
 _WATCHERS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
 
 
 def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
-    """The processes that have these device nodes open, as far as this user may see; and how many it may not look into.
+    """Return the processes that have these device nodes open, and the number of processes that this user may not
+    inspect.
 
-    A process that has ended and was not yet waited for (a zombie) has closed its files, unless threads of it are still
-    alive: those may have the nodes open, and it stands as kind `zombie`.
+    A process that has ended but was not waited for (a zombie) has closed its files. Threads of it that still run may
+    have nodes open; the process then has the kind `zombie`.
     """
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
@@ -274,12 +281,12 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
         if name in _WATCHERS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
-        # Of a zombie the files of its threads count, not its own.
+        # A zombie has only the files of its threads that still run.
         threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
         owners = threads if is_zombie else iter([folder])
         try:
             opened = {os.readlink(link) for owner in owners for link in (owner / "fd").iterdir()}
-        except FileNotFoundError:  # it has ended
+        except FileNotFoundError:  # the process has ended
             continue
         except OSError:
             hidden += 1
@@ -290,19 +297,19 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
 
 
 def _digits(text: str) -> int | None:
-    """A number as a kernel writes it; None for anything else, as what stands in for /proc and /sys may say."""
+    """Return a number as the kernel writes it; None for any other text, which a replaced /proc or /sys may contain."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-# The kernel's accounting looks at each core once a tick, and over less than a tenth of a second not often enough.
+# The kernel accounts for each core once per tick, so an interval shorter than a tenth of a second has too few samples.
 TICK_S, SHORTEST_S = 10e-3, 0.1
-# What an idle card shows without a process that one can see; the context of one that computes takes as much.
+# The memory that an idle GPU shows without a visible process; the context of a working process takes as much.
 IDLE_BYTES = 512 * MIB
-# NVML's utilisation is the share of the last second or less in which a kernel ran. From half on the card had no time to
-# rest, so that its clocks and its link are awake.
+# NVML's utilization is the share of the last second or less in which a kernel ran. At half or more, the clocks and the
+# link of the GPU had no time to become idle.
 AT_WORK_PERCENT = 50.0
-# NVML's older count has what the driver reserves for itself among what is used: some 1 % of the card, with ECC more.
+# NVML's older call counts the driver's reserved memory as used: about 1 % of the GPU's memory, and more with ECC.
 RESERVED_SHARE = 0.02
 
 
@@ -315,39 +322,41 @@ class ProcessorTime(NamedTuple):
 
 
 def processor_time(child_pid: int | None = None) -> ProcessorTime:
-    """The counters now. The kernel adds a child's to its parent's only once it has ended; `child_pid` runs still."""
+    """Return the counters. The kernel adds a child's time to its parent's when the child has ended, so the time of the
+    running child `child_pid` is added here."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    # The kernel counts a guest's time in user and nice as well.
+    # The kernel also counts a guest's time in user and nice.
     others = ("idle", "iowait", "guest", "guest_nice")
     machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in others)
     own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
     if child_pid is not None:
-        with suppress(psutil.Error):  # it may have ended meanwhile
+        with suppress(psutil.Error):  # it may have ended in the meantime
             times = psutil.Process(child_pid).cpu_times()
             own_s += times.user + times.system
     return ProcessorTime(time.monotonic(), machine_s, own_s)
 
 
 class Others(NamedTuple):
-    """The cores that other processes used in `span_s` seconds, on average; `cores` is None if that was too short to
-    tell."""
+    """The average number of cores that other processes used in `span_s` seconds; `cores` is None if that was too
+    short."""
 
     cores: float | None
     span_s: float
 
 
 def others(before: ProcessorTime, after: ProcessorTime) -> Others:
-    """Return what others used in between."""
+    """Return what other processes used between the two readings."""
     span_s = after.at_s - before.at_s
     used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
     return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
 
 
 def is_busy(used: Others, threads: int, cores: int | None) -> bool:
-    """Return whether others left fewer cores than this process has threads, beyond what can be off.
+    """Return whether other processes left fewer cores than this process has threads, beyond the error of measurement.
 
-    A process's own time is counted exactly, the machine's by ticks: threads that work in bursts, all at once, are hit
-    more or less often than by their share. Off by one standard deviation at the worst, and a tenth of a core.
+    A process's own time is exact, but the machine's is sampled by ticks. Threads that work in bursts at the same time
+    may be sampled too often or too rarely. The allowed error is the largest possible standard deviation plus a tenth of
+    a core.
     """
     if used.cores is None or cores is None:
         return False
@@ -356,10 +365,9 @@ def is_busy(used: Others, threads: int, cores: int | None) -> bool:
 
 
 def held_bytes(device: Device) -> int | None:
-    """Return what others hold of the device's memory; None where it is no more than an idle card shows, or not
-    known."""
+    """Return the device memory that others use; None if it is unknown, or no more than an idle GPU shows."""
     used = device.memory_used_bytes
-    # Memory that host and device share is used by all that runs on the machine.
+    # Memory shared by host and device is used by every process of the machine.
     if used is None or device.kind == "cpu" or device.integrated:
         return None
     share = RESERVED_SHARE if device.memory_reserved_bytes is None else 0

@@ -1,8 +1,8 @@
-"""The inventory: what every door tells, put together to Facts.
+"""The inventory: the readings of all sources, joined to Facts.
 
-A device of NVML and one of libcuda are the same when their UUIDs are, or their PCI addresses where a UUID is missing.
-The list is the union of both: CUDA's devices first, in the order in which torch counts them, then those that CUDA does
-not show, then what torch alone knows, the CPU last.
+A device of NVML and a device of libcuda are the same if their UUIDs are equal, or their PCI addresses if a UUID is
+missing. The list holds the devices of both. CUDA's devices are first, in torch's order; then the devices that CUDA does
+not show, the devices that only torch knows, and the CPU.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_coun
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, Process, Python, TorchBuild
 
 Counted = TypeVar("Counted", int, float)
-# The kernel's lines about NVIDIA's driver, or None and why they cannot be read.
+# The kernel log's lines about NVIDIA's driver, and the reason if they cannot be read.
 Log = tuple[tuple[str, ...] | None, str | None]
-# The variables that decide what CUDA, torch and a container show of a machine. Fixed: others may hold secrets.
+# The variables that decide which devices CUDA, torch and a container show. The list is fixed, because other variables
+# may contain secrets.
 VARIABLES = (
     *(MASK, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY"),
     *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "PYTORCH_NVML_BASED_CUDA_CHECK"),
@@ -39,23 +40,23 @@ VARIABLES = (
     *("PYTORCH_ENABLE_MPS_FALLBACK", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     *("ZE_AFFINITY_MASK", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
 )
-# cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
+# The results of cuInit after which an empty list of devices can be trusted: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
-# Fields that libcuda alone reports, and those that both libraries do.
+# The fields that only libcuda reports, and those that both libraries report.
 BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
 BY_BOTH = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
-# NVML's own figures are renewed several times a second, and a job changes what it does within one.
+# NVML updates its figures several times a second, and the work of a job changes within a second.
 BETWEEN_READINGS_S = 1.0
-# The driver's start scrubs the memory of cards with ECC, which looks like work without a process.
+# When the driver starts it scrubs the memory of GPUs with ECC, which looks like work without a process.
 BETWEEN_UNEXPLAINED_S = 2.0
 NO_GPU = "no NVIDIA GPU is here"
-# GPUs whose memory is the host's.
+# GPUs that share the host's memory.
 UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
 
 
 class Around(NamedTuple):
-    """The surroundings of the devices: the machine, its kernel driver, the interpreter and torch."""
+    """The environment of the devices: the machine, its kernel driver, the interpreter and torch."""
 
     host: Host
     cpu: Device
@@ -73,10 +74,10 @@ def join(
     environment: Mapping[str, str],
     torch_read: TorchDevices | None = None,
 ) -> Facts:
-    """One list of devices out of what each library reported. `nvml` and `cuda` are None where there can be no NVIDIA
-    driver.
+    """Join the reports of the libraries to one list of devices. `nvml` and `cuda` are None on a system without an
+    NVIDIA driver, such as macOS.
 
-    Pure: everything outside is in the arguments.
+    Pure: all input is in the arguments.
     """
     nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
     named = _named_in_vain(nvml_read, cuda_read, environment)
@@ -98,23 +99,24 @@ def join(
 
 
 def _key(uuid: str | None) -> str | None:
-    """A UUID without its kind (`GPU-`, `MIG-`): both libraries agree on the rest."""
+    """Return a UUID without its prefix (`GPU-`, `MIG-`); the libraries agree on the rest."""
     return None if uuid is None else uuid.rpartition("GPU-")[2].removeprefix("MIG-").lower()
 
 
 def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
     if by_nvml.uuid and by_cuda.uuid:
         return _key(by_nvml.uuid) == _key(by_cuda.uuid)
-    # An instance has its card's PCI address.
+    # An instance has the PCI address of its GPU, so addresses identify only whole GPUs.
     whole = by_nvml.parent_uuid is None and by_cuda.parent_uuid is None
     return whole and by_nvml.pci_address is not None and by_nvml.pci_address == by_cuda.pci_address
 
 
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
-    """CUDA's devices in its order, each with what NVML reports; then NVML's others, instances after their card."""
+    """Return CUDA's devices in its order, each with NVML's report, and then NVML's other devices. Instances follow
+    their GPU."""
     left = list(nvml.devices)
     rows = []
-    # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
+    # If NVML has one GPU without identity, and CUDA one device that NVML does not list, then they are the same.
     silent = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE)]
     nameless = [row for row in silent if row.device.uuid is None and row.device.pci_address is None]
     alone = [device for device in cuda.devices if not any(_is_same(row.device, device.device) for row in left)]
@@ -140,7 +142,7 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
 
 
 def _merged(row: DeviceReading, by_cuda: DeviceReading) -> DeviceReading:
-    """NVML's row with what libcuda adds; NVML's word counts where both speak."""
+    """Return NVML's row with libcuda's additions. NVML's value counts if both report one."""
     alone = {name: getattr(by_cuda.device, name) for name in BY_CUDA}
     both = {name: getattr(row.device, name) or getattr(by_cuda.device, name) for name in BY_BOTH}
     device = replace(row.device, **alone, **both)
@@ -150,9 +152,9 @@ def _merged(row: DeviceReading, by_cuda: DeviceReading) -> DeviceReading:
 
 
 def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mapping[str, str]) -> frozenset[str | None]:
-    """The UUIDs of devices that CUDA_VISIBLE_DEVICES names, where CUDA shows fewer than it names.
+    """Return the UUIDs that CUDA_VISIBLE_DEVICES names, if CUDA shows fewer devices than that; else nothing.
 
-    By NVML's order: CUDA's own is not known where it shows none.
+    Indices follow NVML's order, because CUDA's order is unknown for devices that it does not show.
     """
     mask = environment.get(MASK)
     if mask is None:
@@ -166,11 +168,11 @@ def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mappin
 def _why_not_shown(
     device: Device, cuda: DriverReading, environment: Mapping[str, str], named: Collection[object]
 ) -> str | None:
-    """Why the device is not simply there for CUDA; `named` are those that it should show."""
+    """Return why CUDA does not show the device; `named` are the devices that it should show."""
     if device.mig is not None and device.mig.enabled:
         return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
     if cuda.code not in HONEST:
-        return None  # libcuda shows nothing at all; its error says why
+        return None  # libcuda shows no device at all, and its error says why
     if MASK in environment and device.uuid not in named:
         return f"hidden by {MASK}={environment[MASK]}"
     return "not shown by CUDA, which shows one MIG instance" if device.parent_uuid else "not shown by CUDA"
@@ -179,18 +181,19 @@ def _why_not_shown(
 def _completed(
     row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str], named: Collection[object]
 ) -> DeviceReading:
-    """Its state where CUDA does not show it, torch's name, the NUMA node that sysfs knows, and the host's memory where
-    the device has none of its own."""
+    """Return the completed row. It gets torch's name, the NUMA node, the IOMMU mode, the reason if CUDA does not show
+    the device, and the host's memory if the device shares it."""
     device = row.device
     if device.state is None and device.cuda_index is None:
         device = replace(device, state=_why_not_shown(device, cuda, environment, named))
-    # A torch for ROCm calls its own devices cuda.
+    # A torch built for ROCm uses the name cuda for its own devices.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
     address = device.pci_address or ""
     device = replace(device, numa_node=around.numa_nodes.get(address), iommu=around.iommus.get(address))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
-    # Without libcuda the name alone tells; a part with memory of its own (GH200, GB200) has NVML's figures.
+    # Without libcuda only the name shows that memory is shared. GH200 and GB200 have memory of their own, which NVML
+    # reports.
     shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
     if shares and device.memory_used_bytes is None and total is not None and available is not None:
         whole = device.memory_total_bytes or total
@@ -206,8 +209,8 @@ def _completed(
 
 
 def _reasons(row: DeviceReading) -> dict[str, str]:
-    """Why fields are unknown that were asked for, by pointers below the device; the device's own for all the rest.
-    Where a whole group is unknown, its first reason stands for it."""
+    """Return why requested fields are unknown, by their pointers below the device. The empty pointer has the reason for
+    all other fields. If a whole group is unknown, one reason stands for the group."""
     device = row.device
     reasons: dict[str, str] = {}
     for name, reason in row.unknown.items():
@@ -215,7 +218,7 @@ def _reasons(row: DeviceReading) -> dict[str, str]:
         if name == "*":
             reasons[""] = reason
         elif getattr(device, group) is None:
-            # A member that does not apply says less than one that could not be read.
+            # The reason of a member that could not be read replaces that of a member that does not apply.
             if f"/{group}" not in reasons or (applies(reason) and not applies(reasons[f"/{group}"])):
                 reasons[f"/{group}"] = reason
         elif member and getattr(getattr(device, group), member, None) in (None, ()):
@@ -242,11 +245,11 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> Driver:
 
 
 class Inventory:
-    """The machine, read as often as asked.
+    """The machine, which can be read any number of times.
 
-    NVML is read anew each time, in one long-lived child that is replaced when it dies or hangs; libcuda, which answers
-    a process only once, and torch are read the first time. Nothing is started before the first `read`. From the second
-    on a card's row has how its counters grew, and one that was lost meanwhile keeps its identity.
+    NVML is read each time, by a long-lived child that is replaced when it ends or hangs. libcuda, which a process can
+    only ask once, and torch are read the first time. Nothing starts before the first `read`. From the second on, each
+    GPU's row has the growth of its counters, and a GPU that was lost in between keeps its identity.
     """
 
     def __init__(
@@ -262,17 +265,18 @@ class Inventory:
         timeout_s: float | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
-        are each waited for as long as a healthy driver may take, or `timeout_s`; `waiting` is told where that is long.
+        """Prepare the readers.
 
-        Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
+        `details` adds to each process; `ahead` holds children that were started earlier. NVML and libcuda each have
+        `timeout_s`, by default the longest time that a healthy driver needs; `waiting` is called if they take long.
+        With `wake` False, GPUs that are all asleep are not woken, and only their sleep is reported.
         """
         self._wake = wake
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name, self._details = name, details
         self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
-        # There is no NVIDIA driver for macOS.
+        # macOS has no NVIDIA driver.
         start = partial(self._ahead.start, NVML_READER)
         self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
@@ -294,11 +298,11 @@ class Inventory:
         return _with_xids(_with_holders(facts, self._root), *self._log)
 
     def again(self, facts: Facts, timeout_s: float | None = None) -> Facts:
-        """The facts that were read, with their NVIDIA cards read a second time, and how their counters grew.
+        """Return the facts with a second reading of the NVIDIA GPUs, and the growth of their counters.
 
-        What does not change meanwhile (the machine and its log, libcuda's answer, torch) is taken over. Where NVML has
-        no card to tell of, or did not answer the first time, the facts are returned as they are: it would be waited for
-        again. Where a card is at work a second lies between the readings. A new child asks, for at most `timeout_s`.
+        Facts that do not change (the machine and its log, libcuda's answer, torch) are kept. The facts are returned
+        unchanged if NVML lists no GPU, or if it did not answer the first time, because waiting again would not help. If
+        a GPU is working, the readings are at least a second apart. A new child reads NVML, for at most `timeout_s`.
         """
         driver, around = facts.driver, self._around
         listed = any(device.nvml_index is not None for device in facts.devices)
@@ -311,13 +315,14 @@ class Inventory:
             door.ask(processes=self._with_processes, links=self._with_links)
             nvml_read = Earlier(facts.devices).added_to(door.reading())
         named = _with_names(nvml_read, self._name, self._details)
-        # The torch that is diagnosed may be another interpreter's.
+        # The facts may describe the torch of another interpreter.
         around = around._replace(torch=facts.torch or TorchBuild())
         joined = join(named, self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
-        """NVML's answer, what stands around, the kernel's log; the children work while the rest is read here."""
+        """Return NVML's answer, the environment of the devices and the kernel log. The children work while this process
+        reads."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
@@ -335,7 +340,7 @@ class Inventory:
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
-        """Return the machine around the driver, and the kernel's log."""
+        """Return the environment of the devices, and the kernel log."""
         self._torch = self._torch or installed_torch.read()
         root = self._root
         machine = host.read(root)
@@ -367,7 +372,7 @@ def _with_names(
 ) -> DriverReading:
     def named(process: Process) -> Process:
         known = replace(process, name=name(process.pid))
-        # A PID that has no name here is another process's in this container.
+        # A PID without a name is another process's in this container.
         return known if known.name is None else details(known)
 
     def of(row: DeviceReading) -> DeviceReading:
@@ -378,9 +383,10 @@ def _with_names(
 
 
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
-    """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
+    """Return the GPU memory that no visible process uses; 0 if it is little or unknown.
 
-    Version 2 of NVML's call counts what the driver reserves apart. Windows does not say what processes hold.
+    Only version 2 of NVML's call excludes the driver's reserved memory. Windows does not report the memory of
+    processes.
     """
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
     around = facts.host or Host()
@@ -392,7 +398,8 @@ def unclaimed_bytes(device: Device, facts: Facts) -> int:
 
 
 def is_unexplained(facts: Facts) -> bool:
-    """Return whether a card is fully busy and NVML lists no process on it; a container does not see its host's."""
+    """Return whether a GPU is fully busy although NVML lists no process. A container does not see the host's
+    processes."""
     around = facts.host or Host()
     return not (around.container or around.wsl) and any(
         (device.utilization_percent or 0) >= 100 and device.processes == () for device in facts.devices
@@ -400,7 +407,8 @@ def is_unexplained(facts: Facts) -> bool:
 
 
 def _with_holders(facts: Facts, root: Path) -> Facts:
-    """The facts with who has the node of a card open whose memory nobody is seen to hold."""
+    """Return the facts with the processes that have a GPU's device node open, for GPUs with memory that no visible
+    process uses."""
     nodes = {
         place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
         for place, device in enumerate(facts.devices)
@@ -418,7 +426,7 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
-    """The facts with what the kernel's log says of GPUs and NVSwitches, or why that is not known."""
+    """Return the facts with the kernel log's events of GPUs and NVSwitches, or with the reason why they are unknown."""
     if facts.driver is None:
         return facts
     if lines is None:
@@ -428,7 +436,7 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
 
 
 def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
-    """The facts with the devices that `keep` chooses; the reasons follow their devices."""
+    """Return the facts with the devices that `keep` accepts, and the reasons of these devices."""
     kept = [place for place, device in enumerate(facts.devices) if keep(device)]
     unknown = {}
     for pointer, reason in facts.unknown.items():
@@ -441,21 +449,22 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
 
 
 def read(processes: bool = False, root: Path = kernel_driver.ROOT) -> Facts:
-    """The machine's facts, read once; `root` is where /proc is, `processes` asks for those on each device as well."""
+    """Read the machine once and return its facts. `root` contains /proc; `processes` adds the processes on each
+    device."""
     with Inventory(with_processes=processes, root=root) as inventory:
         return inventory.read()
 
 
-# What a card is called, which it keeps when it stops answering.
+# The fields that identify a GPU, and that it keeps when it stops answering.
 IDENTITY = ("name", "uuid", "pci_address", "serial", "minor_number", "compute_capability")
 NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
 class Earlier:
-    """GPUs as they were last read whole, by UUID."""
+    """GPUs by UUID, as they were last read without a failure."""
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
-        # A MIG instance may come and go.
+        # MIG instances are left out, because they may be created and deleted at any time.
         self._cards = {
             device.uuid: device
             for device in devices
@@ -463,13 +472,13 @@ class Earlier:
         }
 
     def added_to(self, reading: DriverReading) -> DriverReading:
-        """The reading with what is known from before, which it then adds to."""
+        """Return the reading completed from earlier ones, and remember it for later ones."""
         rows = list(reading.devices)
         listed = {row.device.uuid for row in rows}
         gone = {uuid: card for uuid, card in self._cards.items() if uuid not in listed}
         for place, row in enumerate(rows):
             if row.device.uuid is None and row.device.nvml_index is not None:
-                # The card that had its index, where no other row is that card.
+                # A row without a UUID is the GPU that had its index, unless another row is that GPU.
                 known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
                 if known is not None:
                     lacks = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}
@@ -493,7 +502,7 @@ class Earlier:
 
 
 def changes(before: Device, now: Device) -> Changes | None:
-    """By how much the counters of one card grew; None where one of its readings has no time."""
+    """Return the growth of a GPU's counters; None if one of the readings has no time."""
     if before.read_at_s is None or now.read_at_s is None or now.read_at_s <= before.read_at_s:
         return None
     started, ended = before.violations_s or {}, now.violations_s or {}
@@ -513,12 +522,12 @@ def changes(before: Device, now: Device) -> Changes | None:
 
 
 def _grown(began: Counted | None, ended: Counted | None) -> Counted | None:
-    """None also for a counter that ran backwards: it was started anew, or wrapped around."""
+    """Return the growth of a counter; None if it is unknown, or if the counter was reset or wrapped around."""
     return None if began is None or ended is None or ended < began else ended - began
 
 
 def _new_errors(before: Device, now: Device) -> dict[str, int]:
-    """New errors of all links together, by their names; without those that did not grow."""
+    """Return the new errors of all links together, by name; names without new errors are left out."""
     counted: Counter[str] = Counter()
     earlier = {link.link: link.errors for link in before.nvlinks or ()}
     for link in now.nvlinks or ():

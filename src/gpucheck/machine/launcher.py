@@ -1,4 +1,5 @@
-"""Who started this process on many nodes, and which of a node's processes works. The environment alone is read."""
+"""The launcher that started this process on many nodes, and whether this process does the work of its node. Only the
+environment is read."""
 
 from __future__ import annotations
 
@@ -10,20 +11,21 @@ from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
-# What tells a child that it is one of many: a check of one node must not wait for the others.
+# The variables that describe other ranks. A child does not get them, because a check of one node must not wait for
+# other nodes.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
-# What gloo, NCCL and torch's store say to a rank whose neighbour is gone.
+# The errors of gloo, NCCL and torch's store after another rank has ended.
 LOST_PEER = re.compile(
     r"connection (closed by peer|reset|was likely closed)|broken pipe|remote process exited|remote error", re.IGNORECASE
 )
 
 
 class Launch(NamedTuple):
-    """The start of this process: by whom, as which run and attempt, on how many nodes.
+    """The start of this process: its launcher, its run and attempt, and the number of nodes.
 
-    `run` and `nodes` are None where the launcher does not say. `several` is whether a node may have other ranks,
-    `local_rank` which one of them this is.
+    `run` and `nodes` are None if the launcher does not report them. `several` means that a node may have more ranks;
+    `local_rank` is this one's number on its node.
     """
 
     launcher: str
@@ -36,16 +38,16 @@ class Launch(NamedTuple):
 
 
 def detect(environment: Mapping[str, str]) -> Launch:
-    """The launcher of these variables: torchrun, mpirun, srun, a Slurm prolog, a Job of Kubernetes, or none.
+    """Return the launcher by its variables: torchrun, mpirun, srun, a Slurm prolog, a Kubernetes Job, or none.
 
-    torchrun and mpirun come first, for they often run below srun.
+    torchrun and mpirun come first, because they often run inside srun.
     """
     number = functools.partial(_number, environment)
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     host, attempt = _first(environment, "SLURMD_NODENAME"), number("SLURM_RESTART_COUNT") or 0
     if "TORCHELASTIC_RUN_ID" in environment:
         run, attempt = _first(environment, "TORCHELASTIC_RUN_ID"), number("TORCHELASTIC_RESTART_COUNT") or 0
-        # Without --rdzv-id every run of torchrun is named so.
+        # torchrun names every run "none" without --rdzv-id.
         run = job if run in (None, "none") else run
         return Launch("torchrun", run, attempt, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"))
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
@@ -53,7 +55,8 @@ def detect(environment: Mapping[str, str]) -> Launch:
         local = number("OMPI_COMM_WORLD_LOCAL_SIZE") or number("MPI_LOCALNRANKS")
         rank = number("OMPI_COMM_WORLD_LOCAL_RANK")
         rank = rank if rank is not None else number("MPI_LOCALRANKID")
-        # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
+        # Ranks are usually spread evenly over the nodes. If the division has a remainder, the number of nodes is
+        # unknown.
         nodes = size // local if size and local and size % local == 0 else None
         run = job or _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
         return Launch("mpirun", run, 0, nodes, None, True, rank)
@@ -63,16 +66,18 @@ def detect(environment: Mapping[str, str]) -> Launch:
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
-        # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
+        # A Job may belong to a JobSet. An indexed Job gives each pod its index; the other variables come from the
+        # downward API.
         run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), number("JOBSET_RESTART_ATTEMPT") or 0
         return Launch("kubernetes", run, attempt, number("JOB_COMPLETIONS"), _first(environment, "NODE_NAME"))
     return Launch("none")
 
 
 class Place(NamedTuple):
-    """This process among those that a launcher has started, and where they meet.
+    """The position of this process among the ranks of its launcher, and the address at which they meet.
 
-    `attempt` tells a start from one before it; `is_kept` whether the launcher keeps a store of torch's there itself.
+    `attempt` distinguishes a restart from the earlier start. `is_kept` means that the launcher already runs torch's
+    store at that address.
     """
 
     rank: int
@@ -84,21 +89,21 @@ class Place(NamedTuple):
     is_kept: bool = False
 
 
-# The variables of rank, number of ranks and rank on this machine: torchrun's, Open MPI's, MPICH's and Slurm's.
+# The variables of the rank, the number of ranks and the local rank: torchrun's, Open MPI's, MPICH's and Slurm's.
 _PLACES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
-# What torch.distributed.run listens on where nobody says it.
+# The default port of torch.distributed.run.
 _PORT = 29500
 
 
 def place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun, mpirun or srun gave this process; None where it is alone.
+    """Return the place that torchrun, mpirun or srun gave this process; None if it is the only rank.
 
-    Raises UsageError where it is one of several, and nothing says where they meet.
+    Raises UsageError if there are several ranks but no address at which they meet.
     """
     for names in _PLACES:
         rank, world, local = (_number(environment, name) for name in names)
@@ -126,9 +131,9 @@ def place(environment: Mapping[str, str]) -> Place | None:
 
 
 def _first_host(environment: Mapping[str, str]) -> str | None:
-    """The first host of the launcher's list, which is rank 0's; this machine where all ranks are on it."""
+    """Return the first host of the launcher's list, which has rank 0; this machine if all ranks are on it."""
     if listed := _first(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
-        # node[03-07,12]-ib,login: the first name, with the first number of its brackets, which keeps its zeros.
+        # The first name of a list such as `node[03-07,12]-ib,login` takes the first number in brackets, with its zeros.
         first = re.match(r"([\w.-]+)(?:\[(\d+)[^\]]*\]([\w.-]*))?(?:,|$)", listed)
         return None if first is None else "".join(part or "" for part in first.groups())
     world, local = (_number(environment, f"OMPI_COMM_WORLD_{name}SIZE") for name in ("", "LOCAL_"))
@@ -146,7 +151,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 @functools.cache
 def boot_id() -> str | None:
-    """Return what names this start of the machine (Linux); None where nothing does."""
+    """Return an id of this boot of the machine (Linux); None if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
     except (OSError, UnicodeDecodeError):
@@ -154,13 +159,13 @@ def boot_id() -> str | None:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a part: that of this process, without what says that it is one of many."""
+    """Return this process's environment without the variables that describe other ranks."""
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
 
 
 def works(launch: Launch) -> bool:
-    """Return whether this process is the one of its node that works: the first local rank. Raises UsageError where the
-    launcher does not say which one this is: all of them would work at once."""
+    """Return whether this process does the work of its node: the first local rank does. Raises UsageError if the
+    launcher does not report the local rank, because every rank would then do the work."""
     if launch.several and launch.local_rank is None:
         raise UsageError(
             "which rank of this node works is unknown",

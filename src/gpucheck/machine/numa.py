@@ -1,7 +1,7 @@
-"""NUMA nodes (Linux): which there are, and binding this process to one; and what the IOMMU does with a device.
+"""NUMA nodes (Linux): listing them, binding this process to one, and the IOMMU mode of a device.
 
-A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Only Linux
-has nodes; what it does not report is None.
+A process has to be bound before it starts threads and allocates memory, because running threads and allocated memory
+are not moved. Other systems do not report nodes; the functions then return None or nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine import host
 from gpucheck.machine.kernel_driver import ROOT, names_in, text_of
 
-# -- what there is ----------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
-    """The CPUs of every node that is online, in order; none where sysfs shows none."""
+    """Return the CPUs of every online node, in order of the nodes; empty if sysfs shows none."""
     files = {int(path.parent.name[4:]): path for path in (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")}
     return {node: frozenset(parse_list(text_of(files[node]))) for node in sorted(files)}
 
 
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
-    """The nodes that this process may work on: those with a CPU that it may run on, and memory that it may take.
+    """Return the nodes that have a CPU and memory that this process may use.
 
-    Empty where the system does not tell.
+    The result is empty if the system does not report them.
     """
     cpus = frozenset(host.cores())
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
@@ -37,18 +37,20 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
 
 def free_bytes(node: int, root: Path = ROOT) -> int | None:
-    """Return what can be taken from a node: its free memory, and files that are only cached; None where it is not told.
+    """Return the free memory of a node and its inactive cached files, in bytes; None if the system does not report
+    them.
 
-    What a bound process takes beyond that lies on other nodes.
+    Allocations of a bound process that exceed this are placed on other nodes.
     """
-    # Lines like `Node 0 MemFree:  19359956 kB`.
+    # The lines look like `Node 0 MemFree:  19359956 kB`.
     text = text_of(root / f"sys/devices/system/node/node{node}/meminfo")
     sizes = {name: int(size) * 1024 for name, size in re.findall(r"(\S+):\s+(\d+) kB", text)}
     return sizes["MemFree"] + sizes.get("Inactive(file)", 0) if "MemFree" in sizes else None
 
 
 def allowed_text(root: Path = ROOT) -> str | None:
-    """`any of nodes 0-1`, `node 0`: where a process runs that is not bound. None where the system does not tell."""
+    """Return the nodes of a process that is not bound: `any of nodes 0-1`, `node 0`. None if the system does not report
+    them."""
     numbers = allowed(root)
     if not numbers:
         return None
@@ -56,17 +58,17 @@ def allowed_text(root: Path = ROOT) -> str | None:
 
 
 def iommu(address: str, root: Path = ROOT) -> str | None:
-    """Return the mode of the IOMMU for a device: `off`, `passthrough` or `translating`; None: unknown."""
+    """Return the IOMMU mode of a device: `off`, `passthrough` or `translating`; None if it is unknown."""
     group = root / "sys/bus/pci/devices" / address / "iommu_group"
     if not group.exists():
-        # No group at all: no IOMMU is in use. A device beside the groups of others is not told of.
+        # No IOMMU is in use if the system has no group at all. The mode is unknown if only this device has none.
         return "off" if names_in(root / "sys/kernel/iommu_groups") == [] else None
     kind = text_of(group / "type").strip()
     if kind:
         return {"identity": "passthrough"}.get(kind, "translating" if kind.startswith("DMA") else None)
     asked = text_of(root / "proc/cmdline").split()
     passes = "iommu=pt" in asked or "iommu.passthrough=1" in asked
-    # What a kernel does unasked is a choice of whoever built it.
+    # Without a boot option, the default depends on how the kernel was built.
     return "passthrough" if passes else "translating" if "iommu.passthrough=0" in asked else None
 
 
@@ -74,10 +76,10 @@ def iommu(address: str, root: Path = ROOT) -> str | None:
 
 
 def bind(node: int, root: Path = ROOT) -> None:
-    """Run on this node's CPUs from now on. Raises CannotLook where that cannot be.
+    """Run this process on the CPUs of a node from now on. Raises CannotLook if that is impossible.
 
-    Memory is then taken from that node, whose CPUs touch it first, as long as it has any left. For a process that has
-    one thread yet: others stay where they are.
+    Linux then allocates memory on that node while it has any free. The process must have only one thread, because other
+    threads are not bound.
     """
     if sys.platform != "linux":
         raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}")
@@ -98,7 +100,7 @@ def bind(node: int, root: Path = ROOT) -> None:
 
 
 def parse_list(text: str) -> list[int]:
-    """`0-2,8` of the kernel's lists. Raises ValueError for anything else."""
+    """Return the numbers of a kernel list such as `0-2,8`. Raises ValueError for anything else."""
     numbers: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -108,7 +110,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def list_text(numbers: Iterable[int]) -> str:
-    """`0-2,8`; `none` for nothing."""
+    """Return numbers as a list such as `0-2,8`; `none` if there are none."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

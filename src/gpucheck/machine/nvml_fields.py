@@ -1,8 +1,8 @@
-"""The NVML queries for one device: a row for each field, named as in `report.facts.Device`.
+"""The NVML queries for one device: one row per field, named as in `report.facts.Device`.
 
-A row names functions of nvidia-ml-py (the first that both it and the driver's library have is used), their arguments
-and how the answer becomes SI units. Constants are those of nvml.h, written out so that an older nvidia-ml-py without
-their names serves too.
+A row lists functions of nvidia-ml-py, their arguments, and the conversion of the answer to SI units. The first function
+that both nvidia-ml-py and the driver's library have is used. Constants are copied from nvml.h, so that an older
+nvidia-ml-py without their names works too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.links import WIDTHS
 
-# nvmlClocksEventReasons of nvml.h. nvmlClocksEventReasonAll leaves 0x200 and 0x400 out; they exist all the same.
+# nvmlClocksEventReasons of nvml.h. 0x200 and 0x400 exist although nvmlClocksEventReasonAll leaves them out.
 CLOCK_REASONS = {
     0x1: "gpu_idle",
     0x2: "applications_clocks_setting",
@@ -30,7 +30,7 @@ CLOCK_REASONS = {
     0x400: "reliability",
 }
 
-# nvmlDeviceGpuRecoveryAction_t of nvml.h: what the driver asks for.
+# nvmlDeviceGpuRecoveryAction_t of nvml.h: the action that the driver asks for.
 RECOVERY_ACTIONS = {
     0: "none",
     1: "gpu_reset",
@@ -43,12 +43,12 @@ RECOVERY_ACTIONS = {
 }
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
-# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two are asked of
-# one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
+# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h. The last two are queried for
+# one link, whose number is the scope. A Grace Hopper has 10 links of 44712 MB/s; NVIDIA gives 450 GB/s per direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
-# NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
-# was asked for. (The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to
-# driver.)
+# NVML_FI_DEV_PERF_POLICY_… of nvml.h: the nanoseconds since the driver was loaded in which each cause held the clock
+# below the requested one. The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… are not used, because their numbers differ
+# between drivers.
 VIOLATION_FIELDS = {
     74: "power",
     75: "thermal",
@@ -57,35 +57,35 @@ VIOLATION_FIELDS = {
     78: "low_utilization",
     79: "reliability",
 }
-# More than any part has (Grace Hopper has the most known).
+# The limit for the number of C2C links, above that of any known GPU (Grace Hopper has the most).
 MOST_C2C_LINKS = 16
-# An enumeration that grew has one number more, not a hundred.
+# The limit for a value of an enumeration. A newer driver adds a few values, not a hundred.
 MOST_NAMED = 100
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 TEMPERATURE_GPU = 0
-# NVML_TEMPERATURE_THRESHOLD_…: the card switches itself off; the hardware lowers the clock; the driver does, for the
-# memory and for the GPU.
+# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off; the hardware lowers the clock; the driver lowers the clock
+# because of the memory; the driver lowers it because of the GPU.
 THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
-MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirementCause_t
-# Application clocks are set for the graphics domain, which is that of the SMs.
+MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # nvmlPageRetirementCause_t: why a page was retired
+# Application clocks are set for the graphics domain, which includes the SMs.
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
 CORRECTED, UNCORRECTED = 0, 1
 VOLATILE = 0
 
-# A choice: what is less may be a context that just ends, or what a display takes.
+# An estimate of the least memory worth reporting. Less may belong to a context that is ending, or to a display.
 LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
 def unclaimed_counts(unclaimed: int, total: int) -> bool:
-    """Return whether so much memory that no process is seen to hold is worth a word: contexts and rounding are less."""
+    """Return whether this much memory without a visible process is worth reporting; contexts and rounding are less."""
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
-# A driver that is broken, or older than its caller, also answers with nonsense: the most that can be true, by what a
-# field's name ends in. They are wide: what no part and no machine has.
+# The largest plausible values, by the last part of a field's name. A driver that is broken, or older than its caller,
+# may return nonsense. The limits are wide: no GPU and no machine reaches them.
 MOST = {
     "hz": 20e9,
     "w": 100e3,
@@ -103,13 +103,13 @@ TEXTS = (
 )
 GROUPS = ("clock_reasons", "violations_s", "remapped_rows", "remap_banks", "mig", "sram_ecc", "sources")
 LARGEST_COUNT = 2.0**62
-# NVML's "not available" is the largest number of its type.
+# NVML's "not available" is the largest number of the type.
 NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
 LONGEST_TEXT = 200
-LARGEST_PID = 2**22  # Linux' PID_MAX_LIMIT; Windows' PIDs are small as well
-MOST_DEVICES = 1024  # Linux has device nodes for 256 in one machine
-MOST_LINKS = 72  # of NVLink; 36 on parts until 2025
-MOST_INSTANCES = 64  # 7 on parts until 2025
+LARGEST_PID = 2**22  # Linux's PID_MAX_LIMIT; Windows's PIDs are small as well
+MOST_DEVICES = 1024  # Linux has device nodes for 256 GPUs in one machine
+MOST_LINKS = 72  # NVLinks of a GPU; at most 36 up to 2025
+MOST_INSTANCES = 64  # MIG instances of a GPU; at most 7 up to 2025
 
 
 def whole(value: Any, low: int, high: int) -> bool:
@@ -117,11 +117,11 @@ def whole(value: Any, low: int, high: int) -> bool:
 
 
 def is_plausible(name: str, value: Any) -> bool:
-    """Return whether the value can be true for the field, and a terminal can show it."""
+    """Return whether the value is possible for the field and safe to print on a terminal."""
     if name in TEXTS:
         return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
     if name in GROUPS and isinstance(value, dict):
-        made = ("names", "instances")  # lists of our own
+        made = ("names", "instances")  # lists made by gpucheck
         return all(part is None or member in made or is_plausible(member, part) for member, part in value.items())
     if isinstance(value, bool):
         return True
@@ -134,7 +134,7 @@ def is_plausible(name: str, value: Any) -> bool:
 
 
 class Refused(Exception):
-    """A question that got no value: the reason, and NVML's return code (None where it was not NVML that refused)."""
+    """A query without a value: the reason, and NVML's return code (None if the refusal was not NVML's)."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -143,7 +143,7 @@ class Refused(Exception):
 
 
 class CodeAnswered(Exception):
-    """One of several values asked for in one call was refused with this NVML return code (else ValueError)."""
+    """NVML returned this code for one of several values of a call. A code that is no integer raises ValueError."""
 
     def __init__(self, code: int) -> None:
         if not isinstance(code, int):
@@ -153,8 +153,8 @@ class CodeAnswered(Exception):
 
 
 class Field(NamedTuple):
-    """One field: its path in Device, the functions of nvidia-ml-py that tell it, in order of preference, their
-    arguments after the device's handle, and what to make of the answer."""
+    """One field: its path in Device, the functions of nvidia-ml-py in order of preference, their arguments after the
+    device's handle, and the conversion of the answer."""
 
     name: str
     functions: tuple[str, ...]
@@ -167,7 +167,7 @@ def _row(name: str, functions: str, *arguments: object, convert: Callable[[Any],
 
 
 def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
-    """A field that one of NVML's numbered values tells."""
+    """Return the field for one of NVML's numbered values."""
 
     def of(values: Any) -> Any:
         (answer,) = values
@@ -183,7 +183,7 @@ def _hertz(name: str, function: str, domain: int) -> Field:
 
 
 def _flag(name: str, function: str, place: int | None = None) -> Field:
-    """A yes or no; `place` is where it stands in the answer, where that has several."""
+    """Return the field for a boolean; `place` is its index in an answer with several values."""
     return _row(name, function, convert=lambda answer: flag(answer if place is None else answer[place]))
 
 
@@ -197,21 +197,21 @@ def _watts(name: str, function: str) -> Field:
 
 
 def flag(value: int) -> bool:
-    """NVML's yes or no; anything else is neither."""
+    """Return NVML's boolean. Raises ValueError for any other value."""
     if value not in (0, 1):
         raise ValueError(value)
     return bool(value)
 
 
 def above_zero(value: float) -> float:
-    """Degrees that are no reading of 0."""
+    """Return a temperature. Raises ValueError for a value below 1, which is no reading."""
     if value < 1:
         raise ValueError(value)
     return float(value)
 
 
 def celsius(value: float) -> float:
-    """The GPU's temperature; -1 is how 0xFFFFFFFF, no reading, comes out of a signed number."""
+    """Return the GPU's temperature. Raises ValueError for -1, the signed form of 0xFFFFFFFF, which is no reading."""
     if value == -1:
         raise ValueError(value)
     return float(value)
@@ -225,12 +225,13 @@ def capability(value: tuple[int, int]) -> str:
 
 
 def clock_reasons(bits: int) -> dict[str, object]:
-    """The bitmask, and its known bits by name."""
+    """Return the bitmask and the names of its known bits."""
     return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
 
 
 def lanes(value: int) -> int:
-    """The width of a link. A virtual machine's port may have none (0), or all bits of its field set (63)."""
+    """Return the width of a link. A virtual machine's port may report no width: 0, or a field with all bits set
+    (63)."""
     if value in (0, 63):
         raise CodeAnswered(NOT_SUPPORTED)
     if value not in WIDTHS:
@@ -253,21 +254,22 @@ def mig_mode(modes: tuple[int, int]) -> dict[str, object]:
 
 
 def window_bytes(memory: Any) -> int:
-    """The size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
+    """Return the size of BAR1, the window through which the host accesses GPU memory. A GPU without one reports 0."""
     if memory.bar1Total == 0:
         raise Refused("NVML returns 0 bytes")
     return int(memory.bar1Total)
 
 
 def _named(names: dict[int, str], value: int, what: str) -> str:
-    """The value by name; one that is not known here as `mode 9`."""
+    """Return the name of a value; `mode 9` for one that is not listed here."""
     if not isinstance(value, int) or not 0 <= value < MOST_NAMED:
         raise ValueError(value)
     return names.get(value, f"{what} {value}")
 
 
 def c2c_rate(values: Any) -> float:
-    """Bytes per second in one direction, over all active NVLink-C2C links between this device and its CPU."""
+    """Return the bytes per second in one direction, over all active NVLink-C2C links between this device and its
+    CPU."""
     count, *links = values
     if count.nvmlReturn:
         raise CodeAnswered(count.nvmlReturn)
@@ -280,34 +282,34 @@ def c2c_rate(values: Any) -> float:
 
 
 def violations(values: Any) -> dict[str, float | None]:
-    """Seconds by what held the clock; None for what this device does not count."""
+    """Return the seconds for each cause that held the clock; None for a cause that this device does not count."""
     counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
     if all(value.nvmlReturn for value in counters.values()):
         raise CodeAnswered(values[0].nvmlReturn)
     return {name: None if counter.nvmlReturn else counter.value.ullVal / 1e9 for name, counter in counters.items()}
 
 
-# Spare rows of a bank of memory: nvmlRowRemapperHistogramValues_t.
+# The spare rows of a memory bank: nvmlRowRemapperHistogramValues_t.
 BANKS = ("max", "high", "partial", "low", "none")
-# What tells devices apart; read first, for all of them.
+# The fields that identify a device; they are read first, for all devices.
 IDENTITY: tuple[Field, ...] = (
     _row("name", "Name"),
     _row("uuid", "UUID"),
-    # As sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals.
+    # The format of sysfs (`0000:41:00.0`). NVML's own text has a longer domain, in capitals.
     _row("pci_address", "PciInfo", convert=lambda info: f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"),
 )
 VIOLATIONS = _row("violations_s", "FieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 DETAILS: tuple[Field, ...] = (
     _row("compute_capability", "CudaComputeCapability", convert=capability),
     _row("utilization_percent", "UtilizationRates", convert=lambda rates: float(rates.gpu)),
-    # The older function is announced to go with CUDA 14; drivers before R570 know no other.
+    # The older function is planned for removal with CUDA 14; drivers before R570 have only that one.
     _row("temperature_celsius", "TemperatureV Temperature", TEMPERATURE_GPU, convert=celsius),
     _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", above_zero),
     _row("slowdown_celsius", "TemperatureThreshold", THRESHOLD_SLOWDOWN, convert=above_zero),
     _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
     _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
     _row("shutdown_celsius", "TemperatureThreshold", THRESHOLD_SHUTDOWN, convert=above_zero),
-    # The share of what is the loudest that it should be: the manual of nvidia-smi says that it may exceed 100.
+    # A percentage of the highest speed intended for noise; it may exceed 100, by the manual of nvidia-smi.
     _row("fan_percent", "FanSpeed", convert=float),
     _watts("power_w", "PowerUsage"),
     _watts("power_limit_w", "EnforcedPowerLimit"),
@@ -316,14 +318,14 @@ DETAILS: tuple[Field, ...] = (
     _hertz("memory_clock_hz", "ClockInfo", CLOCK_MEMORY),
     _hertz("max_sm_clock_hz", "MaxClockInfo", CLOCK_SM),
     _hertz("max_memory_clock_hz", "MaxClockInfo", CLOCK_MEMORY),
-    # Announced to go with CUDA 14.
+    # These functions are planned for removal with CUDA 14.
     _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
     _hertz("application_memory_clock_hz", "ApplicationsClock", CLOCK_MEMORY),
     _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
     _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
-    # Drivers before R535 know only the older name.
+    # Drivers before R535 have only the older name.
     _row("clock_reasons", "CurrentClocksEventReasons CurrentClocksThrottleReasons", convert=clock_reasons),
-    # How long what held the clock.
+    # The time for which each cause held the clock.
     VIOLATIONS,
     _row("pcie/generation", "CurrPcieLinkGeneration"),
     _row("pcie/width", "CurrPcieLinkWidth", convert=lanes),
@@ -337,7 +339,7 @@ DETAILS: tuple[Field, ...] = (
     _row("ecc/volatile_uncorrected", "TotalEccErrors", UNCORRECTED, VOLATILE),
     _row("remapped_rows", "RemappedRows", convert=remapped_rows),
     _row("remap_banks", "RowRemapperHistogram", convert=lambda value: {name: getattr(value, name) for name in BANKS}),
-    # Up to Turing; later parts remap rows instead.
+    # GPUs up to Turing retire pages; later ones remap rows instead.
     _row("retired_pages/corrected", "RetiredPages", MANY_SINGLE_BIT, convert=len),
     _row("retired_pages/uncorrected", "RetiredPages", DOUBLE_BIT, convert=len),
     _flag("retired_pages/pending", "RetiredPagesPendingStatus"),
@@ -346,29 +348,29 @@ DETAILS: tuple[Field, ...] = (
     _flag("persistence_mode", "PersistenceMode"),
     _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),
-    # What tells one card from another in a rack, and in a ticket.
+    # The numbers that identify a GPU in a rack and in a support ticket.
     _row("serial", "Serial"),
     _row("vbios_version", "VbiosVersion"),
     _row("gsp_firmware_version", "GspFirmwareVersion", convert=decoded),
     _row("minor_number", "MinorNumber"),
 )
-# Counters of errors; where ECC is off, NVML answers 0 or refuses.
+# Error counters. Without ECC, NVML returns 0 or refuses.
 ECC_COUNTERS = ("ecc/volatile_corrected", "ecc/volatile_uncorrected")
 
-# Between the device and its own CPU, where there is such a link; no field of Device.
+# The link between the device and its own CPU, if there is one; it is not a field of Device.
 _OF_LINKS = ((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED))
 C2C = _row("c2c_bytes_per_s", "FieldValues", (FIELD_C2C_COUNT, *_OF_LINKS), convert=c2c_rate)
 
-# The fields that take many calls: read last, where they are asked for.
+# The fields that need many calls; they are read last, and only on request.
 LINKS = ("fabric", "nvlinks")
-# A field whose answer is a struct to be filled.
+# The field whose answer is a struct that NVML fills.
 SRAM = "sram_ecc"
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
 # -- asking: a value that can be true, or the reason why there is none -------------------------------------------------
 
-# nvmlReturn_t of nvml.h: why a field is not told. A code that is not here is told in nvidia-ml-py's words.
+# nvmlReturn_t of nvml.h: the reason for a missing value. Other codes keep nvidia-ml-py's text.
 REASONS = {
     2: "NVML rejects this query for this device (invalid argument)",
     3: "not supported by this device or driver",
@@ -381,11 +383,11 @@ REASONS = {
     999: "NVML returns: unknown error",
 }
 STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
-# The state of a card that a container's or a scheduler's rules keep from us.
+# The state of a GPU that a container's or a scheduler's rules make inaccessible.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 12, 13, 25
-# What a converter raises for an answer of another shape than NVML's.
+# The errors of a converter for an answer whose shape is not NVML's.
 MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 NO_SUCH_CALL = "this nvidia-ml-py has no "
 SENSELESS = "NVML's answer makes no sense"
@@ -394,7 +396,7 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 
 def applies(reason: str) -> bool:
-    """Return whether a question that was refused for this reason has an answer on this device: it is then not known."""
+    """Return whether a field that was refused for this reason applies to the device; its value is then unknown."""
     codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
     absent = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
     return reason not in absent and not reason.startswith(NO_SUCH_CALL)
@@ -405,7 +407,7 @@ def refusal(pynvml: Any, code: int) -> Refused:
 
 
 def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any:
-    """Call a function of nvidia-ml-py. Raises Refused for everything that is no answer."""
+    """Call a function of nvidia-ml-py. Raises Refused for everything except an answer."""
     function_of = getattr(pynvml, function, None)
     if function_of is None:
         raise Refused(f"{NO_SUCH_CALL}{function}", FUNCTION_NOT_FOUND)
@@ -418,7 +420,7 @@ def call(pynvml: Any, function: str, *arguments: object, **named: object) -> Any
 
 
 def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
-    """A struct of nvidia-ml-py, filled by one of its functions. Raises Refused."""
+    """Return a struct of nvidia-ml-py that one of its functions has filled. Raises Refused."""
     made = getattr(pynvml, struct, None)
     if made is None:
         raise Refused(f"{NO_SUCH_CALL}{struct}", FUNCTION_NOT_FOUND)
@@ -428,7 +430,8 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
-    """The field's value in SI units. Raises Refused, also for a value that cannot be, and what a converter raises."""
+    """Return the field's value in SI units. Raises Refused, also for an impossible value, and the converter's
+    errors."""
     for function in field.functions:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
@@ -439,14 +442,14 @@ def ask(pynvml: Any, handle: Any, field: Field) -> Any:
 
 
 def checked(name: str, value: Any) -> Any:
-    """The value of this field where it can be true. Raises Refused."""
+    """Return a plausible value of the field. Raises Refused for any other value."""
     if not is_plausible(name, value):
         raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 
 
 class Row:
-    """The known values of one device so far: its fields, why others are not known, and the state that the reasons
+    """The data of one device so far: its fields, the reasons why others are unknown, and the state that these reasons
     show."""
 
     def __init__(self, **known: object) -> None:
@@ -454,15 +457,16 @@ class Row:
         self.unknown: dict[str, str] = {}
 
     def refuse(self, name: str, refused: Refused) -> None:
-        """The field has no value; a lost device also gets its state."""
+        """Record why the field has no value. Some reasons also set the device's state, such as lost."""
         self.unknown[name] = refused.reason
         state = STATES.get(refused.code or 0)
-        # Lost outweighs everything: what it answers later does not bring it back.
+        # The state "lost" stays, because no later answer brings the device back.
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
 
     def line(self, place: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
-        """The line for the device at this place; `lacks` are the fields that another line brings, `*` for most."""
+        """Return the line for the device at this index. `lacks` are the fields that a later line supplies; `*` stands
+        for most of them."""
         return {"place": place, "lacks": lacks, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
@@ -471,7 +475,7 @@ class Row:
         (self.device.setdefault(group, {}) if group else self.device)[member] = value
 
     def answer(self, pynvml: Any, name: str, question: Callable[[], Any]) -> Any:
-        """Return what a question about the field comes to; None where it was refused, for a reason that is kept."""
+        """Return the answer to a query for the field; None if it was refused, with the reason recorded."""
         try:
             return question()
         except CodeAnswered as error:

@@ -1,8 +1,7 @@
-"""Documents that were saved: the one place that reads them back, and the bound of every file that anybody may have
-written.
+"""Saved documents: the only module that reads them, and the limits for every file that others may have written.
 
-Before such a file is parsed it is a regular file of a bounded size, depth, number of values and number of digits, so
-that its time and memory are linear in few bytes. What is made of it has the types of its schema and no other.
+Before parsing, such a file must be a regular file with a limited size, depth, number of values and number of digits.
+Parsing then takes time and memory proportional to a small size. The result has exactly the types of its schema.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpucheck.errors import UsageError
 from gpucheck.report.codec import from_json, visible
 from gpucheck.report.report import SCHEMA, Report
 
-# No quantity has as many; Python's own limit of 4300 is not in every version of it.
+# No quantity has this many digits. Python's own limit of 4300 is missing in some versions.
 MOST_DIGITS = 100
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -29,25 +28,25 @@ _TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
 class Refused(ValueError):
-    """A file that is not one of ours, and why."""
+    """A file that gpucheck did not write, and the reason."""
 
 
 class Bound(NamedTuple):
-    """The largest document of a kind: its bytes, its depth, and its values (by commas, opening brackets and quotes)."""
+    """The largest document of a kind: bytes, depth, and values (counted by commas, opening brackets and quotes)."""
 
     size_bytes: int
     depth: int
     values: int
 
 
-# `bench all` of 8 devices in 7 runs leaves 1 to 15 MB with 20 to 30 bytes a value, nested 10 deep.
+# `bench all` with 8 devices and 7 runs writes 1 to 15 MB, with 20 to 30 bytes per value and a depth of 10.
 OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
 
 
 def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """The bytes of a regular file. Raises OSError, and Refused for anything else and for what is larger."""
+    """Return the bytes of a regular file. Raises OSError, and Refused for other files and above `most_bytes`."""
     with opened(path) as file:
-        # What has a size is refused unread; what grows, when too much came.
+        # A file whose size is too large is not read. A file that grows is refused after one byte too many.
         size = os.fstat(file.fileno()).st_size
         data = b"" if size > most_bytes else file.read(most_bytes + 1)
     if max(size, len(data)) > most_bytes:
@@ -57,11 +56,11 @@ def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
-    """A regular file, open. Raises OSError, and Refused for a directory, a pipe, a device or a file of the kernel, and
-    for a symbolic link unless `links`."""
-    # Opening alone may wait (a pipe) or do something (a tape, a watchdog).
+    """Open a regular file. Raises OSError, and Refused for a directory, a pipe, a device, a file of the kernel, and
+    without `links` for a symbolic link."""
+    # The file is checked first, because opening may block (a pipe) or have an effect (a tape, a watchdog).
     check_kind(os.stat(path, follow_symlinks=links))
-    # In between something else may have taken its place.
+    # The opened file is checked again, because the path may have been replaced in between.
     extra = getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
         check_kind(os.fstat(file.fileno()))
@@ -69,17 +68,17 @@ def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Bina
 
 
 def check_kind(known: os.stat_result) -> None:
-    """Raises Refused for what is no regular file with content."""
+    """Raise Refused unless this is a regular file with content."""
     if not stat.S_ISREG(known.st_mode):
         kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
         raise Refused(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
-    # Files of /proc and /sys have no size; reading one may wait, have no end, or take what others wait for.
+    # Files of /proc and /sys have no size. Reading one may block, never end, or consume what other processes wait for.
     if not known.st_size:
         raise Refused("empty, or a file of the kernel")
 
 
 def decoded(data: bytes) -> str:
-    """Text as UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark. Raises Refused."""
+    """Return the text of UTF-8 or UTF-16 (PowerShell's), with or without a byte order mark. Raises Refused."""
     try:
         return data.decode(json.detect_encoding(data))
     except UnicodeDecodeError as error:
@@ -87,7 +86,7 @@ def decoded(data: bytes) -> str:
 
 
 def parsed(data: bytes, bound: Bound) -> Any:
-    """The data of a JSON text within a bound. Raises Refused."""
+    """Return the data of a JSON text within the limits. Raises Refused."""
     if len(data) > bound.size_bytes:
         raise Refused(f"larger than {units.capacity(bound.size_bytes)}")
     text = decoded(data)
@@ -107,8 +106,8 @@ def parsed(data: bytes, bound: Bound) -> Any:
 
 
 def _depth(data: bytes) -> int:
-    """Return how deeply the JSON is nested, without parsing it."""
-    # Pairs of backslashes first: of what is left a backslash belongs to what follows it.
+    """Return the depth of the JSON, without parsing it."""
+    # Pairs of backslashes are removed first, so that a remaining backslash escapes the character after it.
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(data.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
@@ -132,7 +131,7 @@ _FIX = "use a file written by `gpucheck … --output FILE.json`"
 
 
 def load(path: str) -> Report:
-    """The document in a file. Raises UsageError for what is not there, not JSON, or not of this schema."""
+    """Return the report in a file. Raises UsageError if it is missing, not JSON, or of another schema."""
     try:
         data = parsed(content(path, OF_REPORT.size_bytes), OF_REPORT)
     except OSError as error:
@@ -148,7 +147,7 @@ def load(path: str) -> Report:
         )
     try:
         report = from_json(Report, data, foreign=True)
-        # Ratios are of logarithms.
+        # Times must be positive, because ratios are computed from logarithms.
         whole = all(
             (row.time_s is None or 0 < row.time_s.median < math.inf)
             and all(

@@ -1,7 +1,7 @@
-"""torch's private names: each that gpucheck uses beyond the documented API is a row of one table.
+"""torch's private names: one table has a row for each that gpucheck uses beyond the documented API.
 
-A name is looked up once, by itself and never by torch's version. Where this torch has none, what needs it is left out
-and the answer says so. Loads torch only as a name is asked for.
+Each name is looked up separately and once, never by torch's version. If this torch lacks it, the features that need it
+are left out, and the answer says so. This module loads torch at the first lookup.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from gpucheck.errors import Undecided
 
-# simulation: `model` and `run --dry`; run: `run`; ranks: `run` of a job; batches: the forecast of `find-batch-size`;
-# device: what measures on a device.
+# The users of a name. simulation: `model` and `run --dry`. run: `run`. trace: the traced steps of `run`. ranks: `run`
+# of a job. batches: the forecast of `find-batch-size`. device: measurements on a device.
 Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
 
 
 class Private(NamedTuple):
-    """A name by its path. `lost` is what is not followed without it, "" if nothing is. What is `vital` cannot be done
-    without it at all. `older` are its names in other versions, of 2.6 to 2.15."""
+    """A private name, by its path. `lost` is the feature that is missing without it; "" means none. `vital` means that
+    its users cannot work without it. `older` are its names in other versions, from 2.6 to 2.15."""
 
     path: str
     uses: tuple[Use, ...]
@@ -124,7 +124,7 @@ _GONE = object()
 
 
 def _resolve(path: str) -> Any:
-    """Return what is at a path, `torch.nn.Module()._buffers` of a new object; `_GONE` where there is nothing."""
+    """Return the value at a path, such as `torch.nn.Module()._buffers` of a new object; `_GONE` if there is none."""
     place: Any = importlib.import_module("torch")
     for part in path.split(".")[1:]:
         name = part.removesuffix("()")
@@ -152,12 +152,12 @@ def has(path: str) -> bool:
 
 
 def find(path: str, otherwise: Any = None) -> Any:
-    """Return what is at a path of the table; `otherwise` where this torch has nothing there."""
+    """Return the value at a path of the table; `otherwise` if this torch has none."""
     return _of(path) if has(path) else otherwise
 
 
 def need(path: str) -> Any:
-    """Return what is at a path of the table. Raises Undecided."""
+    """Return the value at a path of the table. Raises Undecided if this torch has none."""
     if not has(path):
         fix = "use a version that gpucheck was tested with, or update gpucheck"
         raise Undecided(f"{_torch()} has no {path}", "gpucheck cannot do without it", fix)
@@ -165,7 +165,8 @@ def need(path: str) -> Any:
 
 
 def kernel(path: str) -> Callable[..., Any]:
-    """The function at a path of the table; where this torch has none, one that raises NotImplementedError."""
+    """Return the function at a path of the table; if this torch has none, a function that raises
+    NotImplementedError."""
 
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"{_torch()} has no {path}")
@@ -174,16 +175,18 @@ def kernel(path: str) -> Callable[..., Any]:
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """Return the replacement of a name: its owner, its name there and what `make` makes of it; empty without it."""
+    """Return the replacement of a name: its owner, its attribute, and what `make` returns for it. Empty if it is
+    missing."""
     owner, _, name = path.rpartition(".")
     return [(_resolve(owner), name, make(_of(path)))] if has(path) else []
 
 
 def lost(use: Use) -> tuple[str, ...]:
-    """Return what is not followed with this torch, "" left out; each once."""
+    """Return the features that this torch cannot support, each once."""
     rows = [row for row in ROWS.values() if use in row.uses and row.lost and not has(row.path)]
     torch = importlib.import_module("torch")
-    # A build without CUDA, or without torch.distributed, lacks what nobody can ask of it.
+    # Names of CUDA or torch.distributed do not count if this torch is built without them, because nothing uses them
+    # there.
     built = {"_cuda_": torch.backends.cuda.is_built(), "distributed": torch.distributed.is_available()}
     rows = [row for row in rows if all(is_there or part not in row.path for part, is_there in built.items())]
     return tuple(dict.fromkeys(row.lost for row in rows))

@@ -1,10 +1,10 @@
-"""Watch whether the device still answers this process: a call to a device that hangs never returns.
+"""Detect a device that no longer answers this process, because a call to a hanging device never returns.
 
-Nothing in Python can interrupt such a call, but it lets other threads run. One of them looks now and then when
-something was last heard: a step, a row, a device that was waited for. Where that is too long ago, and the device does
-not come to the end of its work either, whoever guards this process writes down what there is and ends it.
+Python cannot interrupt such a call, but other threads still run. One of them regularly checks the time since the last
+sign of progress: a step, a row, or a finished wait for the device. If that is too long ago, and the device does not
+finish its work either, the guard of this process writes the report so far and ends the process.
 
-Only an accelerator is watched: on a CPU a slow step is no hang.
+Only accelerators are watched, because a slow step on a CPU is not a hang.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from gpucheck import errors
 from gpucheck.machine import device_lifetime
 from gpucheck.report.fault import Fault
 
-# A row is measured within seconds, and the driver itself gives up on what it can see within some 10 s. Nothing that
-# was seen on a sound device was silent for half of this.
+# A row takes seconds, and the driver reports the hangs that it detects within about 10 s. Working devices were never
+# seen silent for half of this limit.
 SILENT_S = 60.0
-# Opening one loads CUDA and its libraries, perhaps from a network disk, and may compile every kernel that it needs for
-# an architecture that came after torch.
+# Opening a device loads CUDA and its libraries, perhaps from a network disk. It may also compile every kernel for an
+# architecture newer than torch.
 OPENING_S = 300.0
-# Then it is asked whether its work is done, from another thread. Work that is still to be done is a few windows of
-# milliseconds; a device that is idle says so at once, and this process is busy with something else.
+# A silent device is asked from another thread whether its work is done. Enqueued work takes a few windows of
+# milliseconds. An idle device answers at once; this process is then busy with something else.
 ANSWER_S = 10.0
-# Where it answers and yet nothing comes, the call that hangs is another one. The longest thing that a benchmark does on
-# the host in one call is to compare a result, and that takes seconds; what may take longer says so (`off_device`).
+# If the device answers but there is no progress, another call hangs. The longest single call of a benchmark on the host
+# compares a result, which takes seconds. Longer work is marked by `off_device`.
 LONGEST_S = 600.0
 LOOK_EVERY_S = 0.5
-# What `--time-budget` promises, the start of torch included: the command is over within one and a half times of it and
-# so many seconds, on a busy machine too.
+# The limit of `--time-budget`, including the start of torch: the command ends within 1.5 times the budget plus these
+# seconds, even on a busy machine.
 OVERTIME, GRACE_S = 1.5, 10.0
-# Of these for what lies around a command on a busy machine: starting Python, judging, rendering, leaving.
+# The part of these seconds for everything around the work on a busy machine: Python's start, judging, rendering, exit.
 ENDING_S = 3.0
-# A timer of nothing is none: the shortest. And the longest that every system takes (itimerfix of XNU).
+# The shortest timer, because 0 would set none; and the longest that every system accepts (itimerfix of XNU).
 SOON_S, LATEST_S = 1e-3, 1e8
 
 
 class Waited(device_lifetime.Waited, Protocol):
-    """The device, as far as it is asked here: an `Accel`."""
+    """The members of an `Accel` that are needed here."""
 
     @property
     def is_cpu(self) -> bool: ...
 
 
 class Watched(NamedTuple):
-    """A device at work, and how to ask it; None where that cannot be done yet."""
+    """A device at work, and the function that waits for it; None while there is none yet."""
 
     device: str
     where: str
@@ -62,44 +62,46 @@ class Watched(NamedTuple):
 
 
 class OutOfTime(BaseException):
-    """There is no time for what would come next, or none left for what is at work.
+    """No time is left for the next row, or for the running work.
 
-    Like Ctrl-C it may come up anywhere, and whoever catches every Exception must not take it for a failure.
+    Like Ctrl-C it may be raised anywhere, and a handler of every Exception must not take it for a failure.
     """
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """The last answer, and the watched call. A process has one; tests make their own."""
+    """The last sign of progress, and the watched calls. A process has one; tests create their own."""
 
     clock: Callable[[], float] = time.monotonic
     heard_s: float = 0.0
-    # Whether a device was waited for since it was last looked: set beside timed calls, so that it must cost nothing.
+    # Whether a wait for the device has finished since the last check. It is set next to timed calls, so it must cost
+    # nothing.
     waited: bool = False
-    # When the device last said that it has nothing to do.
+    # The time of the device's last answer that its work is done.
     asked_s: float = 0.0
     step: str = ""
     off_device: int = 0
     watched: list[Watched] = field(default_factory=list)
-    # When the command began that runs now, in a separate process; None where a program calls ours.
+    # The start of the running command, if it has its own process; None if the user's program calls gpucheck.
     began_s: float | None = None
-    # Whether there is no time for another row, and when what is at work is broken off.
+    # `late` means that there is no time for another row; `ends_s` is when running work is interrupted.
     late: bool = False
     ends_s: float = math.inf
     has_alarm: bool = False
-    # Whether nothing may be raised in what is at work, and how the process is then ended with the report so far.
+    # `unbroken` means that the running work must not be interrupted by an exception; `leave` then ends the process with
+    # the report so far.
     unbroken: bool = False
     leave: Callable[[], None] = lambda: None
-    # Starts the thread that looks, where somebody guards this process.
+    # The function that starts the checking thread, if this process is guarded.
     start: Callable[[], None] = lambda: None
 
     def beat(self, step: str = "") -> None:
-        """Something was heard; `step` is what begins now, if anything does."""
+        """Record a sign of progress; `step` is the name of the step that begins, if one does."""
         self.heard_s = self.clock()
         self.step = step or self.step
 
     def silent(self) -> Watched | None:
-        """Return what is watched and was not heard for longer than it may be; None while all is well."""
+        """Return the watched device if it was silent for longer than its limit, else None."""
         if self.waited:
             self.waited = False
             self.beat()
@@ -109,30 +111,29 @@ class Watchdog:
         return watched if self.clock() - max(self.heard_s, self.asked_s) >= watched.limit_s else None
 
     def is_lost(self, watched: Watched) -> bool:
-        """Return whether one that is silent is to be given up: it does not come to the end of its work, or it was too
-        long."""
+        """Return whether a silent device is lost: it does not finish its work, or it was silent for too long."""
         if watched.wait is None or not self._answers(watched.wait) or self.clock() - self.heard_s >= LONGEST_S:
             return True
         self.asked_s = self.clock()
         return False
 
     def _answers(self, wait: Callable[[], None]) -> bool:
-        """Return whether the device has done all that it was asked to. Asked in a thread, which may hang as well."""
+        """Return whether the device has finished all its work. A thread asks, because the question may hang as well."""
         done = threading.Event()
 
         def ask() -> None:
-            with contextlib.suppress(RuntimeError):  # a device that answers with an error is not well
+            with contextlib.suppress(RuntimeError):  # an error is no sign of a working device
                 wait()
                 done.set()
 
         threading.Thread(target=ask, name="gpucheck asks the device", daemon=True).start()
         answered = done.wait(ANSWER_S)
-        # What was just asked is no word of the work.
+        # The question itself is no sign of progress.
         self.waited = self.waited and not answered
         return answered
 
     def end(self, watched: Watched, lost: Callable[[Fault], None]) -> None:
-        """Call a device lost that is not heard any more."""
+        """Report that a silent device is lost."""
         silent_s, step = self.clock() - self.heard_s, self.step
         fault = Fault("device", watched.where, watched.device, "TimeoutError", "", step, None, True, None, silent_s)
         lost(fault)
@@ -142,25 +143,26 @@ WATCHDOG = Watchdog()
 
 
 def beat(step: str = "") -> None:
-    """Something was heard of the work: a step that begins, a row, a device that was waited for."""
+    """Record progress of the work: a step that begins, a row, or a finished wait for the device."""
     WATCHDOG.beat(step)
 
 
 def step() -> str:
-    """Return what was begun last; empty where nothing was."""
+    """Return the name of the last step; empty if there was none."""
     return WATCHDOG.step
 
 
 def go_on() -> None:
-    """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it, or too little."""
+    """Begin a row of a benchmark. Raises OutOfTime if too little time is left for it."""
     if WATCHDOG.late or time.monotonic() >= WATCHDOG.ends_s:
         raise OutOfTime
 
 
 def ends_by(budget_s: float, began_s: float) -> float:
-    """Until when work with this time budget has to be over, by `time.monotonic`; `began_s` is when the work began.
+    """Return when work with this time budget has to end, by `time.monotonic`; `began_s` is when the work began.
 
-    A command began earlier than its work. In a separate process, what is still at work then is broken off: OutOfTime.
+    A command begins before its work, so its own start counts. In a separate process, work that still runs at the end is
+    interrupted with OutOfTime.
     """
     since_s = began_s if WATCHDOG.began_s is None else min(WATCHDOG.began_s, began_s)
     ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
@@ -172,7 +174,7 @@ def ends_by(budget_s: float, began_s: float) -> float:
 
 
 def finished() -> None:
-    """The work is over: nothing is broken off any more."""
+    """End the time limit: nothing is interrupted any more."""
     WATCHDOG.late, WATCHDOG.ends_s = False, math.inf
     if WATCHDOG.has_alarm:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -180,7 +182,8 @@ def finished() -> None:
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """Around what an exception must not break off, as the import of torch: out of time, the process ends at once."""
+    """Protect work that an exception must not interrupt, such as the import of torch. If time runs out the process
+    ends."""
     before, WATCHDOG.unbroken = WATCHDOG.unbroken, True
     try:
         yield
@@ -190,7 +193,7 @@ def unbroken() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alarm() -> Iterator[None]:
-    """Let the system's alarm raise OutOfTime in the main thread, where the system has one (POSIX)."""
+    """Raise OutOfTime in the main thread when the system's alarm rings (POSIX only)."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,7 +221,7 @@ def watching(accel: Waited, where: str) -> contextlib.AbstractContextManager[Non
 
 
 def opening(device: str, where: str) -> contextlib.AbstractContextManager[None]:
-    """Watch a device while it is opened: there is nothing to ask yet."""
+    """Watch a device while it is opened, when it cannot be asked yet."""
     return contextlib.nullcontext() if device == "cpu" else _watched(Watched(device, where, OPENING_S, None))
 
 
@@ -236,7 +239,7 @@ def _watched(watched: Watched) -> Iterator[None]:
 
 @contextlib.contextmanager
 def off_device() -> Iterator[None]:
-    """Work of the host's own, which may take as long as it likes: the device is not waited for."""
+    """Mark long work of the host, during which no progress of the device is expected."""
     WATCHDOG.off_device += 1
     try:
         yield
@@ -247,12 +250,12 @@ def off_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Look after what is watched within. `lost` is called in another thread and ends the process.
+    """Watch the devices in use during the block. `lost` is called in another thread and ends the process.
 
-    `leave` ends it where time is over and nothing may be raised.
+    `leave` ends the process if time runs out while no exception may be raised.
     """
     ended = threading.Event()
-    # Once what there is is being written down, a call that returns after all must not get in between.
+    # The lock keeps a call that returns after all from interfering while the report is written.
     ending = threading.Lock()
     started: list[threading.Thread] = []
 
@@ -275,13 +278,13 @@ def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: N
 
 
 def look(watchdog: Watchdog, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
-    """Look until `ended`, or until a device is lost, which is told once."""
+    """Check until `ended`, or until a device is lost, which is reported once."""
     while not ended.wait(LOOK_EVERY_S):
         silent = watchdog.silent()
         if silent is None or not watchdog.is_lost(silent):
             continue
         with ending:
-            if ended.is_set() or watchdog.silent() is None:  # it was heard meanwhile
+            if ended.is_set() or watchdog.silent() is None:  # the device made progress in the meantime
                 continue
             watchdog.end(silent, lost)
         return

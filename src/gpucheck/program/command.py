@@ -1,4 +1,4 @@
-"""`gpucheck model`: from options to events. The model itself is loaded in a child."""
+"""`gpucheck model`: from options to events. A child loads the model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gpucheck.report.results.model import ModelResult
 from gpucheck.work.spec import parse_target
 
 CHILD = "gpucheck.program.placement"
-# A model of many GB is copied once and run on a few samples by one CPU; what takes longer hangs.
+# A CPU copies the model once, whatever its size, and runs it on a few samples. Work that takes longer hangs.
 LONGEST_S = 1800.0
 
 
 def command(options: ModelOptions, emit: Emit) -> None:
-    """Look at a model, and run it on simulated devices.
+    """Examine a model, and run it on simulated devices.
 
-    Raises TargetError and UsageError for the user's errors, and CannotLook where the process that looks ends early.
+    Raises TargetError and UsageError for the user's errors, and CannotLook if the child ends too early.
     """
     emit(Started(inventory.read()))
     target = parse_target(options.target).text
@@ -32,7 +32,7 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
     emit(Progress("running the model on simulated devices", 0, 1))
-    # Nothing may reach a GPU that is here: what claims it has its data on the CPU.
+    # Real GPUs are hidden, because tensors on simulated devices have their data on the CPU.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     heard = child_protocol.run(python_argv(CHILD, json.dumps(asdict(options))), LONGEST_S, env=environment)
     answer = heard.merged

@@ -1,9 +1,9 @@
-"""The engine of simulated devices: plain CPU tensors with true values that say that they are on a GPU.
+"""The engine of simulated devices: ordinary CPU tensors with true values that report a GPU as their device.
 
-Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
-`.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
-operands lie and notes where the results do, and what CUDA's kernels take while they run. What neither can know stays
-unknown and is never a finding.
+Two modes of torch work together. The function mode (`surface`) sees the program's calls to torch: moves, factories,
+`.device`. The dispatch mode in this module sees every operation below them, in the backward pass too. It judges the
+devices of the operands, and records the devices of the results and the temporary memory of CUDA's kernels. A device
+that neither mode can know stays unknown and never causes a finding.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from gpucheck.program.simulated_devices import (
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
-# -- what CUDA's kernels take for themselves ---------------------------------------------------------------------------
+# -- temporary memory of CUDA's kernels --------------------------------------------------------------------------------
 
-# Tensors as large as the first operand that a kernel makes beside its result.
+# The number of temporary tensors that a kernel allocates, each as large as its first operand.
 _WHOLE = {
-    "aten::_softmax_backward_data": 1,  # the gradient times the result
+    "aten::_softmax_backward_data": 1,  # the product of the gradient and the result
     "aten::logsumexp": 1,
-    # The loss of each element, where the result is their sum or mean.
+    # The loss of each element, if the result is their sum or mean.
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
 }
-# Operations that reduce, with the place of the dimensions among their arguments.
+# Reductions, with the index of their argument for the dimensions.
 _REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
-# Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
+# Bytes per index that is sorted with its position: two copies of keys and values, and CUB's temporary memory.
 _SORTED = 56
 
-# Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
+# Resident threads of a multiprocessor by compute capability (CUDA's programming guide); 2048 for others.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
 def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
-    """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
+    """Return the temporary memory of torch's own CUDA kernel in bytes, without its results.
 
-    As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
+    It follows the observed behaviour of torch 2.9 and 2.11. Memory of cuDNN and cuBLAS is not included.
     """
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
@@ -91,15 +91,16 @@ def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
 
 
 def _lent_to_embed(indices: int, out: Tensor) -> int:
-    """Sums of each run of ten equal indices, in float32."""
+    """Return the bytes of the float32 sums of runs of ten equal indices, and of the sorted indices."""
     runs = indices // 10 + min(indices, out.shape[0])
     sums: int = runs * out.shape[1] * max(4, out.element_size())
     return sums + _SORTED * indices
 
 
 def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
-    """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
-    Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    """Return the bytes of the partial results of blocks that share rows of a matrix, as in the gradient of a bias. It
+    follows setReduceConfig in torch's Reduce.cuh. A reduction of the innermost dimension needs little, which counts as
+    0."""
     if given.is_nested or given.layout != torch.strided or not given.numel():
         return 0
     wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
@@ -123,18 +124,18 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device
     return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
-# -- where operands lie ------------------------------------------------------------------------------------------------
+# -- the devices of operands -------------------------------------------------------------------------------------------
 
 Site = tuple[Place | None, str, int | None]
 
 
 @dataclass(slots=True)
 class Mismatch:
-    """Operands that do not lie where an operation needs them: what results tell of them, and where it was.
+    """Operands on another device than an operation needs. `entry` describes them for the results.
 
-    `site` makes it the same mismatch when the program runs again: the line, the operation, and where its code stands in
-    Python's, which tells operations of one line apart. `assumed` is how many values had been assumed before it, `times`
-    how often it was raised.
+    `site` identifies the mismatch when the program runs again. It has the line, the operation, and the index of the
+    bytecode instruction, which distinguishes operations in one line. `assumed` is the number of values assumed before
+    the mismatch, and `times` how often it was raised.
     """
 
     site: Site
@@ -144,7 +145,7 @@ class Mismatch:
 
 
 class DeviceMismatch(Exception):
-    """Raised where CUDA would raise: the program may catch it, as it would there. `text` is torch's own, if known."""
+    """The error that CUDA would raise too, so that the program may catch it. `text` is torch's message, if known."""
 
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         entry = mismatch.entry
@@ -157,17 +158,17 @@ class DeviceMismatch(Exception):
         self.mismatch = mismatch
 
 
-# The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
+# The mismatch as a subclass of a built-in error, which the program can catch. A traceback shows the built-in name.
 _RAISED: dict[type[Exception], Any] = {
     kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
 }
 
 
 class PerThread(threading.local):
-    """The calls of torch that are running in a thread, each with its name and the device that tensors made inside lie
-    on, None where that is not known; and how many of them the function mode works on.
+    """The running calls of torch in a thread, and the number of calls that the function mode handles now.
 
-    `inside` is whether an operation of torch's runs as Python, with copies that no program asked for.
+    Each call has its name and the device of tensors created inside it; None if that device is unknown. `inside` is True
+    while an operation of torch's runs as Python code, whose copies the program did not ask for.
     """
 
     def __init__(self) -> None:
@@ -177,7 +178,7 @@ class PerThread(threading.local):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Yield inside such an operation until this ends."""
+        """Mark an operation that runs as Python code until the end of the block."""
         before, self.inside = self.inside, True
         try:
             yield
@@ -185,27 +186,30 @@ class PerThread(threading.local):
             self.inside = before
 
 
-# The class of CUDA's own errors, from torch 2.8 on.
+# The class of CUDA's own errors, since torch 2.8.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
 
-# Values that one line may read. Two updates of a policy read some thousand; a loop that waits for a value never ends.
+# The limit of values that one line may read. Two updates of a policy read some thousand values; a loop that waits for a
+# value never ends.
 MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class World:
-    """One program's claims, and its errors. `tolerated` are sites that were found before: they raise no more.
+    """The simulated devices of one program, and its errors. Sites in `tolerated` were found before and raise no more.
 
-    `phase` is what of a model runs, `last` the mismatch that was raised last. `refused` and `mixed` are what was
-    raised, once for each site: mismatches, and operands whose dtypes differ, by line and text. `asked_at` counts the
-    values that were `assumed` by line.
-    `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
-    line. Without `has_values` what claims a device is a meta tensor on it.
-    `met` gets the origins of all operands; None where nobody asks.
-    `count` is how many GPUs there are, None for as many as anybody asks for.
-    `casts` are the weights that autocast has cast, by weight, until its region ends.
-    `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
-    a forked process, whose own notes nobody reads.
+    `phase` is the running part of the model, and `last` the mismatch that was raised last. `refused` holds the
+    mismatches by site. `mixed` counts errors about different dtypes by line and text. `asked_at` counts the values in
+    `assumed` by line.
+
+    `names` has the qualified names of modules. `unjudged` holds operations of other libraries with their first line.
+    Without `has_values`, tensors on a simulated device are meta tensors.
+
+    `met` collects the origins of all operands; None collects nothing. `count` is the number of GPUs; None allows any
+    number. `casts` holds the weights that autocast has cast, by weight, until its region ends.
+
+    `used_by` is the process that first used a device. `in_fork` receives the line and text of each error in a forked
+    process, because the records of that process are lost.
     """
 
     claims: Claims = field(default_factory=Claims)
@@ -230,8 +234,8 @@ class World:
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
-        """Yield what is made without a device of its own until this ends lies on `device`."""
-        # A region of the CPU's casts what lies there, which to C++ is a tensor of a simulated GPU too.
+        """Set the device of tensors created without one until the end of the block."""
+        # CPU autocast would also cast tensors of a simulated GPU, because C++ sees them on the CPU.
         is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
@@ -241,17 +245,17 @@ class World:
             self.here.calls.pop()
 
     def uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Count nothing that is made until this ends as memory of the device."""
+        """Exclude tensors created in the block from the device's memory."""
         memory = self.claims.memory
         return memory.paused() if memory is not None else contextlib.nullcontext()
 
     def lend(self, device: torch.device, size: int) -> None:
-        """Count the bytes that a kernel on a device holds only while it runs."""
+        """Count the bytes that a kernel holds on a device while it runs."""
         if self.claims.memory is not None and device == COUNTED:
             self.claims.memory.lend(size)
 
     def home(self, device: torch.device) -> torch.device:
-        """Where a tensor really lies that claims a device."""
+        """Return the real device of a tensor that reports `device`."""
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
     def refuse(
@@ -262,7 +266,7 @@ class World:
         text: str | None = None,
         kind: type[Exception] = RuntimeError,
     ) -> None:
-        """Raise what CUDA would, as its `kind` and with its `text` if that is known, unless it was found before."""
+        """Raise the error of CUDA as a `kind`, with torch's `text` if known, unless the site is tolerated."""
         frame = user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
         place = place_of(frame) if frame is not None else None
@@ -291,10 +295,10 @@ class World:
         self.last = self.refused[site]
         self.last.times += 1
         if self.is_forked():
-            # A worker sends what it raises to its parent, by the class's name.
+            # A worker process sends an error to its parent by its class name, so the class is a built-in one.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # The error is kept in no variable: its traceback holds this frame, and that circle would keep the operands.
-        # Their memory is counted, after the program has caught it.
+        # The error is not kept in a variable. Its traceback holds this frame, and the cycle would keep the operands
+        # alive after the program has caught the error; their memory would then be counted.
         raise _RAISED[kind](self.last, text)
 
     def apart(
@@ -306,8 +310,8 @@ class World:
         text: str | None,
         kind: type[Exception] = RuntimeError,
     ) -> None:
-        """Raise with torch's `text`, which may name where it lies, where a lone tensor is known not to lie on
-        `device`."""
+        """Raise torch's `text` for a single tensor that is known to be on another device than `device`. The text may
+        have a placeholder for the tensor's device."""
         now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
         if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
             operand = rules.Operand(name, str(now), tensor.dim())
@@ -319,12 +323,12 @@ class World:
         raise kind(text)
 
     def is_forked(self) -> bool:
-        """Return whether this process came from the one that the world was made in."""
+        """Return whether this is a fork of the process in which the world was created."""
         return self.made_by != os.getpid()
 
     def use(self, device: torch.device | None = None, *, by_kernel: bool = False) -> None:
-        """A device is used. Raises in a forked process what CUDA raises there if its parent has used it before, and
-        for a GPU beyond the last."""
+        """Record the use of a device. Raises CUDA's errors for a fork whose parent has used it before, and for a GPU
+        that does not exist."""
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
@@ -337,7 +341,7 @@ class World:
             raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1))
 
     def note_dtypes(self, error: RuntimeError) -> None:
-        """Note an error that torch raised for operands of different dtypes: the program may catch it."""
+        """Record torch's error about operands of different dtypes, because the program may catch it."""
         if rules.MIXED_DTYPES.search(str(error)):
             place, text = here(), " ".join(str(error).split())
             self.mixed[place, text] += 1
@@ -345,11 +349,12 @@ class World:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Return whether a meta tensor stands for one on a simulated device, which has no values here."""
+        """Return whether a meta tensor represents one on a simulated device without values."""
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """The value, given for one that is not known, and noted. Raises NotImplementedError where there is no end."""
+        """Return `value` in place of an unknown value, and record it. Raises NotImplementedError if a line reads too
+        many."""
         place = here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
@@ -371,14 +376,14 @@ class World:
         if frame is not None and operand.device != expected:
             has_name = not operand.written
             origin, variable, device = cause(frame, tensor, expected, self.claims, has_name=has_name)
-        if cached is not None:  # what stayed behind is wrong, and not what moved with the module
+        if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
             is_wrong = operand.device not in (expected, None)
             origin = cached if is_wrong else origin
             variable = f"self.{cached.what}" if is_wrong else variable
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",
-            shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested one has none
+            shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested tensor has no shape
             is_wrong=is_wrong,
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,
@@ -398,7 +403,7 @@ _OF_DATA = torch.ops.aten.lift_fresh.default
 
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
-    """The names of an operation's arguments, and whether it writes to each."""
+    """Return the names of an operation's arguments, and whether it writes to each."""
     arguments = func._schema.arguments
     return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in arguments)
 
@@ -417,9 +422,9 @@ def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Te
 
 
 def _numbers(func: Any, args: Any) -> Any:
-    """Return an operation's arguments, with numbers made tensors where it takes tensors.
+    """Return an operation's arguments, with a tensor for each number that takes the place of a tensor.
 
-    torch does not do that itself if all arguments are numbers, as with TorchScript's constants.
+    torch does not convert them itself if all arguments are numbers, as with TorchScript's constants.
     """
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
@@ -433,13 +438,14 @@ def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
 
 
 def _base(func: Any) -> str:
-    """The name that an operation of torch's shares with its in-place form. Others keep their namespace."""
+    """Return the name that an operation of torch shares with its in-place form. Other operations keep their
+    namespace."""
     name: str = func._schema.name
     return name.removeprefix("aten::").removesuffix("_")
 
 
 def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise where CUDA has no kernel for a dtype that a CPU has one for, as torch does."""
+    """Raise torch's error if CUDA has no kernel for a dtype that the CPU supports."""
     kernel, refused = rules.NO_KERNELS.get(_base(func), ("", ()))
     if not kernel or given[0][2].layout != torch.strided:
         return
@@ -450,7 +456,7 @@ def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
 
 
 def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise where operands are of several dtypes that CUDA's kernels refuse, and here none has."""
+    """Raise CUDA's error if the dtypes of operands differ for an operation that needs equal ones."""
     name = _base(func)
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
         dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
@@ -460,7 +466,7 @@ def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
 
 
 def without(key: str) -> Any:
-    """Return a context in which operations pass by the kernels of a dispatch key of torch's."""
+    """Return a context in which operations skip the kernels of one of torch's dispatch keys."""
     guard, keys, key_of = map(torch_private.find, _GUARDS)
     return guard(keys(getattr(key_of, key))) if None not in (guard, keys, key_of) else contextlib.nullcontext()
 
@@ -469,7 +475,7 @@ _GUARDS = ("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet", "torc
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in what a function of torch takes or returns."""
+    """Yield the tensors in the arguments or the result of a torch function."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
@@ -478,7 +484,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 class Dispatch(TorchDispatchMode):  # type: ignore[misc]
-    """Judges the operands of every operation, and notes where its results lie."""
+    """Judges the devices of every operation's operands, and records the devices of its results."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -489,29 +495,30 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(func, _OPERATION):
             return func(*args, **kwargs)
         with UNSEEN():
-            # Results of `torch.tensor` in torch's own code lie where the running call has its own.
+            # The result of `torch.tensor` inside torch's own code is on the device of the running call.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
             for argument in args if self.world.has_values else ():
-                if isinstance(argument, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
+                if isinstance(argument, torch.UntypedStorage):  # a source must be on the tensor's device
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
-                return NotImplemented  # what it wraps comes by here itself
+                return NotImplemented  # the wrapped tensor's operations come here too
             verdict, operands = self._judged(func, given, kwargs)
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             with UNSEEN(), self.world.here.entered():
                 out = without_values(self.world, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
-            # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
+            # The function mode has already seen this call. It stays active only for operations of other libraries,
+            # whose code may call it.
             with UNSEEN():
                 out = func(*args, **kwargs)
         else:
             out = func(*args, **kwargs)
         if _is_on_cuda(verdict):
             _check_dtypes(func, given)
-        if func._schema.name != "aten::set_":  # it takes a storage that was there before
+        if func._schema.name != "aten::set_":  # its result has a storage that already existed
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
@@ -521,7 +528,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
         for name, _, tensor in given if not world.has_values else ():
-            # A list of Python's as an index: C++ makes a tensor of it beside the one that it indexes, unseen.
+            # C++ creates a tensor for a Python list of indices, unseen by the modes. Its device is that of the indexed
+            # tensor.
             if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
                 world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
@@ -548,10 +556,11 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         return verdict, operands
 
     def _made_where(self, func: Any, kwargs: Any) -> str | None:
-        """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
+        """Return the device of a tensor created without operands: the device of the running call.
 
-        Without such a call it was code in C++, whose device is not known unless it asks for none, as TorchScript's
-        `torch.ones(3)`; or `torch.Tensor(3)`, which the function mode does not see: the line says so.
+        Without such a call, C++ created it. Its device is then unknown, with two exceptions. TorchScript's
+        `torch.ones(3)` names no device and is on the CPU. The function mode does not see `torch.Tensor(3)`, but the
+        source line shows it.
         """
         if self.world.here.calls:
             return text_of(self.world.here.calls[-1][1])
@@ -562,7 +571,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         claims = self.world.claims
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
-            # Operands of unknown place lie where the operation ran, except numbers, which may lie anywhere.
+            # An operand whose device was unknown is on the device of the operation. A number may be anywhere.
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     claims.put(tensor, device)
@@ -583,14 +592,15 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
 # -- without values ----------------------------------------------------------------------------------------------------
 
-# Losses whose sum or mean stands in the memory of each element's loss, which stays as long; not on the meta device.
+# Losses whose sum or mean is a view of the losses of all elements, and keeps their memory alive. The meta device does
+# not do this.
 _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
-# Operations in place that return nothing new.
+# In-place operations without a new result.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 
 def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation on stand-ins for tensors on a simulated device: shapes and dtypes are true, values are assumed."""
+    """Run an operation on meta tensors of a simulated device. Shapes and dtypes are true; values are assumed."""
     name = func._schema.name
     if name == "aten::_local_scalar_dense":
         return world.assume("item", torch.zeros((), dtype=args[0].dtype).item())
@@ -617,7 +627,8 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_meta(value: Any) -> Any:
-    """Arguments with their tensors on the meta device, numbers too: some operations ask all to lie there."""
+    """Return the arguments with their tensors on the meta device. Numbers move too, because some operations need all
+    tensors there."""
     if isinstance(value, Tensor):
         return value.to("meta")
     if isinstance(value, (list, tuple)):
@@ -627,11 +638,11 @@ def _as_meta(value: Any) -> Any:
     return value
 
 
-# -- storages and files of `torch.save`, as a machine with a GPU would hold and read them ------------------------------
+# -- storages and files of `torch.save`, as a machine with a GPU would store and read them -----------------------------
 
 
 def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
+    """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
     target = device_of(device)
     if target is None or target.type not in CLAIMED:
         return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
@@ -642,10 +653,10 @@ def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwarg
 
 
 def device_of_storage(world: World, storage: Any) -> Any:
-    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
-    what loads a file without values, as its tensors take no other."""
+    """Return `UntypedStorage.device`. Code that sends a storage to another process gets the real device. So does code
+    that loads a file without values, because its tensors accept only a storage on the real device."""
     real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
-    callers = sys._getframe(1), sys._getframe(2)  # `is_cuda` asks in its place
+    callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller if `is_cuda` asks
     is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
     is_loaded = real == CPU and not world.has_values
     return real if device in (None, CPU) or is_sent or is_loaded else device
@@ -656,7 +667,7 @@ _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 
 def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
-    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
+    """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
     out, target = storage.clone(), device_of("cuda" if device is None else device)
     world.use(target)
     world.claims.put_storage(out, target, None)
@@ -664,9 +675,9 @@ def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool
 
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what takes the place of torch's functions for files. As CUDA's does, a file says where its tensors were.
+    """Yield the replacements of torch's functions for files. A file records the devices of its tensors, as with CUDA.
 
-    A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for.
+    A tensor without values is saved without its storage. It is loaded to its old device, or to `map_location`.
     """
 
     def tag(storage: Any) -> str | None:
@@ -712,7 +723,7 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """The names replaced, where they are there, and put back in the end."""
+    """Replace names that exist until the end of the block."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in patches:
             if hasattr(owner, name):

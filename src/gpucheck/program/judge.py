@@ -1,5 +1,5 @@
-"""Judge a model's move to a GPU: findings from the run, each with its line and the fix; and the ids of the findings of
-`model`, `run` and `run --dry`, and what each stands for. Pure."""
+"""Judge a model's move to a GPU: findings of the run, each with its line and the fix. The ids of the findings of
+`model`, `run` and `run --dry` are here too. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpucheck.report.results.model import (
 
 _NOTHING: Mapping[str, LeftBehind] = {}
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
-# Words for what holds a tensor.
+# The descriptions of the object that holds a tensor.
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
@@ -30,7 +30,7 @@ _HOLDERS = {
 
 
 def findings(result: ModelResult) -> list[Finding]:
-    """All findings, the worst first; what passes last."""
+    """Return all findings, the worst first and passes last."""
     behind = {part.name: part for part in result.left_behind}
     found = [
         *_meta(result),
@@ -47,7 +47,8 @@ def findings(result: ModelResult) -> list[Finding]:
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
-    """Say what nobody followed, for want of a private name of torch's: no pass."""
+    """Return a finding for features that are not followed, because this torch lacks a private name. They are not a
+    pass."""
     fix = "use a version of torch that gpucheck was tested with, or update gpucheck"
     title = f"with {torch} not followed: {', '.join(texts)}"
     return [Finding(name, "inconclusive", title, evidence={"not_followed": [*texts]}, fix=fix)] if texts else []
@@ -70,7 +71,7 @@ def _meta(result: ModelResult) -> Iterator[Finding]:
 
 
 def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iterator[Finding]:
-    """A finding for each line and fix: twelve layers of one class are told once."""
+    """Yield one finding per line and fix. Twelve layers of one class, for example, are one finding."""
     groups: dict[tuple[object, ...], list[LeftBehind]] = {}
     for part in things:
         line = () if part.kind == "parameter" else (part.place or part.name, part.attribute)
@@ -84,7 +85,7 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
         yield finding
 
 
-# The verdict on a part that stays behind, by what the forward pass does with it, and how that is said.
+# The verdict on a part that stays behind, and the end of its sentence, by its use in the forward pass.
 _USES: dict[str, tuple[Verdict, str]] = {
     "mismatched": ("fail", ""),
     "unknown": ("fail", ""),
@@ -103,13 +104,13 @@ def _left(part: LeftBehind, ran: bool) -> Finding:
         f"{part.name} stays on {_device(part.device)}",
         f"{part.what} {_reason(part)}{end}",
         asdict(part),
-        # A part that nothing reads there needs no change.
+        # A part that is never read on the GPU needs no change.
         fix=None if part.use == "unread" else _fix(part),
     )
 
 
 def _reason(part: LeftBehind) -> str:
-    """Why `.to()` does not reach it, with its line."""
+    """Return why `.to()` does not reach the part, with its line."""
     at = f" ({part.place})" if part.place else ""
     if part.kind == "parameter":
         return f"registered{at}, and not moved with the model"
@@ -139,7 +140,8 @@ def _fix(part: LeftBehind) -> str:
 
 
 def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
-    """An operation whose operands lie apart: whose tensor it met, and the fix. `behind` is what stayed, by name."""
+    """Return the finding for operands on different devices: the wrong tensor and the fix. `behind` are the parts that
+    stayed on the CPU, by name."""
     wrong = next((operand for operand in entry.operands if operand.is_wrong), entry.operands[0])
     where = " in ".join(part for part in (entry.place, entry.module) if part)
     title = where or "in torch's own code"
@@ -152,7 +154,7 @@ def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOT
         cause = f"{left.what} {_reason(left)}"
     if cause:
         message += f": {cause}"
-    # A module in a plain list is one name for its weight and its bias.
+    # A module in a plain list may appear twice with one name, for its weight and its bias.
     met = dict.fromkeys(
         (_called(other, entry.operation), _device(other.device)) for other in (wrong, *entry.operands) if other.is_wrong
     )
@@ -161,7 +163,7 @@ def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOT
     return Finding("model.mismatch", "fail", title, message, asdict(entry), fix=fix)
 
 
-# The operands of torch's own operations, by the name that a person calls: ATen's names are in brackets.
+# The operands of torch's own operations in everyday words; ATen's names follow in brackets.
 _OPERANDS = {
     "linear": {"self": "the bias", "bias": "the bias", "mat1": "the input", "input": "the input"}
     | dict.fromkeys(("mat2", "weight"), "the weight"),
@@ -170,7 +172,7 @@ _OPERANDS = {
 
 
 def _called(operand: MismatchedTensor, operation: str) -> str:
-    """Name an operand: by its name in the program, else by its part in the operation."""
+    """Return the operand's name in the program, else its role in the operation."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
     known = (operand.origin_name if has_name else None) or operand.variable
     part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)
@@ -194,7 +196,7 @@ def _cause(operand: MismatchedTensor) -> str:
     return causes.get(operand.origin or "", "")
 
 
-# The change by what an operand on the CPU comes from, at the line of its origin.
+# The fix for an operand on the CPU, by its origin; it applies to the line of the origin.
 _ORIGIN_FIXES = {
     "attribute": 'self.register_buffer("{name}", …)',
     "module": "keep them in nn.ModuleList or nn.ModuleDict",
@@ -203,7 +205,7 @@ _ORIGIN_FIXES = {
 
 
 def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
-    """A change whose names exist at the line it is for; None where only the line is known."""
+    """Return a change that uses only names of its line; None if only the line is known."""
     at = f"{entry.place}: " if entry.place else ""
     made = f"{wrong.origin_place}: " if wrong.origin_place else ""
     target = f"{entry.peer}.device" if entry.peer else entry.own_device or f'"{_bare(entry.expected)}"'
@@ -245,7 +247,7 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
 
 
 def listed(operations: Sequence[UnjudgedOperation]) -> str:
-    """The operations that were not judged, each with its first line."""
+    """Return the operations that were not judged, each with its first line."""
     return ", ".join(row.operation + (f" ({row.place})" if row.place else "") for row in operations)
 
 

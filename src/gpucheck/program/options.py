@@ -1,4 +1,4 @@
-"""Options of `model` and `run`. Pure: read before torch is loaded."""
+"""Options of `model` and `run`. Pure: they are parsed before torch is loaded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpucheck.options import option
 from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
 
 AMP = ("bfloat16", "float16")
-# Batch normalisation refuses to train on one sample.
+# Batch normalization refuses to train on one sample.
 BATCH_SIZE = 2
 DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """The user's options, as text where only the child that loads the target knows what it means."""
+    """The user's options. Some stay text, because only the child that loads the target can interpret them."""
 
     target: str = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",
@@ -50,7 +50,7 @@ class ModelOptions:
     depth: int = option("Levels of the tree to show.", DEPTH, metavar="N", parse=units.Whole(), shown=str(DEPTH))
 
     def check(self) -> None:
-        """Raises UsageError for a slip that needs no torch to be seen, and TargetError for a file that is not there."""
+        """Raise UsageError for a mistake that is visible without torch, and TargetError for a missing file."""
         parse_target(self.target)
         for spec in parse_inputs(self.inputs):
             name = next((size for size in spec.shape if isinstance(size, str)), None)
@@ -64,10 +64,10 @@ class ModelOptions:
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
 
 
-# Steps: the first makes what training keeps, the second meets it.
+# The first step creates the state that training keeps, and the second uses it.
 STEPS = 2
-# GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
-# up to 6 % less, so that what exceeds this does not fit in any case.
+# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. It is taken as GiB. torch
+# can use up to 6 % less, so a program that needs more certainly does not fit.
 _GIB = {
     **dict.fromkeys(("Tesla T4", "NVIDIA GeForce RTX 4080"), 16),
     **dict.fromkeys(("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), 24),
@@ -77,7 +77,7 @@ _GIB = {
     **dict.fromkeys(("NVIDIA H100 PCIe", "NVIDIA H800"), 80),
     "NVIDIA H100 NVL": 94,
     **dict.fromkeys(("NVIDIA H20", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"), 96),
-    "NVIDIA GH200 480GB": 96,  # the 480 GB of its name are the CPU's
+    "NVIDIA GH200 480GB": 96,  # the name's 480 GB belong to the CPU
     **dict.fromkeys(("NVIDIA H200", "NVIDIA H200 NVL"), 141),
     "NVIDIA B200": 180,
     "AMD Instinct MI300X": 192,
@@ -90,7 +90,7 @@ _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device that is simulated, `count` times. `total_bytes` None is a size that nobody gave: none is judged."""
+    """A kind of simulated GPU, and how many there are. Without `total_bytes` the memory has no limit."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
@@ -100,21 +100,22 @@ class Device:
 
     @property
     def readable_bytes(self) -> int:
-        """Return what a program reads of the memory: where no size was given, an H100's."""
+        """Return the memory size that the program can query; an H100's if no size was given."""
         return self.total_bytes or 80 * units.GIB
 
 
 def parse_device(text: str, option: str) -> Device:
-    """`cuda`, `cuda:80GiB`, `cuda:NVIDIA H200`, or several alike, `cuda:80GiB×2`. Raises UsageError."""
+    """Return the device of `cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`, or several like `cuda:80GiB×2`. Raises
+    UsageError."""
     if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
         return replace(parse_device(several[1], option), count=int(several[2]))
     kind, _, rest = text.partition(":")
-    rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
+    rest = rest.strip("'\"")  # a name with a space may be quoted again
     if kind != "cuda" or (not rest and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
     if rest in ("", "0"):
         return Device()
-    if rest.isdigit() and len(rest) < 4:  # with four digits it is a name, as 4090
+    if rest.isdigit() and len(rest) < 4:  # four digits are a name, such as 4090
         raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
     if rest[0].isdigit() and not rest.isdigit():
         return Device(total_bytes=units.Size(smallest=1)(rest, option))
@@ -122,7 +123,8 @@ def parse_device(text: str, option: str) -> Device:
 
 
 def _part(name: str, text: str, option: str) -> Device:
-    """The listed part of this name, its maker's name apart, or the only one whose name has it among its words."""
+    """Return the listed GPU with this name, without regard to the vendor's name; else the only one whose name contains
+    it."""
     listed = {part.name: part for part in peaks.parts() if _gib(part.name)}
     words = set(name.lower().split())
     whole = [label for label in listed if set(label.lower().split()) - _MAKERS == words - _MAKERS]
@@ -138,16 +140,16 @@ def _part(name: str, text: str, option: str) -> Device:
 
 
 def _gib(name: str) -> int:
-    """Return the memory of a part, 0 where it is unknown."""
+    """Return the memory of a GPU in GB; 0 if it is unknown."""
     match = _GB_IN_NAME.search(name)
     return _GIB.get(name) or (int(match[1]) if match else 0)
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
-    """Raises UsageError for `--dry DEVICE` behind the program, where it is the program's and the program would train.
+    """Raise UsageError for `--dry DEVICE` after the program: the program would get the option, and would train.
 
-    It is meant for `run` where the next word is one of our devices and the script does not have the word `dry`, as the
-    name of an option of its own. `before` are the arguments in front of the program.
+    The option is meant for `run` if a valid device follows it and the script does not contain the word `dry`, and so
+    has no such option. `before` are the arguments before the program.
     """
     script, *arguments = program
     for place, word in enumerate(arguments):
@@ -159,7 +161,7 @@ def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
             parse_device(value, name)
         except UsageError:
             continue
-        with contextlib.suppress(OSError):  # a module's name
+        with contextlib.suppress(OSError):  # the program may be a module's name
             if re.search(r"\bdry\b", Path(script).read_text(encoding="utf-8", errors="replace")):
                 return
         rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
@@ -225,7 +227,7 @@ class RunOptions:
     scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes go there.", False)
 
     def check(self) -> None:
-        """Raises UsageError for options that do not go together."""
+        """Raise UsageError for options that exclude or need each other."""
         alone = {"--devices": self.devices is not None, "--steps": self.steps is not None}
         alone |= {"--no-values": self.no_values, "--scratch": self.scratch}
         for name, is_given in alone.items():
@@ -239,9 +241,9 @@ class RunOptions:
 
     @property
     def traced(self) -> int:
-        """Return how many steps to look at with everything."""
+        """Return the number of steps to trace."""
         return self.trace if self.trace is not None else TRACED if self.memory else 0
 
 
-# A leak shows from one step to the next; some more make sure that it goes on.
+# A leak appears between one step and the next; a few more steps show that it continues.
 TRACED = 5

@@ -1,9 +1,10 @@
-"""A model on a simulated device: what its move leaves behind, and where a step meets that.
+"""A model on a simulated device: the tensors that its move leaves behind, and the line at which a step uses them.
 
-What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, objects, closures and
-hooks. The exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
+It finds tensors and modules that a model holds outside its parameters and buffers: in attributes, lists, objects,
+closures and hooks. It computes the exact memory of the weights: the tree of modules with their bytes, the totals, and
+the additions of training.
 
-The user's code runs here, so this is imported in children only. It answers with plain data; `judge` says what is wrong.
+This module runs the user's code, so only children import it. It returns plain data, which `judge` turns into findings.
 """
 
 from __future__ import annotations
@@ -51,19 +52,20 @@ from gpucheck.report.results.model import LeftBehind, ModuleRow
 from gpucheck.work import target as work
 from gpucheck.work.spec import Target, parse_inputs, parse_target
 
-# An object holds objects that hold objects; what lies deeper is nobody's mask or table.
+# The depth of nested objects to search. Masks and tables are not deeper.
 DEEPEST = 6
-# A list of so many entries is data, not a list of layers.
+# A list with more entries is data, not a list of layers.
 LONGEST = 4096
 
-# Types that hold nothing.
+# Types that cannot hold a tensor.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part that a model holds: its qualified name, the `value` with its `tensors`, what holds it, the line that did
-    it, and the attribute of a registered module under which it is."""
+    """A part that a model holds without registering it. It has its qualified name, the `value` and its `tensors`, the
+    kind of its holder, and the line that assigned it. `attribute` is the attribute of the registered module that
+    contains it."""
 
     name: str
     kind: results.LeftKind
@@ -75,7 +77,7 @@ class Held:
 
 
 def line_of(kind: type) -> Place | None:
-    """Where a class of the user's begins; None for others."""
+    """Return the first line of a user's class; None for other classes."""
     if not _is_users(kind):
         return None
     _, line, file = source_of(kind)
@@ -83,15 +85,15 @@ def line_of(kind: type) -> Place | None:
 
 
 def _is_users(kind: type) -> bool:
-    """Return whether a class is of the user's own source or of an installed package other than torch."""
+    """Return whether a class is from user code, or from an installed package other than torch."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file is not None and rank(file) < 2
 
 
 def held(model: nn.Module) -> list[Held]:
-    """Return everything that a model holds and does not register, each once, under the name found first."""
+    """Return every part that a model holds without registering it, each once, under the first name found."""
     found: list[Held] = []
-    # Registered parts, and parts that were met; kept alive, so that no id comes twice.
+    # Registered parts, and parts already found. They are kept alive, so that no id is reused.
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
     def look(
@@ -102,7 +104,7 @@ def held(model: nn.Module) -> list[Held]:
         met[id(value)] = value
         if isinstance(value, Tensor):
             found.append(Held(name, "tensor", value, [value], holder, place, attribute))
-        elif isinstance(value, nn.Module):  # its own parts belong to it
+        elif isinstance(value, nn.Module):  # the parts of a module belong to the module
             tensors = [*value.parameters(), *value.buffers()]
             met.update({id(part): part for part in (*value.modules(), *tensors)})
             found.append(Held(name, "module", value, tensors, holder, place, attribute))
@@ -115,7 +117,7 @@ def held(model: nn.Module) -> list[Held]:
         above = f"{owner}." if owner else ""
         parameters = dict(module.named_parameters(recurse=False))
         for name, value in attributes(module):
-            # A norm of torch.nn.utils makes it anew before each forward.
+            # A norm of torch.nn.utils computes this attribute before each forward pass.
             if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
                 look(value, above + name, "attribute", _place_of(module, name), name)
         for kind in filter(_is_users, type(module).__mro__):
@@ -131,12 +133,12 @@ def held(model: nn.Module) -> list[Held]:
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
-    """The line of a class's methods that assigns an attribute; where there is none, the class's."""
+    """Return the line in a class's methods that assigns an attribute; if there is none, the line of the class."""
     return assigned(type(module), name, alone=False) or line_of(type(module))
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
-    """Yield what a container, a function or an object holds, each with how a person would write the way to it."""
+    """Yield the contents of a container, a function or an object, each with its path in Python notation."""
     if isinstance(value, Mapping):
         if len(value) <= LONGEST:
             yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
@@ -149,15 +151,15 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
         yield from (("", part, "closure") for part in (value.__self__, value.__func__))
     elif isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # a cell that is empty as yet
+            with contextlib.suppress(ValueError):  # the cell is still empty
                 yield f" → {name}", cell.cell_contents, "closure"
     elif _is_of_interest(type(value)):
         yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
 
 def _is_of_interest(kind: type) -> bool:
-    """Return whether objects of a class may hold a user's tensors: those of user code and packages, and
-    distributions."""
+    """Return whether objects of a class may hold a user's tensors: classes of user code, packages and
+    torch.distributions."""
     if kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions"):
         return True
     return _is_users(kind) and kind.__module__.partition(".")[0] not in ("numpy", "torchvision")
@@ -165,7 +167,7 @@ def _is_of_interest(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
-    """The syntax tree of a class, the line at which it begins, and its file; None for one without source."""
+    """Return the syntax tree of a class, its first line and its file. Without source, the tree is None."""
     try:
         lines, first = inspect.getsourcelines(kind)
         file = inspect.getsourcefile(kind) or ""
@@ -174,9 +176,9 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
         return None, 0, ""
 
 
-# -- what a class does with an attribute, where nothing runs -----------------------------------------------------------
+# -- the use of an attribute by the source of a class, which does not run ----------------------------------------------
 
-# Methods that move a tensor, and attributes that are read on the host.
+# Methods that move a tensor; then attributes and methods that work for a tensor on any device.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 _READS = (
     *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
@@ -185,15 +187,14 @@ _READS = (
 
 
 def read_use(model: nn.Module, name: str) -> results.Use:
-    """Return what the model's own classes do with an attribute: copy it wherever they read it, never read it, or
-    else."""
+    """Return how the model's own classes use an attribute: every read copies it, nothing reads it, or unknown."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     loads: list[str] = []
     for kind in kinds:
         tree = source_of(kind)[0] if _is_users(kind) else None
         if tree is None:
             continue
-        # `__init__` runs before the move.
+        # Reads in `__init__` do not count, because it runs before the move.
         functions = [function for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)]
         begun = {id(node) for function in functions if function.name == "__init__" for node in ast.walk(function)}
         parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -207,7 +208,8 @@ def read_use(model: nn.Module, name: str) -> results.Use:
 
 
 def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
-    """The attribute that is read of a value, `to` where it is an index, which is copied by itself; else nothing."""
+    """Return the attribute that is read from a value. An index counts as `to`, because torch copies it; anything else
+    is ""."""
     above = parents.get(id(node))
     if isinstance(above, ast.Attribute):
         return above.attr
@@ -223,13 +225,14 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def size_of(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements."""
+    """Return the bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
 
 
 def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
-    """The model and its modules down to `depth`, those without weights left out, alike ones in a row as one."""
-    seen: set[int] = set()  # a tied tensor counts where it is met first
+    """Return the model and its modules down to `depth`. Modules without weights are left out, and equal neighbours
+    share a row."""
+    seen: set[int] = set()  # a tied tensor counts where it is first found
 
     def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
         parameters = [parameter for parameter in module.parameters() if id(parameter) not in seen]
@@ -252,7 +255,7 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
         made = [row]
         for alike in (list(group) for _, group in itertools.groupby(weighty, _without_name)):
             own = alike[0][0].name
-            # `layers.0` to `layers.11` as `layers.0-11`; what lies below keeps the name of the range.
+            # `layers.0` to `layers.11` become `layers.0-11`. The names of their children contain the range.
             ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
             made += [replace(r, name=ranged + r.name[len(own) :], repeats=r.repeats * len(alike)) for r in alike[0]]
         return made
@@ -261,12 +264,12 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
 
 
 def _without_name(rows: list[ModuleRow]) -> list[ModuleRow]:
-    """The rows of a module by their names below it: alike modules have the same."""
+    """Return the rows of a module with names relative to it, which are equal for equal modules."""
     return [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]
 
 
 def totals(model: nn.Module) -> results.Totals:
-    """The whole model; `parameters()` gives a tied one once."""
+    """Return the totals of the model. A tied parameter counts once."""
     parameters = list(model.parameters())
     return results.Totals(
         parameters=sum(parameter.numel() for parameter in parameters),
@@ -277,9 +280,10 @@ def totals(model: nn.Module) -> results.Totals:
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
-    """Return what gradients and the optimizer's state take: the real optimizer steps on tensors without memory.
+    """Return the memory of the gradients and of the optimizer's state.
 
-    `groups` are the trained parameters, each group with what makes its optimizer.
+    The state is measured by a step of the real optimizer on tensors without memory. `groups` are the trained
+    parameters, each group with a function that creates its optimizer.
     """
     gradient = sum(size_of(parameter) for parameters, _ in groups for parameter in parameters)
     try:
@@ -291,7 +295,8 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
 
 
 def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int:
-    """Bytes of all states but the counters. Each shape is asked once: an optimizer's state is each parameter's own."""
+    """Return the bytes of all states except counters. Each shape is stepped once, because each parameter has its own
+    state."""
     counts = Counter((parameter.shape, parameter.dtype) for parameter in parameters)
     try:
         return _stepped(counts, make, "meta")
@@ -300,7 +305,7 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int
 
 
 def _stepped(counts: Counter[tuple[torch.Size, torch.dtype]], make: MakeOptimizer, device: str) -> int:
-    """Bytes of the states after a step of so many parameters of each shape and dtype."""
+    """Return the bytes of the states after a step, given the number of parameters of each shape and dtype."""
     stand_ins = {nn.Parameter(torch.ones(key[0], dtype=key[1], device=device)): count for key, count in counts.items()}
     for stand_in in stand_ins:
         stand_in.grad = torch.ones_like(stand_in)
@@ -309,16 +314,16 @@ def _stepped(counts: Counter[tuple[torch.Size, torch.dtype]], make: MakeOptimize
     total = 0
     for stand_in, count in stand_ins.items():
         states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
-        # A counter is a number on the CPU, whatever the device.
+        # A counter is a single number on the CPU, and is left out.
         total += count * sum(size_of(state) for state in states if state.dim() > 0 or stand_in.dim() == 0)
     return total
 
 
-# Mismatches that are searched for: a person has enough to repair.
+# The search ends after this many mismatches, because they are enough to repair first.
 MOST_MISMATCHES = 20
-# Characters of an error that a document keeps.
+# The longest error text in a document, in characters.
 MOST_SAID = 300
-# Words of errors that a build or a machine without the device raises, not the program.
+# Words in errors of a build or a machine without the device, which are not the program's fault.
 OF_THE_DEVICE = (
     *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
     *("not implemented for", "mixed dtype (cpu)", "on cpu does not support", "zerodivisionerror"),
@@ -344,11 +349,11 @@ class _Examination:
     world: World
     surface: Surface
     built: work.Built
-    # The model's device, unless the target itself put it elsewhere.
+    # The model's device, unless the target has chosen another.
     device: str = DEVICE
 
     def result(self) -> results.ModelResult:
-        """The answer: the static half first, for its findings explain the other's."""
+        """Return the result. The static part is first, because its findings explain those of the run."""
         asked, model = self.asked, self.built.model
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
         away = [] if meta else sorted({self._where(tensor) for _, tensor in _registered(model)} - {"cpu", "unknown"})
@@ -385,7 +390,7 @@ class _Examination:
     # -- the move ------------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        # Positional arguments, as most programs write it: a `.to` of the user's own may take nothing else.
+        # The arguments are positional, as in most programs, because a user's own `.to` may accept nothing else.
         wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
         try:
             moved = self.built.model.to(*wanted)
@@ -393,13 +398,13 @@ class _Examination:
             raise
         except Exception as error:
             raise work.raised(f"{self.target.text}: .to({self.device!r})", error) from error
-        # A `.to` of the user's own may return nothing.
+        # A user's own `.to` may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
 
     def _where(self, tensor: Tensor) -> str:
         return str(self.world.claims.device(tensor) or "unknown")
 
-    # -- what stayed behind --------------------------------------------------------------------------------------------
+    # -- tensors left behind -------------------------------------------------------------------------------------------
 
     def _left(self) -> list[Held]:
         found = [
@@ -410,14 +415,15 @@ class _Examination:
         for name, tensor in _registered(self.built.model):
             if self._is_behind(tensor):
                 owner, _, attribute = name.rpartition(".")
-                above, _, part = owner.rpartition(".")  # the module that holds a module of torch's
+                above, _, part = owner.rpartition(".")  # the module that contains a module of torch
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
                 place = place or _place_of(self.built.model.get_submodule(above), part)
                 found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
         return found
 
     def _cached(self) -> list[LeftBehind]:
-        """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
+        """Return tensors that forward created once and keeps in a plain attribute. They stay on their device when the
+        model moves again."""
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
             for part in held(self.built.model)
@@ -426,7 +432,7 @@ class _Examination:
         ]
 
     def _is_behind(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is on the CPU where it matters: a number may lie there."""
+        """Return whether a tensor is on the CPU and should not be. A single number may be there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _row_of(self, part: Held, run: results.ClaimedRun | None) -> LeftBehind:
@@ -448,7 +454,7 @@ class _Examination:
         )
 
     def _use(self, part: Held, run: results.ClaimedRun | None) -> results.Use:
-        """Return what the run did with it; without a whole run what the source says."""
+        """Return how the run used the part; if the run did not finish, how the source uses it."""
         origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
@@ -459,17 +465,17 @@ class _Examination:
         ran = run is not None and run.stopped is None
         if ran and not {*origins}.isdisjoint(self.world.met or ()):
             return "unread"
-        # A part that this run did not reach may be used in the next: a head, a branch of the other mode.
+        # A part that this run did not use may be used in another one, such as a head, or a branch of the other mode.
         if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
             use = read_use(self.built.model, part.attribute)
             if part.holder in ("attribute", "class"):
                 return "unread" if ran and use == "copied" else use
-            if ran and use == "unread":  # of what lies in it only this is known: nobody reads what holds it
+            if ran and use == "unread":  # a tensor in a holder is unread if nothing reads the holder
                 return use
         return "unknown"
 
     def _name_origins(self, things: Sequence[Held]) -> None:
-        """Give what is on the CPU its name, so that a mismatch can say whose tensor it met."""
+        """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
         claims = self.world.claims
         for part in things:
             for tensor in part.tensors:
@@ -483,7 +489,8 @@ class _Examination:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> tuple[results.ClaimedRun | None, str | None]:
-        """A forward or a step, again after each mismatch, which is then let pass; or why there is none."""
+        """Return the run: a forward pass or a step, repeated after each mismatch, which is then tolerated. Without a
+        run, return the reason."""
         asked = self.asked
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
@@ -531,7 +538,7 @@ class _Examination:
             work.step(workload, self._batch(workload))
             return
         self.world.phase = "forward"
-        # no_grad and not inference mode: a forward may take gradients of its own.
+        # This is no_grad and not inference mode, because a forward pass may compute gradients itself.
         with torch.no_grad(), work.autocast(self.asked.amp, workload.device):
             work.forward(workload, self._batch(workload))
 
@@ -546,9 +553,9 @@ class _Examination:
         return batch
 
     def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
-        """Why the run cannot be followed further. Raises TargetError for an error of the program's own."""
+        """Return why and where the analysis stops. Raises TargetError for an error of the program itself."""
         if isinstance(error, GpucheckError):
-            # A search has the same error, with another option.
+            # `find-batch-size` raises the same error, and names its own option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
@@ -557,7 +564,7 @@ class _Examination:
             raise work.raised(f"{what} of {self.target.text}", error) from error
         return text[:MOST_SAID], innermost(error.__traceback__)
 
-    # -- what training adds --------------------------------------------------------------------------------------------
+    # -- memory of training --------------------------------------------------------------------------------------------
 
     def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
@@ -578,7 +585,8 @@ class _Examination:
 
 
 def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.DeviceMismatchEntry]:
-    """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
+    """Leave out mismatches in torch's own code if an earlier line has already met their tensors, such as those of a
+    backward pass after a tolerated mismatch."""
     met: set[object] = {None}
     for entry in entries:
         wrong = [operand for operand in entry.operands if operand.is_wrong]
@@ -589,14 +597,15 @@ def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.D
 
 
 def is_of_device(error: BaseException, text: str) -> bool:
-    """Return whether this machine or build, without the device, may be the cause of an error."""
-    if isinstance(error, ZeroDivisionError):  # Python's own; a CPU's kernel raises a RuntimeError of this name
+    """Return whether an error may be caused by this machine or build, which lacks the device."""
+    if isinstance(error, ZeroDivisionError):  # Python's own; CPU kernels raise a RuntimeError with this text
         return False
     return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
 
 def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
-    """The mismatch that an exception comes from. TorchScript's own error says nothing of it."""
+    """Return the mismatch that caused an exception. An error of TorchScript does not refer to it, so the last one is
+    taken."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DeviceMismatch):
@@ -610,13 +619,13 @@ def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """Return what makes an optimizer of a kind with a group's options."""
+    """Return a function that creates an optimizer of this kind with a group's options."""
     known = {key: value for key, value in options.items() if key in inspect.signature(kind.__init__).parameters}
     return lambda parameters: kind(parameters, **known)
 
 
 def innermost(trace: TracebackType | None) -> Place | None:
-    """The user's innermost line of a traceback; where there is none, an installed package's."""
+    """Return the user's innermost line in a traceback; without one, that of an installed package."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
     theirs = (frame for whose in (0, 1) for frame in frames if rank(frame.f_code.co_filename) == whose)
     return next(map(place_of, theirs), None)
@@ -626,20 +635,20 @@ def innermost(trace: TracebackType | None) -> Place | None:
 
 
 def main() -> int:
-    """Answer the one request of `program.command`."""
+    """Answer the request of `program.command`."""
     options = json.loads(sys.argv[1])
     say = child_stdio.claim_stdout()
     say({"started": True})
     try:
         try:
             answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
-        except (RuntimeError, MemoryError) as error:  # what the factory raises
+        except (RuntimeError, MemoryError) as error:  # errors of the user's factory
             raise work.raised(f"the target {options['target']}", error) from error
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(child_stdio.raised(error, trace))
         return 0
-    except Exception:  # noqa: BLE001 (what the user's code raises is a TargetError by now: this is ours)
+    except Exception:  # noqa: BLE001 (errors of the user's code are TargetError by now, so this is a bug of gpucheck)
         say({"failed": traceback.format_exc(), "end": True})
         return 1
     say({"answer": answer, "end": True})

@@ -1,9 +1,9 @@
-"""Which stage of a pipeline is the busiest, by each rank's own time in a step. Pure, and free of torch.
+"""Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
 
-Ranks that send and receive wait for each other without a meeting of all, and late is whoever stands behind a slow one.
-So arrivals name nobody here. What is left of a step without all waits for other ranks is a rank's own time: it is
-compared with that of the siblings of its stage and of its own earlier steps. Between stages it blames nobody, because
-one stage may have more work.
+Ranks that send and receive wait for each other without a collective of all ranks, and a rank behind a slow one is late
+too. The time of arrival therefore does not show which rank is slow. A rank's own time is the time of a step without all
+waits for other ranks. It is compared with the time of the rank's siblings in its stage, and with its own earlier steps.
+A difference between stages is not a fault, because one stage may have more work.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from gpucheck import stats
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, Verdict
 
-# A stage is the busiest, and a rank slower than before, if its own time is longer by this share: what ranks do around
-# their sends differs by some percent between the first, middle and last stage.
+# A stage is the busiest, or a rank slower than before, if its own time is longer by this share. The work of ranks
+# around their sends differs by some percent between the first, middle and last stage.
 MORE = 0.1
-# A rank is slower since a step if so many steps on either side of it show that, and nearly all of them.
+# The fewest steps before and after a slowdown, and the share of them that must show it.
 FEWEST_SIDE, NEARLY = 20, 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The input: `own_s` is each rank's own time in each step and `step_s` what a step took, without the first steps.
+    """The input: each rank's own time in each step (`own_s`), and the time of each step (`step_s`), without the first
+    steps.
 
-    `peers` are the ranks that each sends to or receives from, `groups` the members of each group that had collectives.
+    `peers` are the ranks that a rank sends to or receives from. `groups` are the members of each group with
+    collectives.
     """
 
     own_s: Mapping[int, Sequence[float]]
@@ -39,7 +41,8 @@ class Pipeline:
 
 
 def judge(pipeline: Pipeline) -> Verdict:
-    """The verdict: `straggler` with `since` for a rank slower than before, without for one slower than its siblings."""
+    """Return the verdict. A `straggler` with `since` is slower than before; a straggler without it is slower than its
+    siblings."""
     own, count = pipeline.own_s, len(pipeline.step_s)
     if count < ranks_judge.FEWEST_STEPS - APART:
         return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
@@ -52,7 +55,7 @@ def judge(pipeline: Pipeline) -> Verdict:
     if slow:
         return Verdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
     slower = {rank: at for rank in own if (at := _slower_since(own[rank], pipeline.step_s, least)) is not None}
-    # What all become slower by is the machine, or the job's work.
+    # A slowdown of most ranks is caused by the machine or by the job's work.
     if slower and len(slower) <= len(own) / 2:
         since = min(slower.values())
         cost = statistics.fmean(pipeline.step_s[since:]) - statistics.fmean(pipeline.step_s[:since])
@@ -63,10 +66,11 @@ def judge(pipeline: Pipeline) -> Verdict:
 
 
 def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
-    """The ranks by stage.
+    """Return the ranks of each stage.
 
-    Siblings share a group and exchange nothing within it, and what one exchanges with a rank the other does with that
-    rank's sibling. So the first and the last stage, which may share a group for tied weights, are none.
+    Siblings share a group but exchange nothing within it. If one exchanges data with a rank, the other does so with a
+    sibling of that rank. The first and the last stage may share a group for tied weights, but they are not siblings by
+    this rule.
     """
     peers = pipeline.peers
     apart = [group for group in pipeline.groups if not any(group & set(peers.get(rank, ())) for rank in group)]
@@ -91,7 +95,7 @@ def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
 
 
 def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[int, float]:
-    """The ranks of a stage whose own time is longer than that of the others, and by how much."""
+    """Return the ranks of a stage whose own time is longer than that of the others, with the difference."""
     late: dict[int, list[float]] = {rank: [] for rank in own}
     for values in zip(*own.values(), strict=True):
         ordered = sorted(values)
@@ -104,7 +108,8 @@ def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[i
 
 
 def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) -> int | None:
-    """Return the place of the step from which on a rank takes longer for its own work, and the job for a step."""
+    """Return the index of the step from which a rank's own time and the job's step time are longer; None without
+    one."""
     sums, count = [0.0, *itertools.accumulate(own)], len(own)
     places = range(FEWEST_SIDE, count - FEWEST_SIDE + 1)
     if not places:
@@ -128,7 +133,7 @@ def _gain(values: Sequence[float], at: int) -> float:
 
 
 def _busiest(found: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
-    """The ranks of the stages whose own time stands out, at most half of the stages; empty where none does."""
+    """Return the ranks of the stages whose own time stands out, at most half of the stages; empty if none does."""
     series = [[*map(statistics.fmean, zip(*(pipeline.own_s[rank] for rank in stage), strict=True))] for stage in found]
     order = sorted(range(len(found)), key=lambda place: -statistics.fmean(series[place]))
     for place in range(1, len(order) // 2 + 1):
