@@ -46,7 +46,7 @@ def page(report: Report) -> Page:
         return _page_of_estimate(report, estimate)
     if result is None:
         return Page(findings=report.findings)
-    # Without a size, the answer is the reason why the search ended. A failed device comes before any answer.
+    # The answer is the reason why the search ended if no size passed. A failed device comes before any answer.
     findings, ended = report.findings, "fail" if result.largest is None else None
     broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
     fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
@@ -114,7 +114,7 @@ def _trials_of(result: FoundBatchSize) -> list[Block]:
     if not trials:
         return []
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
-    # In a search along an axis, the size is a length and the rate counts that length.
+    # The size in a search along an axis is a length, and the rate counts that length.
     size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
     columns: list[ColumnOf[TrialEntry]] = [
         filled(Column(size), lambda trial: str(trial.batch_size)),
@@ -142,7 +142,7 @@ def _scale(size: int) -> tuple[int, str]:
 
 
 def _first_line(result: FoundBatchSize) -> str:
-    """Return the answer in one line: the largest and the recommended size. If more may fit, give the prediction."""
+    """Return the answer in one line: the largest and the recommended size, or the prediction if more may fit."""
     axis = f"{result.axis_name} " if result.axis_name else ""
     note = "" if result.confirmed else " (passed once)"
     if result.max_batch_size is not None:

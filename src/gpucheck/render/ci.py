@@ -54,7 +54,7 @@ def junit(report: Report) -> str:
 
 
 def is_strict(report: Report) -> bool:
-    """Return whether warnings count as failures. This is so if the command failed with warnings and no failure."""
+    """Return whether warnings count as failures: the command failed, and it has warnings but no failures."""
     verdicts = {finding.verdict for finding in report.findings}
     return report.summary.exit == errors.FAILED and "fail" not in verdicts and "warn" in verdicts
 
@@ -149,7 +149,7 @@ _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7
 
 
 def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.environ) -> None:
-    """Write annotations to `stream` and append to the step summary. Outside of GitHub Actions, do nothing."""
+    """Write annotations to `stream` and append to the step summary. Do nothing outside of GitHub Actions."""
     if variables.get("GITHUB_ACTIONS") != "true":
         return
     stream.write(workflow_commands(report))

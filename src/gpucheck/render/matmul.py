@@ -63,7 +63,7 @@ def _peaks(report: Report, device: str) -> Mapping[str, Any]:
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
     """Return a table with a row for each product and rate, and the share of a known peak."""
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
-    # A product's burst rate has no row if it has only one rate.
+    # A product with only one rate has no row for its burst rate.
     measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
     scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
     # Integer operations are OP, not FLOP.

@@ -94,7 +94,7 @@ def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
 
 
 def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
-    """Return the most serious doubt about a figure in a word. Flags that a machine finding covers do not count."""
+    """Return an unusual cache state or the most serious doubt. Flags that a machine finding covers do not count."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
     return next((FLAGS[flag][0] for flag in judging.own_doubts(measurement.flags)), "")
@@ -209,7 +209,7 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """Return the verdict of the answer's line. With several devices, it is the worst of this device's findings."""
+    """Return the verdict of the answer's line: the worst of the device's findings, or the report's for one device."""
     mine = worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
     return report.summary.verdict if not several else mine.verdict if mine else "pass"
 
@@ -230,7 +230,7 @@ def named(finding: Finding, *, several: bool) -> Finding:
 
 
 def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings. If several benchmarks or devices remark on the machine, only the worst remark is kept."""
+    """Return the findings without repeated remarks on the machine. The worst of each remark is kept."""
     kept: dict[str, Finding] = {}
     for finding in findings:
         rest = finding.id.partition(".")[2]

@@ -43,7 +43,7 @@ def page(report: Report) -> Page:
     if result is None or time is None:
         return Page(findings=report.findings)
     where = "; ".join(device.name for device in result.devices)
-    # The answer is what ended the program. If it ended normally or on request, the answer is what it waited for.
+    # The answer is what ended the program, or what it waited for if it ended normally or on request.
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     main = finding_of(report, "run.memory.full") or (ended if by_itself else None) or time
@@ -65,7 +65,7 @@ def page(report: Report) -> Page:
     if result.snapshot is not None:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     body = [finding_line(ended), *body] if ended is not None and main is time else body
-    # If the answer is the program's end, the finding on time is shown only as a warning.
+    # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
     others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
     return Page(answer(main.verdict, text), body, [], others, main)

@@ -39,9 +39,9 @@ class Page:
 
     `answer` is the first line: the verdict, the most important figure and its device. `under` has details that do not
     fit there. The `findings` that need action follow, worst first, each with its command, and then the `body`. `cause`
-    is the finding that the answer already states, so that only its command is added. Without an `answer`, `cause` is
-    the first line. `then` is a command for a page on which no finding has one. `details` and findings that need no
-    action are shown only with `-v` and in files. `order` ranks findings with the same verdict, the lowest first.
+    is the finding that the answer already states, so that only its command is added. It is the first line if there is
+    no `answer`. `then` is a command for a page on which no finding has one. `details` and findings that need no action
+    are shown only with `-v` and in files. `order` ranks findings with the same verdict, the lowest first.
     """
 
     answer: Line | None = None
@@ -184,7 +184,7 @@ _OF_THE_SCREEN = ("--debug", "--quiet", "-q", "--verbose", "-v")
 
 
 def _whole_command(report: Report, fix: str | None) -> str | None:
-    """Return the fix. If it is only an option, return the user's command with this option."""
+    """Return the fix, or the user's command with the fix if that is only an option."""
     option = _OPTION.fullmatch(fix or "")
     if fix is None or option is None or report.command.split()[:1] != list(report.argv[:1]):
         return fix

@@ -35,7 +35,7 @@ class Link:
 class Ecc:
     """Error-correcting memory: the mode, and errors since the driver was loaded.
 
-    If it is off, nothing is counted and the numbers of errors are unknown. `enabled_by_default` is the GPU's default.
+    The numbers of errors are unknown if it is off, since nothing is counted. `enabled_by_default` is the GPU's default.
     """
 
     enabled: bool | None = None

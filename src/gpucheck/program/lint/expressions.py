@@ -144,7 +144,7 @@ class Expressions(Place):
         result = all_of(operands) or UNKNOWN
         places = {value.place for value in operands}
         if len(places) > 1:
-            # The operation succeeded, so the CPU tensor was a scalar. Otherwise this line is reported.
+            # Operands on two devices are a tensor and a CPU scalar, or a mistake that is reported for this line.
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
@@ -383,7 +383,7 @@ class Expressions(Place):
         return _shaped(result, last, given, is_method=False)
 
     def _has_graph(self, given: Given) -> bool:
-        """Return whether a loss has a graph. One of unknown values has, unless this function calls `no_grad` etc."""
+        """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
         if self.no_graph or not given.args:
             return False
         if given.args[0].kind:
@@ -593,7 +593,7 @@ class Expressions(Place):
                 return Value("batch", "input")
             return self._of_unknown(given, name)
         effect = self.effect_of(function, self.owner, given.args)
-        if facts.method_kind(function) == "property":  # the call is of the property's value
+        if facts.method_kind(function) == "property":  # this calls the property's value, not a method
             return UNKNOWN
         attributes = {key for key in effect.flow.names if key.startswith("self.")}
         self.flow.names |= dict.fromkeys(attributes & self.flow.names.keys(), UNKNOWN)
@@ -607,7 +607,7 @@ def _by_name(name: str) -> Value:
 
 
 def _dimensions(given: Given, name: str) -> int | None:
-    """Return DIMENSIONS if a factory's tensor has any, None if unknown. Data must be a list in the source to tell."""
+    """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has them."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:

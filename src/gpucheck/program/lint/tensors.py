@@ -166,7 +166,7 @@ def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
     """Report `losses.append(loss)` in a loop without a backward pass, if the list is not used for one later.
 
-    A loss that was made under `no_grad` has no graph. A loss that was made earlier has one, even if kept under it.
+    A loss that was made under `no_grad` has no graph. A loss that was made before has one, even if it is kept there.
     """
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return
@@ -203,7 +203,7 @@ def texts(node: ast.expr) -> set[str]:
 
 
 def _names_kept(node: ast.expr) -> Iterator[str]:
-    """Yield the names whose graph an expression keeps: `loss * n` keeps that of `loss`, `loss.item()` none."""
+    """Yield the names whose graph an expression keeps. `loss * n` keeps the one of `loss`, `loss.item()` keeps none."""
     match node:
         case ast.Name():
             yield node.id

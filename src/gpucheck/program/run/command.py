@@ -360,7 +360,7 @@ def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
 
 
 def _is_as_it_ran(file: str, began_s: float) -> bool:
-    """Return whether a file is unchanged since `began_s`. A time in the future is ignored: its clock was wrong."""
+    """Return whether a file is unchanged since `began_s`. Future times come from a wrong clock and are ignored."""
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
@@ -460,7 +460,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
 
 
 def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_ns: int | None) -> TimeShares | None:
-    """Return the shares of time in the steady steps. Without steps, the time from torch's load to the end counts.
+    """Return the shares of time in the steady steps, or from torch's load to the end if there are no steps.
 
     Return None if torch was never loaded.
     """
@@ -482,8 +482,8 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
     none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
-    # With steps, this is the process's own CPU time in them. Without steps, it is the CPU time since torch's load, and
-    # workers are included.
+    # The rows of steps have the process's own CPU time. A run without steps uses the CPU time since torch's load, and
+    # that includes workers.
     cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
         cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s

@@ -213,7 +213,7 @@ def advice_of(memory: OutOfMemory) -> str | None:
 
 
 def _advice_by_size(fixed: int, moving: int) -> str | None:
-    """Return the advice. `fixed` bytes are held at any batch size, and a smaller batch reduces the `moving` ones."""
+    """Return the advice. Any batch size needs the `fixed` bytes, and a smaller one reduces the `moving` bytes."""
     if not fixed and not moving:
         return None
     if fixed > moving:
@@ -287,7 +287,7 @@ _FORK_FIX = (
     "with spawn"
 )
 _ENDED_LOOPS = "loops over a DataLoader were ended early, which may be the cause"
-# Above this share of the memory, uncounted bytes may exceed it: workspaces, NCCL's buffers, the context, fragmentation.
+# Uncounted bytes may fill the memory from this share on: workspaces, NCCL's buffers, the context, fragmentation.
 _CLOSE = 0.9
 
 

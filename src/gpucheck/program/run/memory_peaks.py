@@ -1,7 +1,8 @@
-"""Record, in the program's process, how much memory it holds. After an out-of-memory error, and in traced steps, also
-record the holders.
+"""Record the memory that the program holds, in its own process. The holders are recorded after an out-of-memory error
+and in traced steps.
 
-All counting uses the rules of this module for which tensors count and which lines are the user's."""
+The rules for which tensors count and which lines are the user's are here, and all counting uses them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def device_of(tensor: Any) -> str | None:
 
 
 def is_used() -> bool:
-    """Return whether this process uses an accelerator. Without one, no call waits for a device."""
+    """Return whether this process uses an accelerator. No call waits for a device if it does not."""
     return any(
         (module := getattr(torch, name, None)) is not None and module.is_initialized() for name in ("cuda", "xpu")
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
@@ -222,7 +223,7 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
 
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
-    """Record the error that ended the program: class, text and the user's line. If memory ran out, add the holders."""
+    """Record the error that ended the program: class, text and the user's line. Add the holders if memory ran out."""
     chain = messages.chain_of(error)
     cause, link = messages.cause_in(chain)
     # Pinned memory is on the host, so its tensors fill no device.

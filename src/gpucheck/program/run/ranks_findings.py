@@ -284,7 +284,7 @@ def _of_period(job: RanksResult) -> Iterator[Finding]:
 def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
     """Return the finding on pipeline ranks that are slower than before or than their siblings.
 
-    If there are none, it names the busiest stage, which is not a fault.
+    It names the busiest stage if there are none. That is not a fault.
     """
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}

@@ -29,7 +29,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 class Left:
     """A line at which the program was ended. `function` is the first line of its function, or 0 at module level.
 
-    If `is_loop`, only the loop at that line was ended, and the program continued after it."""
+    `is_loop` is true if only the loop at that line was ended, and the program continued after it.
+    """
 
     file: str
     function: int
@@ -110,7 +111,9 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """Return the statements that were still to run, and those among them that had never run.
 
-    After an ended loop these are the loop's own. Otherwise they are those after the line, and the outermost loop."""
+    These are the statements of an ended loop. If the program was ended, they are those after the line, and all of the
+    outermost loop around it.
+    """
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []
@@ -132,7 +135,7 @@ def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stm
 
 
 def _runs_once(name: str, tree: ast.Module | None) -> bool:
-    """Return whether its file calls a function only once, at module level and outside of loops."""
+    """Return whether a function is called only once in its file, at module level and outside of loops."""
     nodes = [*ast.walk(tree)] if tree is not None else []
     calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
     if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):

@@ -1,6 +1,6 @@
 """The result of `find-batch-size`: a search on one device, or an estimate for another device.
 
-In a search along an axis, every size is a length. Keys with a default are missing in the oldest documents.
+Every size in a search along an axis is a length. Keys with a default are missing in the oldest documents.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StepRecipe:
     amp: str | None = None
     grad_checkpointing: bool = False
     compile: bool = False
-    # If a dimension is named, sizes are its length, and `batch_size` is fixed.
+    # `axis` names the dimension whose length is the size. `batch_size` is then fixed.
     axis: str | None = None
     batch_size: int = 1
 

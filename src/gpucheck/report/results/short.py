@@ -149,9 +149,9 @@ class TextMatch:
 class ExplainResult:
     """The result of `explain`. Fields that do not belong to the question are None.
 
-    For a text, `characters` is the number of characters that were read, and `matches` are the known errors, the root
-    cause first. `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. For an ID,
-    `page` is its page. Without either, `known` are all IDs.
+    `characters` is the number of characters of a text that were read, and `matches` are the known errors in it, the
+    root cause first. `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. `page`
+    is the page of an ID. `known` are all IDs, if neither a text nor an ID was given.
     """
 
     characters: int | None = None
