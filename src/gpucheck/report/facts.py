@@ -165,9 +165,9 @@ class Device:
     `state` says why the device is not usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
     of a MIG instance. `memory_source` says how memory was counted: NVML's version 1 counts the driver's reserved memory
     as used, and version 2 counts it separately. `integrated` devices share the host's memory.
-    `memory_of_processes_bytes` is the total of the processes that NVML lists. If these do not explain the used memory,
-    `node_holders` are the processes that have the device's node open. `iommu` is the IOMMU's mode for the device:
-    `off`, `passthrough`, `translating`.
+    `memory_of_processes_bytes` is the total of the processes that NVML lists. `node_holders` are the processes that
+    have the device's node open, read if that total does not explain the used memory. `iommu` is the IOMMU's mode for
+    the device: `off`, `passthrough`, `translating`.
 
     The hardware lowers the clock from `slowdown_celsius` on. The driver lowers it from `gpu_max_celsius` and
     `memory_max_celsius` on. The GPU switches off at `shutdown_celsius`. `power_limit_w` is the limit in force, and

@@ -70,8 +70,8 @@ class StepRecipe:
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The method of the search. `peak` says how peaks were measured. If `seek_failure` is false, sizes stay below 85 %
-    of the budget."""
+    """The method of the search. `peak` says how peaks were measured. Sizes stay below 85 % of the budget if
+    `seek_failure` is false."""
 
     peak: str | None = None
     seek_failure: bool = True
@@ -81,7 +81,7 @@ class SearchMethod:
 
 @dataclass(frozen=True, slots=True)
 class RecommendedSize:
-    """The recommended size, which was run. If there is none, `reason` says why.
+    """The recommended size, which was run. `reason` says why there is none.
 
     `headroom` is the share of the budget that its peak leaves free, and `headroom_wanted` is the requested share.
     """

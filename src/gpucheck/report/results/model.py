@@ -9,7 +9,7 @@ from typing import Literal
 # The kind of a left-behind object. A `tensor` is neither a parameter nor a buffer.
 LeftKind = Literal["tensor", "module", "parameter"]
 # The forward pass mixed a `mismatched` tensor with others, copied a `copied` one to the device, and did not use an
-# `unread` one. If nothing ran, the class's source shows `copied` and `unread`.
+# `unread` one. The class's source shows `copied` and `unread` if nothing ran.
 # Forward created a `cached` tensor itself, on the device.
 Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
 # The origin of a mismatched tensor: its role in the model, or the operation that created it.
@@ -51,8 +51,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBytes:
-    """The memory of a training step in addition to the weights. If `optimizer_bytes` is None, `reason` says why it is
-    unknown."""
+    """The memory of a training step in addition to the weights. `reason` says why `optimizer_bytes` is unknown
+    (None)."""
 
     optimizer: str
     gradient_bytes: int
@@ -142,8 +142,8 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model, and the result of its move to `device`. `run` is None if no forward pass was requested. `not_run` then
-    is the reason, and `proposed` are options that request one.
+    """The model, and the result of its move to `device`. `run` is None if no forward pass was run. `not_run` is then
+    the reason, and `proposed` are options that request one.
 
     `meta` are parameters and buffers without data. `not_followed` are parts of the simulation that this version of
     torch does not support.

@@ -57,7 +57,7 @@ class RungStanding:
 
 @dataclass(frozen=True, slots=True)
 class CardUnderLoad:
-    """One GPU under load. `telemetry` is like that of measurements. If it is None, `reason` says why. `held_by` counts
+    """One GPU under load. `telemetry` is like that of measurements, and `reason` says why it is None. `held_by` counts
     the readings in which NVML gave each reason for a lower clock."""
 
     device: str
