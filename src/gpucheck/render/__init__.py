@@ -1,1 +1,1 @@
-"""A report as text: one file for each format. A renderer rounds, escapes and colours; it never decides."""
+"""Render a report as text. Each format has its own file. A renderer rounds, escapes and colours, but never decides."""

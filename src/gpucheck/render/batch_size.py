@@ -1,4 +1,4 @@
-"""`gpucheck find-batch-size` as blocks: searched, or estimated."""
+"""The page of `gpucheck find-batch-size`, for a search or an estimate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpucheck.report.results.find_batch_size import (
     TrialEntry,
 )
 
-# What holds an answer where it is, or ended its search.
+# The texts for the limit of the answer or the reason why the search ended.
 _LIMITS = {
     "memory": "memory",
     "max-batch-size": "stopped at --max-batch-size",
@@ -33,21 +33,20 @@ _LIMITS = {
     "no-process": "no further process could start",
     "disturbed": "the trials were disturbed",
 }
-# Sizes of which none larger was to be tried: the user's, and the command's own.
+# Limits on the size to try: the user's and the command's default.
 _CAPS = ("max-batch-size", "default-cap")
-# What ended a trial without a word on its size.
+# Outcomes that do not say whether the size fits.
 _UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
 def page(report: Report) -> Page:
-    """Return the answer and on what device, then the trials in the order they ran, then what the answer means for
-    use."""
+    """Return the page: the answer with its device, the trials in the order in which they ran, and advice on use."""
     result, estimate = report.results.get("find_batch_size"), report.results.get("find_batch_size_estimate")
     if estimate is not None:
         return _page_of_estimate(report, estimate)
     if result is None:
         return Page(findings=report.findings)
-    # Without a size, what ended the search is the answer; and a device that failed stands before any.
+    # The answer is the reason why the search ended if no size passed. A failed device comes before any answer.
     findings, ended = report.findings, "fail" if result.largest is None else None
     broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
     fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
@@ -64,7 +63,7 @@ def page(report: Report) -> Page:
 
 
 def _in_use(result: FoundBatchSize) -> list[Line]:
-    """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
+    """Return up to three lines of advice on use, then how to reach the effective batch size."""
     lines = []
     if result.knee is not None and result.knee.batch_size is not None:
         lines.append(Line(f"best value: {result.knee.batch_size} (within 5 % of top speed)"))
@@ -76,7 +75,7 @@ def _in_use(result: FoundBatchSize) -> list[Line]:
 
 
 def _details(result: FoundBatchSize) -> list[Block]:
-    """Return what needs no action: what the answer takes, and what it was held against."""
+    """Return the details that need no action: the peak, the limit and the budget."""
     lines = [Line(f"peak {taken}")] if (taken := _of_budget(result)) else []
     if result.limiting_factor is not None:
         failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
@@ -85,7 +84,7 @@ def _details(result: FoundBatchSize) -> list[Block]:
 
 
 def _subject(result: FoundBatchSize) -> str:
-    """Return what was searched: the model, on which device, how a step is run, and the budget."""
+    """Return the subject of the search: model, device, settings of a step, and budget."""
     device, recipe = result.device, result.method.recipe
     name = f"{short_name(device)} ({device.id})" if device.name else device.id
     parts = [f"{_what(result)} on {name}"]
@@ -103,19 +102,19 @@ def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
-    """Return how a step is run, beyond the model."""
+    """Return the settings of a step: autocast, checkpointed activations, torch.compile."""
     parts = [f"{recipe.amp} autocast"] if recipe.amp else []
     parts += ["checkpointed activations"] if recipe.grad_checkpointing else []
     return parts + (["compiled"] if recipe.compile else [])
 
 
 def _trials_of(result: FoundBatchSize) -> list[Block]:
-    """A row for each trial."""
+    """Return a table with a row for each trial."""
     trials = result.trials
     if not trials:
         return []
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
-    # Along an axis a size is a length, and the rate is of lengths.
+    # The size in a search along an axis is a length, and the rate counts that length.
     size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
     columns: list[ColumnOf[TrialEntry]] = [
         filled(Column(size), lambda trial: str(trial.batch_size)),
@@ -135,15 +134,15 @@ def _verdict_of(trial: TrialEntry) -> Verdict:
 
 
 def _scale(size: int) -> tuple[int, str]:
-    """The unit in which a size is read without leading zeros."""
+    """Return the unit, GiB or MiB, that shows a size without leading zeros."""
     return (units.GIB, "GiB") if size >= units.GIB else (units.MIB, "MiB")
 
 
-# --- The answer, in lines ---------------------------------------------------------------------------------------------
+# --- The lines of the answer ------------------------------------------------------------------------------------------
 
 
 def _first_line(result: FoundBatchSize) -> str:
-    """The answer in one line: the largest and the one to use; where more may fit, what fits and what is predicted."""
+    """Return the answer in one line: the largest and the recommended size, or the prediction if more may fit."""
     axis = f"{result.axis_name} " if result.axis_name else ""
     note = "" if result.confirmed else " (passed once)"
     if result.max_batch_size is not None:
@@ -167,12 +166,12 @@ def _at_least(result: FoundBatchSize, axis: str, note: str) -> str:
     text = f"at least {axis}{size} fits{note or (taken and f' ({taken})')}{failing}; {_limit(result)}"
     if size is None or predicted is None or predicted <= size:
         return text
-    # It is only predicted: two significant digits.
+    # A prediction is shown with two significant digits.
     return f"{text}, predicted about {round(predicted, 2 - len(str(predicted)))}"
 
 
 def _limit(result: FoundBatchSize) -> str:
-    """Return what holds the answer where it is, in words."""
+    """Return the limit of the answer in words."""
     factor = result.limiting_factor or ""
     if result.axis and factor in _CAPS:
         return f"stopped at the greatest length{', 65536 by default' if factor == 'default-cap' else ' given'}"
@@ -186,7 +185,7 @@ def _of_budget(result: FoundBatchSize) -> str:
 
 
 def _split(split: MemorySplit | None, axis: str | None) -> str:
-    """Return where the memory goes, in one line; empty where nothing of it is known."""
+    """Return the use of the memory in one line, or an empty text if it is unknown."""
     if split is None:
         return ""
     known = {
@@ -203,7 +202,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
 
 
 def accumulation(how: Accumulation) -> str:
-    """Return how to reach an effective batch size."""
+    """Return the micro-batches and accumulation steps that make the effective batch size."""
     text = f"for an effective batch of {how.effective_batch}: micro-batch {how.micro_batch}"
     if how.steps == 1:
         return f"{text}, no accumulation needed"
@@ -215,11 +214,11 @@ def accumulation(how: Accumulation) -> str:
     )
 
 
-# --- A device that is not here ----------------------------------------------------------------------------------------
+# --- The estimate for another device ----------------------------------------------------------------------------------
 
 
 def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
-    """An estimate for a device that is not here: what it comes to, and where the memory goes."""
+    """Return the page of an estimate for another device: the size and the use of the memory."""
     cause, recipe = finding_of(report, "batch_size.estimate"), result.recipe
     parts = [_what(result), *([result.dtype] if result.dtype else [])]
     parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
@@ -231,7 +230,7 @@ def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
 
 
 def _estimate_memory(result: EstimatedBatchSize) -> Block:
-    """Return what a step holds, and what is kept free of it."""
+    """Return a table of the memory that a step uses and the memory that is set aside."""
     scale, unit = _scale(result.memory_bytes)
     held = (
         ("weights", result.parameter_bytes),
@@ -243,7 +242,7 @@ def _estimate_memory(result: EstimatedBatchSize) -> Block:
         ("set aside: margin", result.margin_bytes),
         ("the device", result.memory_bytes),
     )
-    # Nothing is set aside for a CPU, and inference has no gradients.
+    # Rows without bytes are left out: a CPU needs no reserve, and inference has no gradients.
     known = [row for row in held if row[1]]
     name, size = filled(Column("memory", "left"), itemgetter(0)), numbers(Column(unit), itemgetter(1), scale)
     return table_of(known, [name, size])

@@ -1,8 +1,8 @@
-"""A report for CI: JUnit XML, which every CI reads; SARIF, which code hosts and editors read; GitHub Actions.
+"""Render a report for CI: as JUnit XML, as SARIF, and for GitHub Actions.
 
-JUnit XML has a test case for each finding. SARIF 2.1.0 (OASIS standard, 2020) has findings with
-a place in a source file. On GitHub Actions there are annotations, as workflow commands, and the step summary in
-Markdown; both are described in its "Workflow commands for GitHub Actions".
+JUnit XML has a test case for each finding. SARIF 2.1.0 (OASIS standard, 2020) gives findings a place in a source file,
+and code hosts and editors read it. GitHub Actions gets annotations and a step summary in Markdown. GitHub's page
+"Workflow commands for GitHub Actions" describes both.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpucheck.report.codec import to_json, written_out
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
-# All that XML 1.0 cannot hold, not even escaped (section 2.2, production Char); lone surrogates cannot be encoded.
+# XML 1.0 cannot hold these characters, even escaped (section 2.2, production Char). Lone surrogates have no encoding.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def junit(report: Report) -> str:
-    """The report as an XML document, declaration included.
+    """Return the report as an XML document with its declaration.
 
-    `fail` is a failure, `inconclusive` an error, `skip` skipped; a warning passes, with its text as output, unless it
-    is what failed the command (`--strict`). A report without findings is one case, judged by its exit status.
+    `fail` is a failure, `inconclusive` an error, and `skip` is skipped. A warning passes with its text as output,
+    except under `--strict`. A report without findings is one case with the report's verdict.
     """
-    # Without findings the command itself is one.
+    # The command itself is a test case if it has no findings.
     whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
     findings = report.findings or (whole,)
     if why := report.incomplete:
@@ -54,18 +54,18 @@ def junit(report: Report) -> str:
 
 
 def is_strict(report: Report) -> bool:
-    """Return whether warnings count as failures: the command failed, and nothing else could have failed it."""
+    """Return whether warnings count as failures: the command failed, and it has warnings but no failures."""
     verdicts = {finding.verdict for finding in report.findings}
     return report.summary.exit == errors.FAILED and "fail" not in verdicts and "warn" in verdicts
 
 
 def clean(text: str) -> str:
-    """`text` with every character that XML cannot hold written as an escape: ESC becomes `\\x1b`."""
+    """Return `text` with an escape for every character that XML cannot hold. ESC becomes `\\x1b`."""
     return _FORBIDDEN.sub(lambda found: written_out(found.group()), text)
 
 
 def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
-    # The id, not the title: CI follows a case over time by its name, and ids never change meaning.
+    # The name is the ID, because CI follows a case by its name and an ID never changes its meaning.
     classname = f"gpucheck.{command.replace(' ', '.')}"
     case = ElementTree.Element("testcase", {"classname": classname, "name": clean(finding.id)})
     elapsed = finding.evidence.get("elapsed_s")
@@ -85,7 +85,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
 
 
 def _details(finding: Finding) -> str:
-    """Return what it says, what to do, and its evidence, a line each."""
+    """Return a finding's message, its fix and its evidence as lines."""
     lines = [text for text in (finding.title, finding.message) if text]
     if finding.fix:
         lines.append(f"to do: {finding.fix}")
@@ -103,7 +103,7 @@ _LEVELS: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn":
 
 
 def sarif(report: Report) -> str:
-    """The report as a SARIF log with one run. Findings that pass or were skipped are no results."""
+    """Return the report as a SARIF log with one run. Passed and skipped findings are left out."""
     told = [finding for finding in report.findings if finding.verdict in _LEVELS]
     rules: dict[str, dict[str, Any]] = {}
     for finding in told:
@@ -139,17 +139,17 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
 
 # -- GitHub Actions ----------------------------------------------------------------------------------------------------
 
-# GitHub refuses a step's summary above 1 MiB, and shows 10 annotations of each level for a step; the rest is dropped.
+# GitHub refuses a step summary above 1 MiB. It shows only the first 10 annotations of each level in a step.
 SUMMARY_LIMIT_BYTES = 1024 * 1024
 LEFT_OUT = "\n\nThe rest is left out here.\n"
 
 _ANNOTATED: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning"}
-# Terminal colours and the like: GitHub would show them as boxes.
+# GitHub would show terminal colours and other control characters as boxes.
 _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.environ) -> None:
-    """Under GitHub Actions: annotations on `stream`, the summary appended to the step's; elsewhere nothing."""
+    """Write annotations to `stream` and append to the step summary. Do nothing outside of GitHub Actions."""
     if variables.get("GITHUB_ACTIONS") != "true":
         return
     stream.write(workflow_commands(report))
@@ -163,9 +163,9 @@ def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.
 
 
 def workflow_commands(report: Report) -> str:
-    """A workflow command for each failed, undecided or doubtful finding, a line each; empty where there is none.
+    """Return a workflow command for each finding that failed, warns or is inconclusive, one on each line.
 
-    A skip is no annotation: it stands in the summary.
+    Skipped findings are only in the summary.
     """
     levels: dict[Verdict, str] = {**_ANNOTATED, "warn": "error"} if is_strict(report) else _ANNOTATED
     keys = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
@@ -188,23 +188,23 @@ def workflow_commands(report: Report) -> str:
     )
 
 
-# A line end or a percent sign would end or bend a workflow command; colons and commas separate its properties.
+# A line end or percent sign would break a workflow command. Colons and commas separate its properties.
 _IN_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _IN_PROPERTY = {**_IN_DATA, ":": "%3A", ",": "%2C"}
 
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """The text without control characters, and with these signs as a workflow command has them."""
+    """Return the text without control characters, and with these signs escaped for a workflow command."""
     return plain(text).translate({ord(sign): escape for sign, escape in signs.items()})
 
 
 def plain(text: str) -> str:
-    """`text` without control characters and terminal colours; line ends and tabs stay."""
+    """Return `text` without control characters and terminal colours. Line ends and tabs stay."""
     return _CONTROL.sub("", text)
 
 
 def step_summary(report: Report) -> str:
-    """Return the report's Markdown page, as much of it as GitHub takes."""
+    """Return the report's Markdown page, cut to the length that GitHub accepts."""
     page = plain(markdown_page(report)).replace("\r", "")
     if len(page.encode()) <= SUMMARY_LIMIT_BYTES:
         return page

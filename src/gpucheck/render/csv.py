@@ -1,4 +1,4 @@
-"""A report's measurements, comparisons and findings as CSV, one row each, for a spreadsheet."""
+"""Render a report's measurements, comparisons and findings as CSV rows for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ COLUMNS: tuple[str, ...] = (
     *("kind", "name", "device", "case", "verdict", "message"),
     *("time_median_s", "time_p05_s", "time_p95_s", "rate_median", "rate_unit", "flags"),
 )
-# Beside these, where two documents were compared. Times are seconds per call, the ratio is of times, new over old.
+# A comparison has these columns too. Times are seconds per call, and the ratio is the new time over the old.
 COMPARED = (
     *("old_device", "old_runs", "new_runs", "old_s", "new_s", "old_rate", "new_rate"),
     *("ratio", "ci_low", "ci_high", "ci_level", "change"),
 )
 
-# What begins a formula (OWASP, "CSV Injection"), in its wide forms too, behind spaces as well.
+# These characters begin a formula, also after spaces and in their full-width forms (OWASP, "CSV Injection").
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠\t\r]")
 
 
 def rows(report: Report) -> str:
-    """A head and a row for each measurement, each row compared and each finding; what does not apply is empty."""
+    """Return a header and one row for each measurement, comparison and finding. Cells that do not apply are empty."""
     out = io.StringIO()
     compared = report.results.get("compare")
     columns = COLUMNS if compared is None else (*COLUMNS, *COMPARED)
@@ -69,14 +69,14 @@ def rows(report: Report) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a cell's text; nothing for what is not known."""
+    """Return a cell's text, which is empty for an unknown value."""
     if isinstance(value, Mapping):
         return json.dumps(to_json(value), sort_keys=True)
     return value if isinstance(value, str) else "" if value is None else repr(value)
 
 
 def _no_formula(cell: str) -> str:
-    """The cell, as text where a spreadsheet would compute it: names come from devices and other people's documents."""
+    """Return the cell, quoted if a spreadsheet would run it as a formula. Names come from devices and other users."""
     if not _FORMULA.match(cell):
         return cell
     try:

@@ -1,6 +1,6 @@
-"""Saved reports as one plain HTML page: without a request or a script, light, dark and on paper.
+"""Render saved reports as one HTML page without scripts or requests, for light and dark screens and for paper.
 
-What reports say is text there and never markup: all of it passes through `_text`.
+All text from a report passes through `_text`, so that it never becomes markup.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
-# A page is to be sent by mail: so many rows of a table and characters of a text leave it below 1 MB.
+# These limits on a table's rows and a text's characters keep a page below 1 MB, so that it can be mailed.
 MOST_ROWS, MOST_TEXT = 300, 2000
-# A policy beside the escapes: nothing of the page runs, and nothing is loaded.
+# The content security policy is a second protection besides the escapes. Nothing on the page runs or is loaded.
 _HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -34,7 +34,7 @@ _HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 """
-# The classes are the styles of blocks. Each colour is readable on its background: a contrast of 4.5 and more.
+# The classes are the styles of blocks. Each colour has a contrast of at least 4.5 on its background.
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1f2328; --rule: #d1d9e0;
   --dim: #59636e; --green: #116329; --yellow: #7d4e00; --red: #cf222e; --cyan: #1b7c83; }
@@ -54,7 +54,7 @@ th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
 @media (max-width: 45rem) { body { font-size: 13px; } th, td { white-space: pre-wrap; padding-right: .4rem; } }
 @media print { body { max-width: none; } .scroll { overflow: visible; } td { white-space: pre-wrap; } }
 """
-# A cell of more characters may be broken into lines.
+# A longer cell may be broken into lines.
 LONG = 40
 _COLUMNS = (
     Column("verdict", "left"),
@@ -65,12 +65,12 @@ _COLUMNS = (
 
 
 def page(report: Report) -> Page:
-    """`gpucheck report` on screen: how many results are on the page, and a line for each of them."""
+    """Return the screen of `gpucheck report`: the number of results on the page, and a row for each."""
     if not report.findings:
         return Page()
     (written, *_) = report.findings
     documents = written.evidence["documents"]
-    # A name is enough, unless two files have it.
+    # The file's name is enough, unless two files share it.
     names = [Path(path).name for path, _, _ in documents]
     names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
     rows = [
@@ -86,21 +86,21 @@ def document(report: Report) -> str:
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:
-    """Return how many documents have each verdict: `10 pass, 1 warn, 1 inconclusive`."""
+    """Return the number of documents with each verdict: `10 pass, 1 warn, 1 inconclusive`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
 def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
-    """Return one page of these reports, each from the file of that name, the worst first, below how two compare.
+    """Return one page of these reports with their file names, the worst first. A comparison is above them.
 
-    Raises what a renderer raises for a detail that no gpucheck writes.
+    A renderer's exception passes through if a report has details that gpucheck never writes.
     """
     sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
-    if compared is None:  # two that are compared stay the earlier and the later
+    if compared is None:  # two compared reports stay in the order of old and new
         sent.sort(key=lambda pair: WORST_FIRST.index(answer_of(pair[1])[0]))
     shown = [*([("", to_send(compared, serials=serials))] if compared is not None else []), *sent]
     answers = [answer_of(report) for _, report in shown]
-    # How two compare is no verdict on either.
+    # The comparison's verdict does not count, because it is not about either report.
     verdicts = [verdict for verdict, _ in answers[-len(sent) :]]
     worst = min(verdicts, key=WORST_FIRST.index)
     titles = [f"gpucheck {report.command}" for _, report in shown]
@@ -122,29 +122,29 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
 
 
 def _text(value: str) -> str:
-    """Return the text as markup shows it, of a length that fits, without characters that do not print."""
+    """Return the text escaped for HTML, cut to `MOST_TEXT`, with non-printing characters made visible."""
     return html.escape(visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"))
 
 
 def _code(line: str) -> str:
-    """Return a line whose parts between backticks are code."""
+    """Return a line as HTML. Parts between backticks become code."""
     parts = line.split("`")
     if len(parts) % 2 == 0:
         return _text(line)
     return "".join(f"<code>{_text(part)}</code>" if place % 2 else _text(part) for place, part in enumerate(parts))
 
 
-# Folders that every system has. Any other is the sender's, and so are the first parts of pointers into the document.
+# Folders that every system has, and the first parts of JSON Pointers into the document. Other folders are the sender's.
 _OF_THE_SYSTEM = "dev|proc|sys|usr|lib|lib64|etc|bin|sbin|boot|run|var|devices|driver|host|torch|python"
 _FOLDER = re.compile(
     rf"(?<![\w:/.~])~?/(?!(?:{_OF_THE_SYSTEM})/)(?:[^\s/:\"'`,;()<>|]+/)+|[A-Za-z]:\\(?:[^\s\\/:\"]+\\)+"
 )
-# Shorter ones are no serial numbers.
+# Shorter values are not treated as serial numbers.
 _LEAST_SERIAL = 6
 
 
 def to_send(report: Report, *, serials: bool) -> Report:
-    """Return the report without the sender's folders, and without serial numbers of GPUs unless they are wanted."""
+    """Return the report without the sender's folders. The serial numbers of GPUs are kept only with `serials`."""
     known = [device.serial for device in report.facts.devices if device.serial and not serials]
     hidden = "|".join(re.escape(serial) for serial in known if len(serial) >= _LEAST_SERIAL)
     pattern = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
@@ -163,7 +163,7 @@ def to_send(report: Report, *, serials: bool) -> Report:
 
 
 def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
-    """Return what names the machine: the host, its GPUs with firmware, and the versions of what was installed."""
+    """Return lines that identify the machine: the host, its GPUs with firmware, and the installed versions."""
     facts, host = report.facts, report.facts.host
     gpus = [device for device in facts.devices if device.kind != "cpu"]
     about = () if host is None else (host.system, host.release, host.architecture, host.container)
@@ -182,9 +182,9 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
-    """Return the verdict of a document on the page, and its first line without the sign.
+    """Return a document's verdict and its first line without the sign.
 
-    The verdict is the worst of the document's, its findings' and its answer's, which is open where a comparison is.
+    The verdict is the worst among those of the report, its findings and the sign of its first line.
     """
     quiet = text.parts_of(report, verbose=False)
     line = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
@@ -196,7 +196,7 @@ def answer_of(report: Report) -> tuple[Verdict, str]:
 
 
 def _section(report: Report, file: str) -> list[str]:
-    """Return one document: its screen, where it comes from, and what a screen shows with `-v`."""
+    """Return one document: its screen, its origin, and the details that `-v` shows."""
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
     command = shlex.join(("gpucheck", *(report.argv or (report.command,))))
@@ -216,7 +216,7 @@ def _blocks(blocks: Iterable[Block]) -> Iterable[str]:
 
 
 def _table(table: Table) -> Iterable[str]:
-    """Yield a table without columns of bars, which say in characters what the next column says in figures."""
+    """Yield a table without columns of bars, which only repeat the next column's figures."""
     bars = set(f"█░ {EIGHTHS}")
     kept = [
         (place, column)

@@ -1,4 +1,4 @@
-"""`gpucheck bench matmul` as blocks: the table of products, and the search."""
+"""The page of `gpucheck bench matmul`: the table of products and the search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpucheck.report.results.bench import SearchedShape, SearchResult
 
 
 def page(report: Report) -> Page:
-    """Return for each device a table and its search."""
+    """Return the page: a table and the search for each device."""
     searched = report.results.get("bench_matmul_search", ())
     devices = {entry.device: DeviceRef(entry.device) for entry in searched}
     devices |= {row.device.id: row.device for row in report.measurements}
@@ -38,7 +38,7 @@ def page(report: Report) -> Page:
 
 
 def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> measured.Answer | None:
-    """Return the rate of the fastest dtype; its share of the peak where known."""
+    """Return the rate of the fastest dtype, and its share of the peak if that is known."""
     fastest = judge.fastest_products(rows)
     if not fastest:
         return None
@@ -54,19 +54,19 @@ def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, 
 
 
 def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """Return what the part can do in each dtype; nothing where it is not known."""
+    """Return the GPU's peak rate for each dtype, or an empty mapping if it is unknown."""
     shares = (finding for finding in report.findings if finding.id == "matmul.share_of_peak")
     peaks = (finding.evidence.get("peaks") for finding in shares if finding.device in (None, device))
     return next((known for known in peaks if known), {})
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    """A row for each product and rate; its share of the peak where one is known."""
+    """Return a table with a row for each product and rate, and the share of a known peak."""
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
-    # A product with one rate has one row.
+    # A product with only one rate has no row for its burst rate.
     measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
     scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
-    # Operations on whole numbers are no FLOP.
+    # Integer operations are OP, not FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
@@ -77,7 +77,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), measured.time_text),
-        # Empty where it is as asked for, which `-v` says.
+        # The cell is empty if the precision is the requested one, which `-v` shows.
         filled(
             Column("computed in", "left", keep=6),
             lambda row: verdict_cell("fail", _observed(row)) if _has_other_precision(row) else "",
@@ -107,7 +107,7 @@ def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
 
 
 def _search(entries: Sequence[SearchResult]) -> list[Block]:
-    """Return the finalists of each dtype with the intervals of their medians."""
+    """Return the search's finalists of each dtype with the confidence intervals of their medians."""
     known = [entry for entry in entries if entry.best is not None]
     if not known:
         return []

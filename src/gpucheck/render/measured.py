@@ -1,4 +1,4 @@
-"""The parts that pages of benchmarks share: columns of a measurement, its doubts, and the lines around the tables."""
+"""The parts that benchmark pages share: a measurement's columns and flags, and the lines around the tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 
-# Rows that a flag names one by one where there are many; the JSON has all.
+# The most rows that a flag's line names. More are only counted, and the JSON has all.
 MOST_NAMED = 4
 NOTHING = "nothing was measured"
-# A terminal's usual width: the first line is made for it.
+# The first line is made to fit a terminal's usual width.
 WIDTH = 80
-# Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
+# Each flag has a word beside the figure and a meaning that `-v` shows. The most serious flag is first.
 FLAGS: dict[str, tuple[str, str]] = {
     "cpu-busy": (config.FLAG_NAMES["cpu-busy"], "other processes used the cores that the row depends on"),
     "device-shared": (config.FLAG_NAMES["device-shared"], "other processes held its memory; it was not idle before"),
@@ -46,16 +46,16 @@ FLAGS: dict[str, tuple[str, str]] = {
 CACHES = {"warm": "in cache", "cold": "cold"}
 
 
-# -- what every measurement has ----------------------------------------------------------------------------------------
+# -- columns of every measurement --------------------------------------------------------------------------------------
 
 
 def median_rate(measurement: Measurement) -> float | None:
-    """Its work per second; None where it has no rate."""
+    """Return the measurement's median rate, or None if it has no rate."""
     return measurement.rate.median if measurement.rate else None
 
 
 def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[ColumnOf[Measurement], ...]:
-    """The columns of the median rate and of its slow and fast ends, which stay as `percentiles_keep` says."""
+    """Return the columns of the median, p05 and p95 rates. `percentiles_keep` is the priority of the last two."""
     return (
         numbers(Column(unit), median_rate, scale),
         numbers(Column("p05", keep=percentiles_keep), lambda row: row.rate.p05 if row.rate else None, scale),
@@ -68,40 +68,40 @@ def time_text(measurement: Measurement | None) -> str:
 
 
 def samples_text(measurement: Measurement) -> str:
-    """Return how many windows were timed."""
+    """Return the number of timed windows."""
     return UNKNOWN if measurement.time_s is None else str(measurement.time_s.n)
 
 
 def notes_column(keep: int, note: Callable[[Row], Cell]) -> ColumnOf[Row]:
-    """The last column of a table: what is to be known of each row's figure."""
+    """Return the last column of a table, with notes on each row's figure."""
     return filled(Column("notes", "left", keep=keep, wraps=True, cropped=14), note)
 
 
 def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measurement]:
-    """The column of what lowers each figure's worth, with the state of the caches where that is not the usual one."""
+    """Return the column of each figure's flags. The cache state is added if it is the unusual one."""
     word = (CACHES[unusual_cache],)
     return notes_column(keep, lambda row: note_cell(row.flags, word if row.method.cache == unusual_cache else ()))
 
 
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
-    """`! noisy, few samples; latency`: what makes the figure doubtful first, in yellow."""
+    """Return a cell such as `! noisy, few samples; latency`. Flags that make the figure doubtful are first."""
     doubts = judging.doubts_of(flags)
     rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubts and word]
-    # A flag of a later version is shown as it is.
+    # A flag from a later version is shown unchanged.
     rest += [flag for flag in flags if flag not in FLAGS]
     texts = [f"! {', '.join(FLAGS[flag][0] for flag in doubts)}"] if doubts else []
     return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
 
 
 def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | None = None) -> str:
-    """Return the weightiest doubt about a figure, in a word; what a finding says of the machine already is none."""
+    """Return an unusual cache state or the most serious doubt. Flags that a machine finding covers do not count."""
     if measurement.method.cache == unusual_cache:
         return CACHES[measurement.method.cache]
     return next((FLAGS[flag][0] for flag in judging.own_doubts(measurement.flags)), "")
 
 
 def doubt(measurement: Measurement) -> str:
-    """Return ` (! noisy)` for behind a figure; empty where nothing lowers its worth."""
+    """Return text to append to a figure, such as ` (! noisy)`. It is empty if there is no doubt."""
     return f" (! {word})" if (word := doubtful(measurement)) else ""
 
 
@@ -110,14 +110,14 @@ def ratio_text(ratio: float | None, digits: int = 2) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """The work of a second, whatever its unit."""
+    """Return a rate as text with its unit."""
     if unit == "B/s":
         return units.byte_rate(rate)
     return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
 
 
 def flop_scale(fastest: float) -> tuple[float, str]:
-    """One scale for a column of FLOP/s, and its prefix: a CPU reaches a hundredth of what a GPU does."""
+    """Return the scale and prefix for a column of FLOP/s: tera for GPUs and giga for slower devices such as CPUs."""
     return (1e12, "T") if fastest >= 1e12 else (1e9, "G")
 
 
@@ -125,19 +125,19 @@ def flop_scale(fastest: float) -> tuple[float, str]:
 
 
 def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, list[Measurement]]]:
-    """Each device with its measurements, in the order of the first of each."""
+    """Yield each device with its measurements, in the order of each device's first measurement."""
     for device in dict.fromkeys(row.device for row in measurements):
         yield device, [row for row in measurements if row.device == device]
 
 
 def head(device: DeviceRef, *, several: bool) -> list[Line]:
-    """The device above its table, where there are several; of one the first line says it."""
+    """Return the device's heading above its table if there are several. The first line names a single device."""
     return [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")] if several else []
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
+    """A benchmark's answer on one device: a clause with a figure. `place` says how the device is attached."""
 
     device: DeviceRef
     text: str
@@ -145,16 +145,16 @@ class Answer:
 
 
 def answer_of(row: Measurement, device: DeviceRef, text: str, place: str = "") -> Answer:
-    """The answer that is this row's figure: its doubt stands behind it."""
+    """Return the answer of a row, with the doubt about its figure appended."""
     return Answer(device, f"{text}{doubt(row)}", place)
 
 
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
     """Return a benchmark's page.
 
-    The first line is the worst device's answer, or the finding that is worse than any figure: a failure that no
-    threshold asked for, or what is about a device without a figure. The answers of other devices stand above the
-    tables; below these is what the figures rest on.
+    The first line is the worst device's answer. A failure without a threshold, or a finding on a device without a
+    figure, takes its place. The answers of other devices are above the tables. The number of samples, their spread and
+    the verification are below.
     """
     measured_on = {answer.device.id for answer in answers}
     several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
@@ -165,7 +165,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     cause = worst if worst is not None and _leads(worst, answers) else None
     above: list[Block] = []
     if cause is not None:
-        # A skip is never a pass, whatever the rows that were measured come to.
+        # A skip never shows as a pass, even if all measured rows passed.
         verdict = cause.verdict if several or cause.verdict == "skip" else report.summary.verdict
         first = text.answer(verdict, finding_text(cause))
     elif lines:
@@ -177,13 +177,13 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     for verdict, answer in lines:
         above.append(text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}"))
     if answers and several:
-        # A device of which nothing else is said was left out, and why.
+        # A device that was left out has one line with the reason, unless another line is about it.
         told = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
         skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in told}
         above += [text.answer("skip", f"{finding.title}: {finding.message}") for finding in skips.values()]
         findings = [finding for finding in findings if finding not in skips.values()]
     advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
-    # What to do where nothing is wrong, in a sentence that needs no other.
+    # Advice is shown alone if nothing is wrong.
     then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
     if then is not None:
         findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]
@@ -195,12 +195,12 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
 
 
 def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks without a gap in front: whoever puts them on a page puts one there."""
+    """Return the blocks without a leading gap, because the caller adds one."""
     return blocks[1:] if blocks and blocks[0] == Line() else blocks
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
-    """Return whether a finding is the first line: it outranks any figure, or no figure is of its device."""
+    """Return whether a finding is the first line because it outranks any figure or its device has no figure."""
     if not answers or worst.verdict not in ASKING:
         return not answers
     several = len(answers) > 1 or worst.device is not None
@@ -209,13 +209,13 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """Return the verdict of the answer's line: the worst of the device's findings."""
+    """Return the verdict of the answer's line: the worst of the device's findings, or the report's for one device."""
     mine = worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
     return report.summary.verdict if not several else mine.verdict if mine else "pass"
 
 
 def _fitting(answer: Answer) -> str:
-    """Return the answer and its device, which is named as fully as 80 columns allow behind the verdict's sign."""
+    """Return the answer with its device, named as fully as fits into 80 columns after the verdict's sign."""
     short, place = short_name(answer.device), answer.place
     name = f"{short} ({answer.device.id})" if short != answer.device.id else short
     texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
@@ -223,14 +223,14 @@ def _fitting(answer: Answer) -> str:
 
 
 def named(finding: Finding, *, several: bool) -> Finding:
-    """The finding with its device in front, where there are several and it does not say which."""
+    """Return the finding with its device before the title, if there are several devices and the title names none."""
     if not several or finding.device is None or finding.device in finding.title:
         return finding
     return replace(finding, title=f"{finding.device}: {finding.title}")
 
 
 def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; what several benchmarks or devices remark on the machine is said once, by the worst of them."""
+    """Return the findings without repeated remarks on the machine. The worst of each remark is kept."""
     kept: dict[str, Finding] = {}
     for finding in findings:
         rest = finding.id.partition(".")[2]
@@ -245,12 +245,12 @@ def _rank(finding: Finding) -> tuple[int, float]:
     return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
 
 
-# A spread of more than so many medians is read as a multiple.
+# A spread of more than this many medians is shown as a multiple, not in percent.
 _FAR = 10.0
 
 
 def rests_on(report: Report) -> str:
-    """Below the tables: samples, how far they spread, and whether all results were verified."""
+    """Return the line below the tables: number of samples, their spread, and whether all results were verified."""
     times = [row.time_s for row in report.measurements if row.time_s]
     samples = [time.n for time in times]
     counts = " to ".join(dict.fromkeys((str(min(samples)), str(max(samples))))) if samples else ""
@@ -272,7 +272,7 @@ def pages_of(
     details: Sequence[Block],
     beside: Sequence[Block] = (),
 ) -> Page:
-    """Return a benchmark's page: of each device its answer and its blocks; `beside` stands below them."""
+    """Return a benchmark's page with each device's answer and blocks. `beside` is below them."""
     known = list(devices)
     laid_out: list[Block] = []
     for device, rows in known:
@@ -283,7 +283,7 @@ def pages_of(
 
 
 def flag_lines(rows: Sequence[Any], name: Callable[[Any], str]) -> list[Line]:
-    """Return a line for each flag of these rows: what it means, and the rows that have it; many are counted."""
+    """Return a line for each flag with its meaning and rows. More than `MOST_NAMED` rows are only counted."""
     lines = []
     for flag, flagged in runs.by(itemgetter(0), ((flag, row) for row in rows for flag in row.flags)).items():
         word, meaning = FLAGS.get(flag, ("", ""))

@@ -1,7 +1,7 @@
-"""A report in Prometheus' text format, for node_exporter's folder of text files.
+"""Render a report in Prometheus' text format for node_exporter's textfile collector.
 
-Units are base units, labels are names and never texts, and no line has a time of its own: node_exporter refuses those.
-A metric once named keeps its name and its meaning.
+Units are base units, and labels are names rather than sentences. No line has a timestamp, because node_exporter refuses
+them. A metric keeps its name and meaning in later versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 Labels = Mapping[str, str | None]
 Sample = tuple[str, Labels, float | None]
 
-# Every metric: its name behind the prefix, its type and its help. One file may have any of them.
+# Every metric with its name after the prefix, its type and its help. A file may have any of them.
 METRICS: dict[str, tuple[str, str]] = {
     "success": ("gauge", "1: the command was completed and nothing failed."),
     "exit_code": ("gauge", "Exit status of the command."),
@@ -58,7 +58,7 @@ _RATES = {
     "OP/s": "measurement_operations_per_second",
     "1/s": "measurement_per_second",
 }
-# What is read of a device, by metric.
+# The function that reads each metric from a device.
 _READINGS: dict[str, Callable[[Device], float | None]] = {
     "device_memory_total_bytes": lambda device: device.memory_total_bytes,
     "device_memory_used_bytes": lambda device: device.memory_used_bytes,
@@ -74,12 +74,12 @@ _READINGS: dict[str, Callable[[Device], float | None]] = {
 
 
 def metrics(report: Report) -> str:
-    """Return the outcome of the command, its checks, devices, rates and the fleet."""
-    # Each series once: a second one of the same labels would make the whole file invalid.
+    """Return the metrics of a report: the command's outcome, checks, devices, rates and the fleet."""
+    # Each series is written once, because a duplicate would make the whole file invalid.
     samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):
         if value is not None:
-            # The format knows three escapes.
+            # The format has only three escapes.
             texts = {key: str(text).translate(_ESCAPES) for key, text in labels.items() if text}
             said = ",".join(f'{key}="{text}"' for key, text in texts.items())
             samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
@@ -97,7 +97,7 @@ def _samples(report: Report) -> Iterator[Sample]:
     command = {"command": report.command}
     yield "success", command, float(report.summary.complete and report.summary.exit == errors.OK)
     yield "exit_code", command, report.summary.exit
-    with contextlib.suppress(ValueError):  # a document that says no time
+    with contextlib.suppress(ValueError):  # a document without a valid time
         started = calendar.timegm(time.strptime(report.started, "%Y-%m-%dT%H:%M:%SZ"))
         yield "last_run_timestamp_seconds", command, started + report.elapsed_s
     yield "duration_seconds", command, report.elapsed_s
@@ -126,7 +126,7 @@ def _samples(report: Report) -> Iterator[Sample]:
 
 
 def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sample]:
-    """The worst verdict of each check on each device: a check may say something of several places."""
+    """Yield the worst verdict of each check on each device. A check may have several findings on one device."""
     worst: dict[tuple[str, str | None], Verdict] = {}
     for finding in report.findings:
         before = worst.get((finding.id, finding.device), finding.verdict)

@@ -1,4 +1,4 @@
-"""`gpucheck run`, `run --dry` and `model` as blocks."""
+"""The pages of `gpucheck run`, `run --dry` and `model`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult
 
-# Of what the largest line holds at the peak; that a row always shows.
+# A traced line has a row if its bytes at the peak are at least this share of the largest line's.
 _LEAST_TRACED = 0.01
 NAMES = {
     "to_device": "copy to device",
@@ -31,19 +31,19 @@ NAMES = {
 }
 
 
-# How a program ends that somebody asked to.
+# The exit statuses of a program that was ended on request.
 _ASKED_TO_END = tuple(-getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def page(report: Report) -> Page:
-    """Return what the program waits for, what to change, then the time, the lines and the memory."""
+    """Return the page of a run: what the program waits for, what to change, the time, the lines and the memory."""
     if "run_dry" in report.results:
         return _dry_page(report)
     result, time, ended = report.results.get("run"), finding_of(report, "run.time"), finding_of(report, "run.ended")
     if result is None or time is None:
         return Page(findings=report.findings)
     where = "; ".join(device.name for device in result.devices)
-    # What ended the program is the answer, unless somebody did; else what it waited for.
+    # The answer is what ended the program, or what it waited for if it ended normally or on request.
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     main = finding_of(report, "run.memory.full") or (ended if by_itself else None) or time
@@ -54,7 +54,7 @@ def page(report: Report) -> Page:
         if job.verdict == "inconclusive":
             body = [*_periodic(report.findings), *body]
         elif main.id != "run.memory.full":
-            # A job's own verdict comes first, and this rank's follows it.
+            # The job's verdict comes first, and this rank's verdict follows.
             main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
             text = finding_text(main)
     folder = os.getcwd()
@@ -65,7 +65,7 @@ def page(report: Report) -> Page:
     if result.snapshot is not None:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     body = [finding_line(ended), *body] if ended is not None and main is time else body
-    # The time is told where the program's end is the answer, and something was wrong with it.
+    # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
     others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
     return Page(answer(main.verdict, text), body, [], others, main)
@@ -75,7 +75,7 @@ def page(report: Report) -> Page:
 
 
 def ranks_page(report: Report) -> Page:
-    """Which rank holds up a job, and what each does in a step: the latest first."""
+    """Return the page of a job: the rank that holds it up, and each rank's part of a step, the latest rank first."""
     result, found = report.results["ranks"], report.findings
     main = next(finding for finding in found if finding.id.startswith("run.ranks."))
     body: list[Block] = [*_periodic(found)]
@@ -88,7 +88,7 @@ def ranks_page(report: Report) -> Page:
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
-    """Work of every n-th step, which asks for nothing and explains where the time goes."""
+    """Return the lines on extra work in every n-th step. They need no action but explain the time."""
     return (finding_line(finding) for finding in findings if finding.id == "run.ranks.periodic")
 
 
@@ -103,7 +103,7 @@ def _ranks(result: RanksResult) -> Block:
         "optimizer_s": Column("optimizer, ms", keep=4),
         "queued_s": Column("queued, ms", keep=5),
     }
-    # A phase holds the waits for other ranks in it.
+    # Phases are not shown with pipelines, because they include waits for other ranks.
     if any(row.own_s is not None for row in rows):
         times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     return by_column(
@@ -146,7 +146,7 @@ def _lines(rows: Sequence[RunLine], folder: str) -> Block:
 def _by_line(
     rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *beside: tuple[Column, list[str]]
 ) -> Block:
-    """Return lines of source with what each does, how often and with how many bytes, then what is `beside`."""
+    """Return a table of source lines with action, count and bytes. `beside` holds further columns."""
     return by_column(
         [
             (Column("line", "left"), places),
@@ -181,7 +181,7 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     if traced is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
-    # Of those that hold next to nothing a line counts only by what it keeps.
+    # Lines with few bytes at the peak are shown only if they keep memory after each step.
     least = _LEAST_TRACED * max(row.peak_bytes for row in traced.lines)
     lines = table_of(
         [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step],
@@ -199,11 +199,11 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     return [Line(), Line(head), lines]
 
 
-# -- on a claimed device -----------------------------------------------------------------------------------------------
+# -- on a simulated device ---------------------------------------------------------------------------------------------
 
 
 def _dry_page(report: Report) -> Page:
-    """Return the verdict and how far it was judged, the findings, the lines, and the memory by line."""
+    """Return the page of a dry run: the verdict and its extent, the findings, the lines, and the memory by line."""
     result: DryResult = report.results["run_dry"]
     bad = [finding for finding in report.findings if finding.verdict in ASKING]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
@@ -236,7 +236,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
 
 
 def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
-    """Yield how many mistakes ended the program, and how many it caught, with how often."""
+    """Yield the number of mistakes that ended the program, and of those that it caught, with the total count."""
     caught = [finding for finding in found if "times" in finding.evidence and not finding.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
@@ -274,17 +274,17 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
 
-# -- model: what is wrong, line and fix first, then the tree and what a training step adds -----------------------------
+# -- model: the faults with line and fix, then the tree and the memory of a training step ------------------------------
 
 _INDENT = "  "
 
 
 def model_page(report: Report) -> Page:
-    """The verdict, the findings with the worst first, the folded tree, and the totals."""
+    """Return the page of `model`: the verdict, the findings with the worst first, the folded tree, and the totals."""
     result = report.results.get("model")
     if result is None:
         return Page(findings=report.findings)
-    # What a mismatch names as its cause is told there, with its line and its fix.
+    # A tensor that causes a mismatch is shown with the mismatch, so its own finding is left out.
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
     bad = [finding for finding in shown if finding.verdict in ASKING]
     rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]

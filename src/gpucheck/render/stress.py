@@ -1,4 +1,4 @@
-"""`gpucheck stress` as blocks."""
+"""The page of `gpucheck stress`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
 from gpucheck.stress.judge import memory_tested, text_of
 
-# What a kind's bytes are: memory's are written, read and compared, those of copies go both ways at once.
+# The meaning of each kind's bytes. Memory is written, read and compared, and copies go both ways at once.
 _BYTES_OF = {"memory": " tested", "copies": " both ways"}
 
 
 def page(report: Report) -> Page:
-    """Return what was wrong first, then a line for each device; its points with `-v`."""
+    """Return the page: the worst finding first, then a row for each device. The details are shown with `-v`."""
     result = report.results.get("stress")
     worst = worst_of(finding for finding in report.findings if finding.verdict in ASKING)
     if result is None or not any(device.steps for device in result.devices):
@@ -28,7 +28,7 @@ def page(report: Report) -> Page:
     whole = report.summary.complete and report.summary.verdict != "inconclusive"
     line = None if worst else answer("pass" if whole else "inconclusive", _all_well(report, result))
     columns = _columns(result, report.findings)
-    # A narrow screen has a line for each device too: the first kind of work, and what was found.
+    # A narrow screen shows only each device's first kind of work and its state.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
     return Page(line, body, _unknown(result), report.findings, worst, under=_under(result))
@@ -53,7 +53,7 @@ def _under(result: StressResult) -> list[Line]:
     return [Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")]
 
 
-# -- a line a device ---------------------------------------------------------------------------------------------------
+# -- a row for each device ---------------------------------------------------------------------------------------------
 
 
 def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
@@ -84,7 +84,7 @@ def _rate(device: StressDevice, kind: str) -> float | None:
 
 
 def of_bytes(rate: float, unit: str) -> tuple[float, str]:
-    """A rate and its unit as they are shown: memory's 64-bit words are bytes of memory that were tested."""
+    """Return a rate and its unit for display. Rates in 64-bit words of memory become bytes."""
     return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
 
 
@@ -99,7 +99,7 @@ def _heat(device: StressDevice) -> str:
 
 
 def _power(device: StressDevice) -> str:
-    """The median power, and what share of the limit that is."""
+    """Return the median power and its share of the limit."""
     watts = [point.power_w for point in device.points if point.power_w]
     if not watts:
         return ""

@@ -1,7 +1,6 @@
-"""The blocks that a page consists of (tables and lines of text), a report as blocks by the layout of its command, and
-these as Markdown.
+"""The blocks of a page, which are tables and lines of text. A report becomes blocks by its command's layout.
 
-One file for each command turns its report into blocks; terminal.py prints them.
+The file of each layout turns a report into blocks, terminal.py prints them, and this file makes Markdown of them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ADVICE = "→ "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of text below or above a table; an empty one is a gap. `may_go` says that a first view leaves it out."""
+    """A line of text on a page. An empty one is a gap. A short screen leaves out lines with `may_go`."""
 
     text: str = ""
     style: str = ""
@@ -36,14 +35,13 @@ Block = Table | Line
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a command, in the order in which it is read.
+    """The page of a command, in reading order.
 
-    `answer` is the first line: the verdict with the one figure that matters, and on which device. What does not fit
-    there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
-    each with its command, then the `body`. `cause` is the finding that the answer says already, or that is the answer
-    where there is no other: only its command is left to say. `then` is the command where no finding has one. `details`
-    and findings that ask for nothing stand on a screen with `-v` alone, and in every file. `order` ranks findings of
-    one verdict, the lowest first.
+    `answer` is the first line: the verdict, the most important figure and its device. `under` has details that do not
+    fit there. The `findings` that need action follow, worst first, each with its command, and then the `body`. `cause`
+    is the finding that the answer already states, so that only its command is added. It is the first line if there is
+    no `answer`. `then` is a command for a page on which no finding has one. `details` and findings that need no action
+    are shown only with `-v` and in files. `order` ranks findings with the same verdict, the lowest first.
     """
 
     answer: Line | None = None
@@ -57,23 +55,23 @@ class Page:
 
 
 def finding_text(finding: Finding) -> str:
-    """Return a finding's title and what it says."""
+    """Return a finding's title and message."""
     return f"{finding.title}: {finding.message}" if finding.message else finding.title
 
 
 def finding_line(finding: Finding) -> Line:
-    """Return a finding in one line: sign, title and what it says."""
+    """Return a finding in one line: sign, title and message."""
     return signed(finding.verdict, finding_text(finding))
 
 
 def signed(verdict: Verdict, text: str) -> Line:
-    """Return a line behind the verdict's sign, in its colour."""
+    """Return a line that begins with the verdict's sign and has its colour."""
     sign, _, style = SIGNS[verdict]
     return Line(f"{sign} {text}", style)
 
 
 def answer(verdict: Verdict, text: str) -> Line:
-    """Return the first line of a screen: the verdict's sign and what it comes to."""
+    """Return the first line of a screen, in bold after the verdict's sign."""
     line = signed(verdict, text)
     return replace(line, style=f"bold {line.style}".strip())
 
@@ -83,17 +81,17 @@ def advice_line(text: str) -> Line:
 
 
 def finding_of(report: Report, *ids: str) -> Finding | None:
-    """Return the report's first finding of these IDs; None where it has none."""
+    """Return the report's first finding with one of these IDs, or None if there is none."""
     return next((finding for finding in report.findings if finding.id in ids), None)
 
 
 def worst_of(findings: Iterable[Finding]) -> Finding | None:
-    """Return the first finding of the worst verdict; None where there is no finding."""
+    """Return the first finding with the worst verdict, or None if there is no finding."""
     return min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
 
 
 _OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
-# What tells no card from another once its memory is beside it.
+# Parts of a GPU's name that many GPUs share, or that repeat the memory shown beside it.
 _OF_MANY_GPUS = re.compile(
     r"^(?:NVIDIA|Tesla|Quadro) |GeForce |[ -]\d+ ?GB\b| HBM\d\w?"
     r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
@@ -102,7 +100,7 @@ _OF_MANY_GPUS = re.compile(
 
 
 def short_name(device: Device | DeviceRef) -> str:
-    """Return the name of a device without what all of its maker's have, which would cost the table a column."""
+    """Return a device's name without the parts that all devices of its vendor have. A short name saves a column."""
     if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
     short = _OF_MANY_GPUS.sub("", device.name or "").strip()
@@ -116,7 +114,7 @@ def counted(count: int, noun: str) -> str:
 
 # -- a report as blocks ------------------------------------------------------------------------------------------------
 
-# The file of each command's layout, and its function where that is not `page`. Only the one that is shown is loaded.
+# The file of each command's layout, and its function if that is not `page`. Only the shown layout is loaded.
 LAYOUTS = {
     "status": "doctor.status_page",
     "devices": "devices",
@@ -142,12 +140,12 @@ LAYOUTS = {
     "stress": "stress",
 }
 
-# Whoever asks for these asks for all of it.
+# These commands always show their tables in full.
 _LISTS = frozenset({"bench all", "explain", "lint"})
 
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
-    """The report as its command lays it out; `verbose` adds what asks for nothing: passes, methods, curves."""
+    """Return the report's blocks. `verbose` adds those that need no action: passes, methods and curves."""
     laid_out: list[Block] = []
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
@@ -156,7 +154,7 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
-    """The same in its parts, of which the first is the answer with what asks for something."""
+    """Return the report's blocks in parts. The first part has the answer and the findings that need action."""
     report = replace(
         report, findings=tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     )
@@ -164,7 +162,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     again = typed(report.argv) if report.argv else ""
     parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
-        # Measured and compared in one go: what was measured, then what changed.
+        # A benchmark with --baseline shows its measurements first, then the changes.
         parts.append(_layout("compare.comparison")(report))
     if verbose:
         at_rest = [finding for finding in page.findings if finding.verdict not in ASKING and finding is not page.cause]
@@ -173,20 +171,20 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
 
 
 def _layout(name: str) -> Callable[[Report], Any]:
-    """Return the function of a layout, whose file is loaded with it."""
+    """Load the file of a layout, and return its function."""
     file, _, function = name.partition(".")
     layout: Callable[[Report], Any] = resolve_name(f"gpucheck.render.{file}:{function or 'page'}")
     return layout
 
 
-# An option and its value, which may be repeated: what has more words, or ends like a clause, is a sentence.
+# An option and its value, possibly repeated. A fix with more words, or with punctuation at the end, is a sentence.
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)[ =](\w|\w\S*[\w%])( \1 \w\S*[\w%])*")
-# What every command takes, and what changes nothing but how its result is shown.
+# Options of every command that change only how the result is shown.
 _OF_THE_SCREEN = ("--debug", "--quiet", "-q", "--verbose", "-v")
 
 
 def _whole_command(report: Report, fix: str | None) -> str | None:
-    """A fix that is only an option, as the whole command to type: the one that was typed, with this option."""
+    """Return the fix, or the user's command with the fix if that is only an option."""
     option = _OPTION.fullmatch(fix or "")
     if fix is None or option is None or report.command.split()[:1] != list(report.argv[:1]):
         return fix
@@ -195,12 +193,12 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
 
 
 def typed(argv: Sequence[str]) -> str:
-    """A command line to type, without what only wrote its result elsewhere."""
+    """Return a command line to type, without options such as `--json` and `--output`."""
     return shlex.join(["gpucheck", *without(without([word for word in argv if word != "--json"], "--output"), "-o")])
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
-    """The arguments without an option and its value."""
+    """Return the arguments without an option and its value."""
     kept, given = [], iter(argv)
     for argument in given:
         if argument == option:
@@ -211,9 +209,9 @@ def without(argv: Sequence[str], option: str) -> list[str]:
 
 
 def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
-    """The answer, what asks for something with the command to type, the worst first; whether all was done.
+    """Return the answer, the findings that need action with their commands, and a line if the work is incomplete.
 
-    `again` is the command to type where work was cut off and nothing else is to be typed.
+    The worst finding is first. `again` is the command to repeat incomplete work, shown if there is no other command.
     """
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
     asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
@@ -223,7 +221,7 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
     laid_out: list[Block] = [*([first] if first else []), *page.under]
     if cause is not None and cause.fix:
         laid_out.append(advice_line(cause.fix))
-    # What failed comes first, and stays on a short screen.
+    # Failures come first, and a short screen keeps them.
     stay = len(said([finding for finding in asking if finding.verdict == "fail"]))
     laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(said(asking))]
     if incomplete:
@@ -235,9 +233,9 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
 
 
 def said(findings: Sequence[Finding]) -> list[Line]:
-    """Findings a line each, said once for all cards that have it, and below each what to do, which is said once too.
+    """Return a line for each group of findings, with its fix below. GPUs with the same finding share a line.
 
-    Commands that differ in the card's address alone are shown once.
+    Only the first fix of a group is shown, because the others differ only in the GPU's address.
     """
     lines: list[Line] = []
     for group in grouped(findings):
@@ -249,24 +247,24 @@ def said(findings: Sequence[Finding]) -> list[Line]:
     return lines
 
 
-# Up to the first colon, but for one behind a device's name.
+# The text up to the first colon that does not follow a device's name.
 _IN_BRIEF = re.compile(r"((cpu|[a-z]+:\d+|NVML \d+): )?.+?(?=: |$)")
 
 
 def in_brief(lines: Iterable[str]) -> str:
-    """Findings in one line, each without its sign, its details and its fix: `cuda:6  91 °C, limit 87 °C`."""
+    """Return findings in one line without signs, details and fixes: `cuda:6  91 °C, limit 87 °C`."""
     told = [line.partition(" ")[2] for line in lines if not line.startswith(ADVICE)]
     return "; ".join(found[0] if (found := _IN_BRIEF.match(line)) else line for line in told)
 
 
 def markdown_page(report: Report) -> str:
-    """The report as a Markdown page, with everything that a screen shows with `-v`."""
+    """Return the report as a Markdown page, with everything that `-v` shows."""
     return markdown(f"gpucheck {report.command}", blocks(report, verbose=True))
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
 
-# Brackets make links and images, `<` tags, the others emphasis, cells and code.
+# Brackets make links and images, `<` makes tags, and the others make emphasis, cells and code.
 _SPECIAL = re.compile(r"[\\|*_<`\[\]]")
 
 
@@ -281,7 +279,7 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _escaped(text: str, *, in_table: bool = False) -> str:
-    """The text without links, images, tags and emphasis; what stands between single backticks stays code."""
+    """Return the text with Markdown's signs escaped. Text between single backticks stays code."""
     parts = text.split("`")
     if len(parts) % 2 == 0 or "``" in text:
         return _SPECIAL.sub(r"\\\g<0>", text)
@@ -289,7 +287,7 @@ def _escaped(text: str, *, in_table: bool = False) -> str:
         if place % 2 == 0:
             parts[place] = _SPECIAL.sub(r"\\\g<0>", part)
         elif in_table:
-            # A table is split at these before code is looked for.
+            # Markdown splits a table's row at `|` before it looks for code.
             parts[place] = part.replace("|", "\\|")
     return "`".join(parts)
 

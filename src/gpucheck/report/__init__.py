@@ -1,1 +1,1 @@
-"""The data types of a report, frozen, to and from JSON; no I/O."""
+"""The frozen data types of a report, and their conversion to and from JSON. No I/O."""

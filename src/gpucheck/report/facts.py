@@ -1,7 +1,7 @@
-"""Facts: what a machine is, as its adapters read it. Raw values in SI units; an unknown value is None.
+"""Facts about a machine, as the adapters read them. Values are raw and in SI units. An unknown value is None.
 
-`Facts.unknown` has the reason for what was asked and not answered, under the JSON Pointer of the field, or of the
-device for all of its fields.
+`Facts.unknown` has the reason for each value that could not be read, under the JSON Pointer of its field. The pointer
+of a device stands for all of its fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClockReasons:
-    """Why the clock is where it is: NVML's bitmask, and the names of its known bits."""
+    """The reasons for the current clock: NVML's bitmask, and the names of its known bits."""
 
     bits: int
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Link:
 class Ecc:
     """Error-correcting memory: the mode, and errors since the driver was loaded.
 
-    Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is the default.
+    The numbers of errors are unknown if it is off, since nothing is counted. `enabled_by_default` is the GPU's default.
     """
 
     enabled: bool | None = None
@@ -47,10 +47,10 @@ class Ecc:
 
 @dataclass(frozen=True, slots=True)
 class SramEcc:
-    """Uncorrected errors of the on-chip memory: since the driver was loaded (`volatile`) and over the GPU's life.
+    """Uncorrected errors of the on-chip memory, since the driver was loaded (`volatile`) and over the GPU's lifetime.
 
-    `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` are the
-    uncorrected errors over the GPU's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
+    `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` counts the
+    lifetime's uncorrected errors by source: l2, sm, pcie, mcu (microcontroller) and other.
     """
 
     volatile_parity: int
@@ -65,7 +65,7 @@ class SramEcc:
 class RemappedRows:
     """Memory rows that were replaced by spares, and whether a replacement is pending or has failed.
 
-    Some GPUs that cannot replace rows answer zeros instead of "not supported": zeros prove nothing, `failed` does.
+    Some GPUs that cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but `failed` does.
     """
 
     correctable: int
@@ -76,7 +76,7 @@ class RemappedRows:
 
 @dataclass(frozen=True, slots=True)
 class RemapBanks:
-    """Banks of the memory by how many spare rows they have left: all (`max`), most, some, few, none."""
+    """Numbers of memory banks by their remaining spare rows: all (`max`), most, some, few, none."""
 
     max: int
     high: int
@@ -87,8 +87,8 @@ class RemapBanks:
 
 @dataclass(frozen=True, slots=True)
 class RetiredPages:
-    """Memory pages that were taken out of use, after errors that were corrected and those that were not; and whether
-    more wait for the next reset. Up to Turing: later GPUs replace rows."""
+    """Numbers of memory pages that were retired after corrected and uncorrected errors. `pending` is true if more wait
+    for the next reset. GPUs later than Turing replace rows instead."""
 
     corrected: int | None = None
     uncorrected: int | None = None
@@ -97,7 +97,7 @@ class RetiredPages:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a GPU: its number, whether it is active, and its errors by NVML's names for them."""
+    """One NVLink of a GPU: its number, whether it is active, and its error counts under NVML's names."""
 
     link: int
     active: bool | None = None
@@ -106,8 +106,8 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The fabric of NVSwitches that a GPU belongs to: `not started`, `in progress` or `completed`, then with what
-    error, and what its health tells of problems."""
+    """The NVSwitch fabric of a GPU. `state` is `not started`, `in progress` or `completed`. `error` is that of a
+    completed start, and `problems` are those in its health report."""
 
     state: str
     error: str | None = None
@@ -116,7 +116,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Mig:
-    """Multi-instance GPU: the mode now and after a reset, and the UUIDs of the instances."""
+    """Multi-instance GPU (MIG): the current mode, the mode after a reset, and the UUIDs of the instances."""
 
     enabled: bool
     enabled_after_reset: bool
@@ -125,10 +125,10 @@ class Mig:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a device. NVML gives the host's PIDs, which a container may not know (`name` is then None).
+    """A process on a device. NVML gives the host's PID. `name` is None if a container does not know that PID.
 
-    `user`, `command` (the command line) and `age_s` are read for `devices --processes` alone: a command line may hold
-    what its owner shows nobody. `utilization_percent` is NVML's share of the time with a kernel of this process.
+    `user`, `command` (the command line) and `age_s` are read only for `devices --processes`, because a command line may
+    contain secrets. `utilization_percent` is NVML's share of the time in which a kernel of this process ran.
     """
 
     pid: int
@@ -143,10 +143,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes between two readings of a device, `span_s` apart: the growth of its counters. A counter that is unknown
-    in one reading, or ran backwards, is unknown here. `violations_s` are the seconds for which each limit lowered the
-    clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and `lasting_clock_reasons` what both
-    readings name as the reason for a lower clock. `utilization_before_percent` is of the earlier reading."""
+    """The growth of a device's counters between two readings, `span_s` apart. A counter that is unknown in one reading,
+    or that decreased, is unknown here. `violations_s` has the seconds for which each limit lowered the clock.
+    `nvlink_errors` has the new errors of all NVLinks under NVML's names. `lasting_clock_reasons` are the reasons for a
+    lower clock in both readings. `utilization_before_percent` is from the earlier reading."""
 
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
@@ -160,25 +160,24 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. `id` is what torch calls it (`cuda:0`, `cpu`); None where torch cannot name it.
+    """One device. `id` is torch's name for it (`cuda:0`, `cpu`), or None if torch cannot name it.
 
-    `state` says why it is not simply usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
-    that a MIG instance is a part of. `memory_source` says who counted: NVML's version 1 counts what the driver reserved
-    as used, version 2 apart. `integrated` devices share the host's memory. `memory_of_processes_bytes` is what the
-    processes that NVML lists hold together; `node_holders` are processes that have the device's node open, where those
-    do not hold what is used. `iommu` is what the kernel's IOMMU does with what the device sends: `off`,
-    `passthrough`, `translating`.
+    `state` says why the device is not usable: `lost`, `reset required`, hidden, not answering. `parent_uuid` is the GPU
+    of a MIG instance. `memory_source` says how memory was counted: NVML's version 1 counts the driver's reserved memory
+    as used, and version 2 counts it separately. `integrated` devices share the host's memory.
+    `memory_of_processes_bytes` is the total of the processes that NVML lists. `node_holders` are the processes that
+    have the device's node open, read if that total does not explain the used memory. `iommu` is the IOMMU's mode for
+    the device: `off`, `passthrough`, `translating`.
 
-    The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
-    `memory_max_celsius` on the driver does, at `shutdown_celsius` the GPU switches itself off.
-    `power_limit_w` is the limit in force, beside the GPU's own default. `fan_percent` is the requested fan speed, and
-    may exceed 100.
+    The hardware lowers the clock from `slowdown_celsius` on. The driver lowers it from `gpu_max_celsius` and
+    `memory_max_celsius` on. The GPU switches off at `shutdown_celsius`. `power_limit_w` is the limit in force, and
+    `power_limit_default_w` the GPU's default. `fan_percent` is the requested fan speed, and may exceed 100.
 
-    `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
+    `peers` maps the PCI addresses of the other GPUs to `ok` if this GPU can read them, and to the reason if not.
 
-    `violations_s` are the seconds since the driver was loaded for which each limit held the clock. `read_at_s` is when
-    the counters were read, on the host's monotonic clock; `changes` what grew since the reading before, where one
-    process took two.
+    `violations_s` has the seconds since the driver was loaded for which each limit lowered the clock. `read_at_s` is
+    the time of the reading on the host's monotonic clock. `changes` is the growth since the same process's previous
+    reading.
     """
 
     kind: str
@@ -250,7 +249,7 @@ class Device:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The device's settings and firmware that are known, in words."""
+        """Return the device's known settings and firmware versions as texts."""
         found = {
             "VBIOS": self.vbios_version,
             "GSP firmware": self.gsp_firmware_version,
@@ -270,10 +269,10 @@ _ON = {True: "on", False: "off", None: None}
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine outside its accelerators. `container_limit_bytes` is the least over the container's ancestors.
+    """The machine apart from its accelerators. `container_limit_bytes` is the lowest limit of the container's cgroup
+    and its ancestors.
 
-    `nvidia_pci_drivers` maps the PCI addresses of NVIDIA's GPUs to the kernel driver that is bound to them, where one
-    is.
+    `nvidia_pci_drivers` maps the PCI address of each NVIDIA GPU with a bound kernel driver to that driver.
     """
 
     system: str | None = None
@@ -292,7 +291,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter that gpucheck runs in."""
+    """The Python interpreter that runs gpucheck."""
 
     version: str
     implementation: str
@@ -301,7 +300,8 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The installed torch, read without importing it. `built_for` is cuda, rocm, xpu or cpu; mps is part of macOS's."""
+    """The installed torch, read without importing it. `built_for` is cuda, rocm, xpu or cpu. A build for macOS includes
+    mps."""
 
     version: str | None = None
     path: str | None = None
@@ -312,12 +312,12 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True)
 class XidError:
-    """An Xid error of one GPU, or an SXid error of one NVSwitch, in the kernel's log since boot: NVIDIA's number, and
-    the PCI address that the line names.
+    """An Xid error of a GPU, or an SXid error of an NVSwitch, in the kernel log since boot. `number` is NVIDIA's, and
+    `pci_address` is the one in the log line.
 
-    `at` is when it came last (ISO 8601, UTC) and `count` how often. `action` is what Xid 154 says that the GPU needs;
-    `is_fatal` is what errors of NVLink and of NVSwitches say of themselves, `text` an NVSwitch's own words. `is_past`
-    is whether the driver was loaded again since, or has said that nothing is needed any more.
+    `at` is the time of the last occurrence (ISO 8601, UTC), and `count` the number of occurrences. `action` is the
+    recovery action that Xid 154 gives. `is_fatal` is given by errors of NVLinks and NVSwitches, and `text` is an
+    NVSwitch's message. `is_past` is true if the driver was reloaded since, or reported that no action is needed.
     """
 
     number: int
@@ -332,15 +332,16 @@ class XidError:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver as the kernel, NVML and libcuda see it, and how long the two libraries took to start.
+    """NVIDIA's driver as the kernel, NVML and libcuda report it, and the time that the two libraries took to start.
 
-    `version` is NVML's word for the driver, else the kernel module's. `cuda_version` is the newest CUDA that the driver
-    supports; `libcuda_version` is what the loaded libcuda says of itself. `nvml_code` and `cuinit_code` are the
-    libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
-    loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
-    `xids` are the Xid errors in the kernel log, `sxids` those of NVSwitches; None where it could not be read, or there
-    is no NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address,
-    `nvlink_failures` its other lines about an NVLink that failed.
+    `version` is NVML's, or the kernel module's if NVML gives none. `cuda_version` is the newest CUDA that the driver
+    supports. `libcuda_version` is that of the loaded libcuda. `nvml_code` and `cuinit_code` are the return codes of
+    nvmlInit and cuInit, 0 for success. `nvml_start_s` is the time of loading NVML and of nvmlInit, and
+    `cuinit_start_s` that of loading libcuda and of cuInit. `confidential_computing` is off, ready or not ready. CUDA
+    does not start while it is not ready. `xids` are the GPUs' errors in the kernel log, and `sxids` those of
+    NVSwitches. Both are None if the log could not be read or there is no NVIDIA GPU. `not_started` has the log's reason
+    for each GPU that the driver could not start, by PCI address. `nvlink_failures` are the log's other lines about
+    failed NVLinks.
     """
 
     version: str | None = None
@@ -365,13 +366,13 @@ class Driver:
 
     @property
     def is_hung(self) -> bool:
-        """True if libcuda did not answer in time while it was loaded, started, or opened a device."""
+        """Return whether libcuda did not answer in time while it was loaded, started, or opened a device."""
         return "did not answer within" in (self.cuinit_error or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was read, and why the rest could not be: JSON Pointer below `facts` → reason."""
+    """All values that were read. `unknown` maps the JSON Pointer of a missing value, below `facts`, to the reason."""
 
     host: Host | None = None
     python: Python | None = None
@@ -384,5 +385,5 @@ class Facts:
 
     @property
     def xids(self) -> tuple[XidError, ...] | None:
-        """The Xid errors in the kernel log; None where nobody knows."""
+        """Return the Xid errors in the kernel log, or None if they are unknown."""
         return None if self.driver is None else self.driver.xids

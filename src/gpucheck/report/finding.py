@@ -1,4 +1,4 @@
-"""Findings: what a judge says, with its evidence and the fix."""
+"""Findings: the judges' results, each with a verdict, the evidence and the fix."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gpucheck.errors import GpucheckError
 
 Verdict = Literal["pass", "info", "warn", "fail", "inconclusive", "skip"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-# `skip` outranks `pass` because it is not one.
+# `skip` is worse than `pass`, because a skipped check has not passed.
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip", "pass", "info")
-# Of these, what asks for something.
+# Verdicts that need action.
 ASKING = WORST_FIRST[:3]
 
 
-# What a finding adds to the last line of a benchmark's page: whether results are right, or that only where one is wrong
-# or was not compared; or what is worth doing.
+# The role of a finding on a benchmark's page. `verifies` checks that results are right. `finds_wrong` appears only if a
+# result is wrong or was not compared. `advises` suggests an action.
 Role = Literal["", "verifies", "finds_wrong", "advises"]
 
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """The meaning of a finding's ID: its command, its check, its meaning if it fails, and the fix."""
+    """The page of a finding's ID: its command, its check, its meaning if it fails, and the fix."""
 
     id: str
     title: str
@@ -36,15 +36,15 @@ class Id:
 
 
 def of(command: str, *ids: Id) -> tuple[Id, ...]:
-    """The ids of one command's findings."""
+    """Return the IDs of a command's findings, with the command filled in."""
     return tuple(replace(row, command=command) for row in ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One judgement. `id` is dotted and never changes its meaning; `fix` is the next command to type, or None.
+    """One finding. `id` is dotted and never changes its meaning. `fix` is the next command to type, or None.
 
-    `device` is what torch calls the device that it is about, None where it is about none or several.
+    `device` is torch's name for the device that the finding is about, or None for no device or several.
     """
 
     id: str
@@ -57,12 +57,12 @@ class Finding:
 
     @property
     def is_gate(self) -> bool:
-        """Return whether it answers to a threshold that was set."""
+        """Return whether the finding checks a threshold that the user set."""
         return "threshold" in self.evidence
 
 
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
-    """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""
+    """Return the finding for an error of gpucheck that does not end the command. Its exit status sets the verdict."""
     verdicts: dict[int, Verdict] = {errors.FAILED: "fail", errors.USAGE: "fail", errors.UNDECIDED: "inconclusive"}
     verdict = verdicts.get(error.exit_code, "skip")
     return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)
@@ -73,15 +73,15 @@ def of_error(error: GpucheckError, device: str | None = None) -> Finding:
 _CARD = r"(?:cuda:\d+|NVML \d+)"
 _OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
 _OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
-# Two names are as short as a range of them.
+# A range of two names would be no shorter than the two names.
 SHORTENED_FROM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Findings of one check with one verdict and title: `devices` are their cards, runs of them shortened.
+    """Findings of one check with the same verdict and title. `devices` are their GPUs, with ranges shortened.
 
-    `messages` pairs each card's name (empty for a finding about no card) with what is said of it.
+    `messages` pairs each GPU's name with its message. The name is empty for a finding that is not about a GPU.
     """
 
     verdict: Verdict
@@ -92,25 +92,25 @@ class Group:
 
     @property
     def message(self) -> str:
-        """The text with the names of the GPUs: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+        """Return the messages with the names of the GPUs: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
         return told_once(self.messages)
 
     @property
     def line(self) -> str:
-        """The cards first, then title and message: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
+        """Return GPUs, title and message in a line: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
         devices, title = ", ".join(self.devices), self.title
         alike = len({message for _, message in self.messages}) == 1
         message = self.messages[0][1] if alike else self.message
-        # What is said of all cards alike by one finding.
+        # A single finding may say the same of several GPUs.
         if not devices and (shared := _OF_CARDS.fullmatch(message)) and not _OF_OTHERS.search(shared[2]):
             devices, message = shared[1], shared[2]
         return f"{f'{devices}  ' if devices else ''}{title}{f': {message}' if message else ''}"
 
 
 def grouped(found: Sequence[Finding]) -> list[Group]:
-    """The findings without repetition: cards of which the same is said share a line. In the order of the first of each.
+    """Return the findings in groups, in the order of each group's first finding. GPUs with the same finding share one.
 
-    What is no card's stands alone.
+    A finding that is not about a GPU has a group for itself.
     """
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
@@ -123,7 +123,7 @@ def grouped(found: Sequence[Finding]) -> list[Group]:
 
 
 def name_in(finding: Finding) -> str:
-    """The card that the finding is about, as its message begins; empty where it is about no card."""
+    """Return the name of the finding's GPU, with which its message begins, or an empty text if it is not about one."""
     if "nvml_index" not in finding.evidence:
         return ""
     if not finding.message:
@@ -145,7 +145,7 @@ def _group(members: list[Finding], title: str) -> Group:
 
 
 def told_once(pairs: Sequence[tuple[str, str]]) -> str:
-    """The text for each name, once for all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
+    """Return each text once, after all names that share it: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
     by_words: dict[str, list[str]] = {}
     for name, words in pairs:
         by_words.setdefault(words, []).append(name)
@@ -153,7 +153,7 @@ def told_once(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def in_short(names: Sequence[str]) -> tuple[str, ...]:
-    """The names with runs of three and more shortened: `cuda:0 to cuda:7`."""
+    """Return the names, with ranges of three or more shortened: `cuda:0 to cuda:7`."""
     runs: list[list[str]] = []
     for name in names:
         if runs and name == _following(runs[-1][-1]):

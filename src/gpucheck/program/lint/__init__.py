@@ -1,1 +1,1 @@
-"""`lint`: device mistakes in source, found without running it. Pure `ast`, no torch."""
+"""`lint` finds device mistakes in source without running it. It uses `ast` and not torch."""

@@ -1,4 +1,4 @@
-"""Evaluate expressions, as far as they are known: a function for each kind of expression and of call."""
+"""Evaluate expressions as far as their values are known. Each kind of expression and call has a function."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from gpucheck.program.lint import facts, processes, tables, tensors
 from gpucheck.program.lint.facts import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
 
-# Functions of Python that need the values of their arguments.
+# Built-in functions that need the values of their arguments.
 _READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
 _STOPS_GRAPHS = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "detach"})
 
 
 class Expressions(Place):
-    """The expressions of one function (or of the file itself), in the order in which they are evaluated."""
+    """The expressions of one function or of the module level, in evaluation order."""
 
     def value(self, node: ast.expr | None) -> Value:
-        """Return what this expression is. Its calls are checked on the way."""
+        """Return the value of an expression, and check the calls in it."""
         if node is None:
             return UNKNOWN
         visit: Callable[[Any], Value] = getattr(self, f"visit_{type(node).__name__}", self.below)
         return visit(node)
 
     def test(self, node: ast.expr) -> Value:
-        """Return what an expression is whose value the host needs: a condition, or what a text shows."""
+        """Return the value of an expression that the host must read, such as a condition or a part of an f-string."""
         known = self.value(node)
         tensors.waited(self, [known])
         return known
 
     def below(self, node: ast.AST) -> Value:
-        """Check the calls in the expressions that a node consists of."""
+        """Check the calls in the expressions that are children of a node."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.value(child)
@@ -41,7 +41,7 @@ class Expressions(Place):
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def named(self, name: str) -> Value:
-        """Return what is known of a name here, or of what is around this function."""
+        """Return the known value of a name in this function or in an enclosing scope."""
         known = self.flow.names.get(name)
         return known or (UNKNOWN if name in self.local_names else self.outer.get(name, UNKNOWN))
 
@@ -131,9 +131,9 @@ class Expressions(Place):
         return self.combined(node, [left, right])
 
     def combined(self, node: ast.expr, values: list[Value]) -> Value:
-        """The result of an operation on these values, which must lie on one device.
+        """Return the result of an operation on these values, which must be on one device.
 
-        Beside what is not known it stays where it is: a tensor of another device would have raised.
+        A known tensor combined with an unknown value gives its own place: a tensor on another device would raise.
         """
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
         tensors.read(self, node, values)
@@ -144,7 +144,7 @@ class Expressions(Place):
         result = all_of(operands) or UNKNOWN
         places = {value.place for value in operands}
         if len(places) > 1:
-            # They met, so the one on the CPU was a scalar, or this line is reported.
+            # Operands on two devices are a tensor and a CPU scalar, or a mistake that is reported for this line.
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
@@ -186,7 +186,7 @@ class Expressions(Place):
     visit_Starred = visit_YieldFrom = visit_Await
 
     def visit_Call(self, node: ast.Call) -> Value:
-        """Return what the call returns; the rules that look at calls are applied here."""
+        """Return the value that the call returns, and apply the rules about calls."""
         if self.flow.mask is not None:
             processes.hidden(self, node, self.flow.mask)
         func = node.func
@@ -216,8 +216,8 @@ class Expressions(Place):
             index = next((known for known in indices if known.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
                 tensors.apart(self, node, [base, index])
-            tensors.waited(self, [index])  # a mask: the host waits for the number of elements
-            # Slices keep the dimensions, and a tensor of indices has its own; an integer takes one.
+            tensors.waited(self, [index])  # the host waits for the number of elements that a mask selects
+            # Slices keep the dimensions, a tensor of indices has its own, and an integer removes one.
             keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
             is_new = keeps and any(getattr(part, "value", 0) is None for part in parts)
             ndim = DIMENSIONS if is_new or index.ndim == DIMENSIONS else base.ndim if keeps else None
@@ -230,7 +230,7 @@ class Expressions(Place):
         return self.element(base) if base.kind in ("items", "batch", "module", "") else UNKNOWN
 
     def element(self, base: Value) -> Value:
-        """Return what a loop over this gives."""
+        """Return the value of the loop variable in a loop over `base`."""
         match base.kind:
             case "items":
                 return base.item or UNKNOWN
@@ -245,11 +245,11 @@ class Expressions(Place):
         return UNKNOWN
 
     def each(self, base: Value, count: int) -> Sequence[Value]:
-        """The values that this is unpacked into."""
+        """Return the `count` values that `base` is unpacked into."""
         return base.parts if len(base.parts) == count else [self.element(base)] * count
 
     def bind(self, target: ast.expr, known: Value) -> None:
-        """Give a value to a name, to an attribute, or to several."""
+        """Bind a value to a name, an attribute, a subscript or a tuple of them."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
                 in_place = isinstance(part, ast.Name) and part.id in tables.IN_PLACE_NAMES
@@ -259,7 +259,7 @@ class Expressions(Place):
         elif key := self.key(target):
             root, dot, _ = key.partition(".")
             self.rooted |= {root} if dot else set()
-            if key in self.rooted:  # the attributes were those of another object
+            if key in self.rooted:  # the known attributes belonged to the previous object
                 for name in [name for name in self.flow.names if name.startswith(f"{root}.")]:
                     del self.flow.names[name]
             self.flow.names[key] = UNKNOWN if key in self.file.shared else known
@@ -270,7 +270,7 @@ class Expressions(Place):
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
 
-    # -- calls: of names, imported and not, and of methods -------------------------------------------------------------
+    # -- calls of names, imported functions and methods ----------------------------------------------------------------
 
     def _of_name(self, given: Given, name: str) -> Value:
         known = self.named(name)
@@ -293,7 +293,7 @@ class Expressions(Place):
         if name in (*_READS, "list", "sum", "abs"):
             tensors.read(self, given.node, given.all)
             tensors.waited(self, given.all if name in _READS else [])
-        if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
+        if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()) waits, whatever device x is on
             self.flow.settle()
         match name:
             case "float" | "int" | "bool" | "len":
@@ -315,7 +315,7 @@ class Expressions(Place):
         return UNKNOWN
 
     def _named_attribute(self, given: Given) -> Value:
-        """`getattr(self, "name")` or `setattr(self, "name", value)`, as the attribute itself."""
+        """Evaluate `getattr(self, "name")` or `setattr(self, "name", value)` as an access to the attribute."""
         match given.node.args:
             case [ast.Name() as owner, ast.Constant(str() as name), *rest]:
                 attribute = ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
@@ -343,7 +343,7 @@ class Expressions(Place):
         if facts.is_module_class(name):
             return self._new_module(given, name)
         if name in tables.LOADERS:
-            # With a function of its own that makes batches, anything may be one.
+            # A custom `collate_fn` may return anything as a batch.
             has_own = given.named.get("collate_fn", NONE).kind != "none"
             return UNKNOWN if has_own or given.open else Value("loader")
         if name in ("copy.deepcopy", "copy.copy") and given.args:
@@ -364,7 +364,7 @@ class Expressions(Place):
         return NUMBER if name.startswith("math.") else UNKNOWN
 
     def _of_torch_function(self, given: Given, name: str) -> Value:
-        """A function of tensors: the result is where they are, and they must be on one device."""
+        """Return the result of a torch function. Its tensors must be on one device, and the result is there too."""
         where, _, last = name.rpartition(".")
         if last in tables.NEEDS_VALUES:
             tensors.waited(self, given.all)
@@ -378,12 +378,12 @@ class Expressions(Place):
             ndim = SCALAR if is_reduced else None
             return Value("tensor", result.place, ndim, given.node, graph=self._has_graph(given))
         if not result.is_tensor:
-            # Of what is not known a function of torch.nn.functional makes a tensor all the same.
+            # Functions of torch.nn.functional return a tensor even if their arguments are unknown.
             return Value("tensor") if where == "torch.nn.functional" else UNKNOWN
         return _shaped(result, last, given, is_method=False)
 
     def _has_graph(self, given: Given) -> bool:
-        """Return whether a loss of these has a graph: that of an unknown value has, unless the function stops some."""
+        """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
         if self.no_graph or not given.args:
             return False
         if given.args[0].kind:
@@ -395,7 +395,7 @@ class Expressions(Place):
         place = "cuda" if name in tables.CUDA_TYPES else self._place_of(given)
         if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
             first = given.first()
-            # Of a tensor they keep the device; what is not known may be one.
+            # These functions keep a tensor's device, and an unknown value may be a tensor.
             is_plain = first.kind in ("number", "items", "none") or (not first.kind and not self.in_forward)
             place = "default" if is_plain else first.place
         if place == "cuda":
@@ -404,7 +404,7 @@ class Expressions(Place):
         return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
     def _place_of(self, given: Given) -> str:
-        """Where a factory makes its tensor: on the CPU, unless something names another place."""
+        """Return the place of a factory's new tensor: the CPU, unless an argument or a default names another."""
         if "device" in given.named:
             known = given.named["device"]
             return known.place if known.kind == "device" else ""
@@ -424,7 +424,7 @@ class Expressions(Place):
         return Value("module", made=given.node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
     def _of_module(self, given: Given, module: Value) -> Value:
-        """A call of a module: of one of torch.nn its arguments must be where it is."""
+        """Return the result of a module's call. Arguments of a torch.nn module must be on the module's device."""
         is_torchs = module.name.startswith("torch.nn.")
         if _takes_tensors(module):
             tensors.read(self, given.node, given.all)
@@ -442,7 +442,7 @@ class Expressions(Place):
         if name in tables.WAITS and receiver.kind in ("", "name"):
             self.flow.settle()
         if name in ("cuda", "to") and not self.quiet:
-            # A move of anything to a GPU starts CUDA.
+            # Moving anything to a GPU starts CUDA.
             target = given.first("device")
             if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
                 processes.on_gpu(self, given.node)
@@ -464,7 +464,7 @@ class Expressions(Place):
         if name == "to" and given.is_true("non_blocking") and target.kind == "device" and target.place == "cpu":
             return Value("tensor", "cpu", pending=given.node)
         if name == "cpu" or name in tables.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
-            # A copy to the host that waits, waits for those before it too.
+            # A blocking copy to the host also waits for the copies before it.
             self.flow.settle()
         return UNKNOWN
 
@@ -500,7 +500,7 @@ class Expressions(Place):
     def _moved(self, given: Given, receiver: Value, name: str) -> Value:
         target = given.first("device")
         place = name if name in ("cpu", "cuda") else ""
-        # Only a data type: .to(torch.float16), .to(x.dtype), .to(dtype=…)
+        # Some calls change only the dtype: .to(torch.float16), .to(x.dtype), .to(dtype=…).
         what = ast.unparse(given.node.args[0]) if given.node.args else " ".join(given.named)
         is_type = "device" not in given.named and ("dtype" in what or target.name.startswith("torch."))
         if name == "to" and is_type:
@@ -513,14 +513,14 @@ class Expressions(Place):
         if to_host and pending is None and receiver.pending is None:
             self.flow.settle()
         if to_host and receiver.leaf:
-            # On a CPU this returns the tensor itself.
+            # For a tensor that is on the CPU already, this returns the tensor itself.
             return replace(receiver, place="cpu", pending=pending)
         is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
         moved = given.node if is_leaf else receiver.moved
         return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute="")
 
     def _copied(self, given: Given, receiver: Value) -> Value:
-        """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
+        """Return the receiver of `host.copy_(x, non_blocking=True)`, marked as pending."""
         source = given.first()
         is_late = given.is_true("non_blocking") or any(
             getattr(node, "value", 0) is True for node in given.node.args[1:]
@@ -531,7 +531,7 @@ class Expressions(Place):
         return receiver
 
     def _in_place(self, given: Given, result: Value) -> Value:
-        """Return what a method leaves in the name that it was called on."""
+        """Bind the result of an in-place method to the name that it was called on, and return it."""
         func = given.node.func
         if isinstance(func, ast.Attribute) and (key := self.key(func.value)):
             self.flow.names[key] = result
@@ -551,7 +551,7 @@ class Expressions(Place):
         return UNKNOWN
 
     def _items_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
-        """Methods of a list or a dict: what is put into it is known from then on."""
+        """Return the result of a list's or dict's method, and record the item that it adds."""
         key, name = self.key(func.value), func.attr
         if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
             added = all_of(given.all[-1:]) or UNKNOWN
@@ -560,7 +560,7 @@ class Expressions(Place):
             if key:
                 tensors.kept_module(self, given.node, key, added)
                 tensors.kept_loss(self, given.node, key, added)
-                # A branch or a loop that has put nothing in says nothing of the rest.
+                # A container that is still empty has no item to join with.
                 item = join(receiver.item, added) if receiver.item is not None else added
                 self.flow.names[key] = replace(receiver, item=item, parts=())
             return UNKNOWN
@@ -572,7 +572,7 @@ class Expressions(Place):
         return UNKNOWN
 
     def _self_method(self, given: Given, name: str) -> Value:
-        """A call on self: of a submodule, or of a method of the class."""
+        """Return the result of a call on self, which calls a submodule or a method of the class."""
         known = self.flow.names.get(f"self.{name}") or self.attributes.get(name, UNKNOWN)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -589,11 +589,11 @@ class Expressions(Place):
         if function is None:
             takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
             if self.in_forward and name in self.attributes and takes_input:
-                # A module that was handed to the class: what it gives, a tensor or several, is where it is.
+                # A module that was passed to the class returns one or more tensors on the input's device.
                 return Value("batch", "input")
             return self._of_unknown(given, name)
         effect = self.effect_of(function, self.owner, given.args)
-        if facts.method_kind(function) == "property":  # what it returns is called, not the method
+        if facts.method_kind(function) == "property":  # this calls the property's value, not a method
             return UNKNOWN
         attributes = {key for key in effect.flow.names if key.startswith("self.")}
         self.flow.names |= dict.fromkeys(attributes & self.flow.names.keys(), UNKNOWN)
@@ -601,13 +601,13 @@ class Expressions(Place):
 
 
 def _by_name(name: str) -> Value:
-    """Take what is called a loader for one: what it gives, unpacked, are tensors."""
+    """Return a loader for a name such as `train_loader`, and UNKNOWN for any other."""
     last = name.lower().rpartition("_")[2]
     return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
 def _dimensions(given: Given, name: str) -> int | None:
-    """Return whether what a factory makes has dimensions: of data only a list that is written out tells."""
+    """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has them."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:
@@ -618,13 +618,13 @@ def _dimensions(given: Given, name: str) -> int | None:
         return None
     if isinstance(first, (ast.Tuple, ast.List)):
         return None if all(isinstance(element, ast.Starred) for element in first.elts) else DIMENSIONS
-    # One name is a length or a tuple, as a shape is; an empty tuple is not passed on by name.
+    # A single name is a length or a shape. Programs do not pass an empty shape by name.
     return DIMENSIONS if first is not None else None
 
 
 def _takes_tensors(module: Value) -> bool:
-    """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do, and
-    what a Sequential is given if its modules up to the first with parameters are of torch.nn."""
+    """Return whether the arguments of a module's call are combined with its parameters. This holds for torch.nn
+    classes, and for a Sequential if its modules up to the first with parameters are torch.nn classes."""
     if module.name == "torch.nn.Sequential":
         first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
         return _takes_tensors(first)
@@ -632,7 +632,7 @@ def _takes_tensors(module: Value) -> bool:
 
 
 def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value:
-    """The result of an operation with its dimensions: a reduction of all elements has none, over a dimension fewer."""
+    """Return the result with its dimensions. A full reduction has none, and one over a dimension has one fewer."""
     if name in tables.WITH_DIMENSIONS:
         return replace(result, ndim=DIMENSIONS)
     if name not in tables.REDUCTIONS:

@@ -1,4 +1,4 @@
-"""The rules of `lint`: what each finds, how to mend it, a wrong and a right example; and its options. Pure."""
+"""The options and the rules of `lint`. Each rule has a message, a fix, a wrong and a right example. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpucheck import naming
 from gpucheck.errors import UsageError
 from gpucheck.options import list_all, only, skip, words
 
-if TYPE_CHECKING:  # a help page needs no report
+if TYPE_CHECKING:  # `--help` starts faster without the report's types
     from gpucheck.report.finding import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `message` and `fix` are templates: `{name}` is the source of the value that it is about.
+    """A rule. `message` and `fix` are templates in which `{name}` is the source of the reported value.
 
-    A mistake is `fail`; what costs only time is `info`. `example` is two whole programs: lines with a minus belong to
-    the wrong one alone, those with a plus to the right one.
+    The verdict is `fail` for a mistake and `info` for a loss of time only. `example` holds two whole programs: lines
+    with a minus belong only to the wrong one, and lines with a plus only to the right one.
     """
 
     id: str
@@ -27,17 +27,17 @@ class Rule:
     message: str
     meaning: str
     example: str
-    fix: str = "{fix}"  # depends on the place
+    fix: str = "{fix}"  # the function that reports the finding fills it in
     verdict: Verdict = "fail"
 
     @property
     def wrong(self) -> str:
-        """The program with the mistake."""
+        """Return the program with the mistake."""
         return re.sub(r"(?m)^-|^\+.*\n", "", self.example)
 
     @property
     def right(self) -> str:
-        """The program without it."""
+        """Return the program without the mistake."""
         return re.sub(r"(?m)^\+|^-.*\n", "", self.example)
 
 
@@ -168,16 +168,16 @@ class LintOptions:
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules to judge by. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        """Return the selected rules. Raise UsageError if a prefix matches no rule or no rule is left."""
         nothing = "nothing would be checked"
         return naming.select(RULES, lambda rule: rule.id, self.only, self.skip, noun="rule", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected rules with their titles."""
+        """Return the IDs and titles of the selected rules."""
         return [(rule.id, rule.title) for rule in self.rules]
 
     def check(self) -> None:
-        """Raises UsageError for what does not go together."""
+        """Raise UsageError for options that cannot be combined."""
         self.rules  # noqa: B018
         if self.list_all and self.paths:
             raise UsageError("--list takes no path", "", "leave one of them out")

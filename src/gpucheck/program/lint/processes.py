@@ -1,4 +1,4 @@
-"""Rules of processes and their environment: DataLoader workers, and the variable that hides devices."""
+"""Rules about processes and their environment: DataLoader workers, forks, and CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAKES_DEVICE = tables.words("device to cuda set_device synchronize mem_get_info
 
 
 def on_gpu(run: Place, node: ast.expr) -> None:
-    """A tensor is made on a GPU or moved there, which a worker may not do."""
+    """Record that CUDA starts here. Report it in a DataLoader worker, which must not use a GPU."""
     run.flow.started = run.flow.started or node
     if run.in_worker:
         name = f"{run.name} runs in a DataLoader worker"
@@ -23,9 +23,9 @@ def on_gpu(run: Place, node: ast.expr) -> None:
 
 
 def called(run: Place, node: ast.expr, effect: Place) -> Value:
-    """A function of the file is called: what it does happens here."""
+    """Apply the effects of a called function of the file, and return its value."""
     visible_devices(run, *effect.sets)
-    if effect.sets:  # perhaps not on all of its ways
+    if effect.sets:  # perhaps on some of the function's paths only
         run.flow.mask = None
     if effect.flow.started is not None:
         run.flow.started = run.flow.started or node
@@ -33,7 +33,7 @@ def called(run: Place, node: ast.expr, effect: Place) -> Value:
 
 
 def imported(run: Place, given: Given, name: str) -> None:
-    """A call of an imported function that concerns devices or processes."""
+    """Check a call of an imported function that concerns devices or processes."""
     node = given.node
     if name in tables.STARTS_CUDA:
         run.flow.started = run.flow.started or node
@@ -46,7 +46,7 @@ def imported(run: Place, given: Given, name: str) -> None:
 
 
 def child(run: Place, given: Given) -> None:
-    """A process is made by fork: CUDA has started, and its function uses it."""
+    """Report a forked process whose function uses CUDA, if CUDA has started before the fork."""
     function = run.file.functions.get(getattr(given.argument("target"), "id", ""))
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
@@ -56,25 +56,25 @@ def child(run: Place, given: Given) -> None:
 
 
 def names_variable(node: ast.expr | None) -> bool:
-    """Return whether this is the variable's name, or a dict with it."""
+    """Return whether a node is the name CUDA_VISIBLE_DEVICES, or a dict with that key."""
     if isinstance(node, ast.Dict):
         return any(map(names_variable, node.keys))
     return isinstance(node, ast.Constant) and node.value == _VARIABLE
 
 
 def visible_devices(run: Place, *nodes: Node) -> None:
-    """The variable is set here."""
+    """Record that CUDA_VISIBLE_DEVICES is set here, or report that CUDA has started already."""
     if run.flow.started is None:
         run.sets += () if run.quiet else nodes
         for node in nodes:
             run.flow.mask = node if isinstance(node, ast.Assign) else None
-    elif not run.file.starts_children:  # what is set for a child that is started later is in time
+    elif not run.file.starts_children:  # a child that starts later still sees the new value
         for node in nodes:
             run.report("lint.late_visible_devices", node, line=run.flow.started.lineno)
 
 
 def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
-    """A call names a device by a number that the mask, which this statement has set, does not leave."""
+    """Report a call that names a device number which the mask of `setting` hides."""
     mask = getattr(setting.value, "value", None)
     entries = mask.split(",") if isinstance(mask, str) else []
     count = len([entry for entry in entries if entry.strip() not in ("", "-1")])

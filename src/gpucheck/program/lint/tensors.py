@@ -1,5 +1,5 @@
-"""Rules of tensors: a move whose result is discarded, what stays behind when a module moves, parameters that were moved
-after they were wrapped, losses that are kept with their graph, and copies to the host that are read without a wait."""
+"""Rules about tensors: discarded moves, tensors that a module's move leaves behind, parameters moved after they were
+wrapped, losses kept with their graph, and copies to the host that are read without a wait."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Place, Valu
 
 
 def discarded(run: Place, node: ast.expr) -> None:
-    """Report a statement that is nothing but the move of a tensor. The expression has been evaluated before."""
-    if isinstance(node, ast.IfExp):  # x.cuda() if there else None
+    """Report a statement that only moves a tensor. The expression must have been evaluated before."""
+    if isinstance(node, ast.IfExp):  # x.cuda() if has_gpu else None
         node = node.body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or id(node) not in run.receivers:
         return
     name = node.func.value
-    if not _is_kept(run, name):  # torch.zeros(1).cuda() starts CUDA: nobody reads a tensor afterwards
+    if not _is_kept(run, name):  # torch.zeros(1).cuda() only starts CUDA
         return
     run.report("lint.discarded_move", node, name=run.file.text(name), fix=_keeping(run, node, name))
     if run.key(name) in run.flow.names:
-        # What follows from this is reported once: it counts as moved from here on.
+        # The tensor counts as moved from here on, so that later lines are not reported for the same mistake.
         run.flow.names[run.key(name)] = replace(run.receivers[id(node)], place="")
 
 
 def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
-    """Return how to keep the result of a move. Assigning to the variable of a loop keeps nothing."""
+    """Return how to keep the result of a move. Assigning to a loop variable would not keep it."""
     receiver, move = run.receivers[id(node)], run.file.text(node)
     if receiver.kind == "parameter":
         return "move its module, which moves parameters in place"
@@ -44,7 +44,7 @@ def _keeping(run: Place, node: ast.Call, name: ast.expr) -> str:
 
 
 def _is_kept(run: Place, node: ast.expr) -> bool:
-    """Return whether an expression begins with a value that has a name: `x`, `self.x`, `batch["x"].float()`."""
+    """Return whether an expression begins with a named value, as `x`, `self.x` and `batch["x"].float()` do."""
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
@@ -54,13 +54,13 @@ def _is_kept(run: Place, node: ast.expr) -> bool:
 
 
 def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
-    """Values that an operation combines: one made on the CPU beside one that is where the module is."""
+    """Report an operation that combines a tensor made on the CPU with one on the module's device."""
     tensors = [value for value in values if value.is_tensor]
     if not run.in_forward or all(value.place != "input" for value in tensors):
         return
     for value in tensors:
         is_behind = value.place == "default" or (value.place == "cuda" and value.attribute)
-        # A parameter that was moved is reported where it was moved.
+        # A moved parameter is reported at the line of its move.
         if not is_behind or value.ndim in (None, SCALAR) or value.made is None or value.moved is not None:
             continue
         if not value.attribute:
@@ -73,7 +73,7 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
 
 
 def _device_at(run: Place, made: ast.AST) -> str:
-    """Return an expression for the module's device where `made` is: of a parameter that is a tensor."""
+    """Return an expression for the module's device at the line of `made`, such as `device=x.device`."""
     arguments = getattr(run.body, "args", None)
     if arguments is not None and any(inner is made for inner in walk(run.body)):
         positional = [*arguments.posonlyargs, *arguments.args]
@@ -89,7 +89,7 @@ def _device_at(run: Place, made: ast.AST) -> str:
 
 
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
-    """A module with something to move, in a list or dict that is an attribute of a module."""
+    """Report a module with parameters or buffers in a plain list or dict of another module."""
     owner, name = run.owner, key.removeprefix("self.")
     if owner is None or not owner.is_module or owner.registers_by_hand or not key.startswith("self.") or item is None:
         return
@@ -97,18 +97,18 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
         item = item.item
     if item.kind == "module" and item.stateful and not item.attribute and name not in owner.handed_on:
         run.report("lint.module_in_list", node, name=key)
-        owner.handed_on |= set() if run.quiet else {name}  # once is enough
+        owner.handed_on |= set() if run.quiet else {name}  # each attribute is reported once
 
 
 def moved_leaf(run: Place, known: Value) -> None:
-    """A moved leaf whose gradient is asked for, that an optimizer gets, or a moved parameter that becomes an
-    attribute."""
+    """Report a moved leaf if its gradient is read, an optimizer gets it, or it becomes a module's attribute. The
+    result of the move is no leaf."""
     if known.is_tensor and known.moved is not None:
         run.report("lint.moved_parameter", known.moved, name=run.file.text(known.moved))
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
-    """Check the parameters that an optimizer gets."""
+    """Check the parameters that are passed to an optimizer."""
     for value in values:
         moved_leaf(run, value)
         optimized(run, [*value.parts, *([value.item] if value.item is not None else [])])
@@ -116,18 +116,18 @@ def optimized(run: Place, values: Iterable[Value]) -> None:
 
 # -- training loops and waits ------------------------------------------------------------------------------------------
 
-# Calls that take a number's value, or show it: a graph that goes there was not wanted.
+# Calls that use or print only a number. A loss that only reaches these needs no graph.
 _SINKS = tables.words(
     "print len float int str format info debug warning write log add_scalar set_postfix set_description append "
     "round isnan isinf isfinite item tolist"
 )
 _BACKWARDS = frozenset({"backward", "manual_backward"})
-# Calls that make a pass of a loop a step.
+# A loop with one of these calls is a loop of training or inference steps.
 _OF_STEPS = frozenset({*_BACKWARDS, "step", "forward", "generate", "model", "net", "network"})
 
 
 def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
-    """Values that are read here: a copy may still be on its way to them."""
+    """Report values that are read here while a non-blocking copy into them is still pending."""
     for value in values:
         pending = value.pending or (value.item.pending if value.item is not None else None)
         if pending is not None:
@@ -135,13 +135,13 @@ def read(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
 
 
 def waited(run: Place, values: Iterable[Value]) -> None:
-    """The host needs these values here: where a value may be on a device, the copies before it are complete."""
+    """Mark earlier copies as complete if the host waits here for a value that may be on a device."""
     if any(value.is_tensor and value.pending is None and value.place not in ("default", "cpu") for value in values):
         run.flow.settle()
 
 
 def empty_cache(run: Place, node: ast.expr, name: str) -> None:
-    """`empty_cache()` in each pass of a loop: not in an error's handler, now and then, or once an epoch."""
+    """Report `empty_cache()` in every pass of a step loop. An exception handler or an `if` around it is fine."""
     if not name.startswith("torch.") or not name.endswith(".empty_cache") or not run.loops:
         return
     loop = run.loops[-1]
@@ -152,7 +152,7 @@ def empty_cache(run: Place, node: ast.expr, name: str) -> None:
 
 
 def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
-    """Return whether not every pass of the loop comes here: behind a condition, or in an error's handler."""
+    """Return whether a condition or an exception handler keeps some passes of the loop from this node."""
     above = run.parent(node)
     while above is not None and above is not loop:
         if isinstance(above, ast.ExceptHandler):
@@ -164,9 +164,9 @@ def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
-    """`losses.append(loss)` in a loop without a backward, where nobody takes the list for one.
+    """Report `losses.append(loss)` in a loop without a backward pass, if the list is not used for one later.
 
-    A loss that was made under `no_grad` has no graph; one that was made before has, wherever it is kept.
+    A loss that was made under `no_grad` has no graph. A loss that was made before has one, even if it is kept there.
     """
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return
@@ -176,7 +176,7 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
-    """`total += loss` in a loop: after a backward of the loss, or of a loss where nobody takes the total for one."""
+    """Report `total += loss` in a loop after the loss's backward pass, or if no backward pass uses the total."""
     if not run.loops or run.no_graph or not _is_outside(target, run.loops[-1]):
         return
     loop, key = run.loops[-1], ast.unparse(target)
@@ -191,19 +191,19 @@ def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, k
 
 
 def _is_outside(target: ast.expr, loop: Loop) -> bool:
-    """Return whether a total lives on from one pass to the next: nothing in the loop sets it anew."""
+    """Return whether a total survives from one pass to the next because nothing in the loop resets it."""
     text = ast.unparse(target)
     sets = (node for node in walk(loop) if isinstance(node, ast.Assign) and text in map(ast.unparse, node.targets))
     return all(text in texts(node.value) for node in sets)
 
 
 def texts(node: ast.expr) -> set[str]:
-    """The source of every expression within an expression."""
+    """Return the source of every expression within an expression."""
     return {ast.unparse(inner) for inner in walk(node) if isinstance(inner, ast.expr)}
 
 
 def _names_kept(node: ast.expr) -> Iterator[str]:
-    """The names whose graph an expression keeps: `loss`, `loss * n`, `loss / k`; not `loss.item()`."""
+    """Yield the names whose graph an expression keeps. `loss * n` keeps the one of `loss`, `loss.item()` keeps none."""
     match node:
         case ast.Name():
             yield node.id
@@ -215,7 +215,7 @@ def _names_kept(node: ast.expr) -> Iterator[str]:
 
 
 def _backwards(within: ast.AST) -> frozenset[str]:
-    """The names of what backward is called on in a loop or a function, and "" where it is called at all."""
+    """Return the expressions on which backward is called in a loop or function, plus "" if it is called at all."""
     known: set[str] = set()
     for node in walk(within):
         if isinstance(node, ast.Call) and called_name(node) in _BACKWARDS and isinstance(node.func, ast.Attribute):
@@ -224,7 +224,7 @@ def _backwards(within: ast.AST) -> frozenset[str]:
 
 
 def _is_plain(trained: set[str], loop: Loop) -> bool:
-    """Return whether one of these names is made a number or loses its graph in the loop: `loss = loss.item()`."""
+    """Return whether the loop turns one of these names into a number or detaches it, as `loss = loss.item()` does."""
     sets = (node for node in walk(loop) if isinstance(node, ast.Assign))
     values = [node.value for node in sets if trained & {getattr(target, "id", "") for target in node.targets}]
     last = {called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "") for value in values}
@@ -232,14 +232,14 @@ def _is_plain(trained: set[str], loop: Loop) -> bool:
 
 
 def _is_taken(run: Place, key: str) -> bool:
-    """Return whether a value goes anywhere but to a screen or a number: returned, passed on, or backward is called."""
+    """Return whether a value is used for more than printing or a number: returned, passed on, or for backward."""
     places = (node for node in walk(run.body) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)))
     reads = (node for node in places if isinstance(node.ctx, ast.Load) and ast.unparse(node) == key)
     return not all(_sinks(run, node) for node in reads)
 
 
 def _sinks(run: Place, node: ast.AST) -> bool:
-    """Return whether all that comes of a value is shown or becomes a number."""
+    """Return whether every result computed from a value is only printed or turned into a number."""
     above = run.parent(node)
     match above:
         case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
@@ -249,7 +249,7 @@ def _sinks(run: Place, node: ast.AST) -> bool:
         case ast.If() | ast.While() | ast.Expr():
             return True
         case ast.Return():
-            # After an evaluation nobody calls backward on what is returned.
+            # A function that calls `eval()` is an evaluation. Its caller does not call backward on the result.
             calls = (inner for inner in walk(run.body) if isinstance(inner, ast.Call))
             return any(called_name(call) == "eval" and not call.args for call in calls)
         case ast.Attribute(attr=name):  # total.item(), losses.append

@@ -1,1 +1,1 @@
-"""`gpucheck run`: a program as it runs, where its time goes, and what it copies and waits for."""
+"""`gpucheck run` runs a program and reports where its time goes, what it copies and what it waits for."""

@@ -1,5 +1,5 @@
-"""`gpucheck run`: start the program, watch its device from outside, and answer when it has ended: from what then stands
-on the shared counters, and the lines of the program's source."""
+"""`gpucheck run`: start the program, watch its device from outside, and report after its end. The result comes from
+the shared counters and the program's source."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from gpucheck.report.results import run as results
 from gpucheck.report.results.run import Growth, OutOfMemory, RunDevice, RunLine, RunResult, RunSteps, TimeShares
 
 _LOOK_EVERY_S = 1.0
-# Children are looked at until torch is loaded: one that only loads torch lives for about a second.
+# Children are checked more often until torch is loaded, because one that only loads torch lives for about a second.
 _LOOK_FOR_TORCH_EVERY_S = 0.2
 
 
 def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
-    """Run the program to its end and answer with what was seen; how it ended, negative for a signal.
+    """Run the program to its end, report the result, and return its exit status, negative for a signal.
 
-    As a rank of a job its collectives are looked at too; `folder` is where the files of all ranks stay.
-    Raises UsageError where there is no such program, and CannotLook where it cannot be started. Whatever goes wrong
-    after that is a finding: the program's own end counts.
+    The collectives of a rank of a job are recorded too. `folder` keeps the files of all ranks.
+    Raise UsageError if the program does not exist, and CannotLook if it cannot be started. Any later problem is a
+    finding and does not change the program's status.
     """
     options = _without_interpreter(options, emit)
     script = options.program[0]
@@ -72,17 +72,17 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
 
 
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?)?(\.exe)?")
-# Options that change nothing here: where output is buffered and whether bytecode is written.
+# Options of the interpreter that gpucheck can drop: they only control output buffering and bytecode files.
 _HARMLESS = ("-u", "-B")
 
 
 def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
-    """The options without a `python` in front of the program, which is typed where it is run without gpucheck.
+    """Return the options without a `python` before the program, which users copy from their usual command.
 
-    Raises UsageError for an option of the interpreter that would be lost.
+    Raise UsageError for an interpreter option that would be lost.
     """
     first, *rest = options.program
-    is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a program that is only named so
+    is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a file of the user that is only named `python`
     if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
         return options
     while rest[1:] and rest[0] in _HARMLESS:
@@ -96,7 +96,7 @@ def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
 
 
 def _check_file(script: str) -> None:
-    """Raises UsageError for a program that is not there, and for a folder that Python would not run."""
+    """Raise UsageError if the program does not exist, or is a folder that Python cannot run."""
     if not os.path.exists(script):
         hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
         raise UsageError(f"the program {script!r} does not exist", "", hint)
@@ -104,13 +104,14 @@ def _check_file(script: str) -> None:
         raise UsageError(f"the folder {script!r} has no __main__.py", "", f"gpucheck run {script}/PROGRAM.py")
 
 
-# -- on a claimed device -----------------------------------------------------------------------------------------------
+# -- on a simulated device ---------------------------------------------------------------------------------------------
 
 
 def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
-    """Run the program on a device that its tensors claim.
+    """Run the program on a simulated device, and return the exit status.
 
-    1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
+    The status is 1 if a finding failed. Otherwise it is the program's own, or 4 if that is 0 and a finding is
+    inconclusive.
     """
     simulated = asdict(replace(device, count=options.devices or device.count))
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": simulated}
@@ -149,7 +150,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
 
 def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
-    """The program's functions that a dry run did not reach."""
+    """Return the program's functions and lines that a dry run did not reach."""
     ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
     trees = {}
     for file in ran:
@@ -163,14 +164,14 @@ def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
 def _watched(
     running: Started, job: ranks.Job | None, emit: Emit
 ) -> tuple[int, tuple[tuple[float, float], ...], str | None]:
-    """Wait for the end of the program; beside it read how busy its device is, from when it uses one."""
+    """Wait for the program to end. Once it uses a device, read the device's utilization meanwhile."""
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
     code = None
     try:
         while code is None:
             code = running.wait()
-            if watch is None:  # the device that the program uses first
+            if watch is None:  # only the first device that the program uses is watched
                 uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
                     watch = Watch(
@@ -217,29 +218,29 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
 
 
 def _used() -> tuple[float | None, int | None]:
-    """CPU seconds of the processes that have ended under this one, and the largest resident set of any in bytes; None
-    where the system does not tell."""
+    """Return the CPU seconds of the ended child processes, and the largest resident set among them in bytes. Both are
+    None if the system does not report them."""
     if sys.platform == "win32":
         return None, None
     import resource
 
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # macOS tells bytes, others kibibytes.
+    # macOS reports bytes, and other systems report kibibytes.
     return usage.ru_utime + usage.ru_stime, int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 
 # -- a copy of the folder ----------------------------------------------------------------------------------------------
 
-# A folder of source and small data; copying more takes longer than a dry run should.
+# The largest folder that is copied. Copying more would take longer than a dry run should.
 LARGEST = units.GIB
 _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv", "node_modules")
 
 
 @contextlib.contextmanager
 def scratch(*, enabled: bool) -> Iterator[str | None]:
-    """The path of a copy of the current folder, deleted at the end; None where it is not wanted.
+    """Yield the path of a copy of the current folder, or None if not `enabled`. The copy is deleted at the end.
 
-    Raises UsageError for a folder of more than `LARGEST`, and OSError.
+    Raise UsageError if the folder is larger than `LARGEST`, and OSError if the copy fails.
     """
     if not enabled:
         yield None
@@ -263,9 +264,9 @@ def scratch(*, enabled: bool) -> Iterator[str | None]:
 
 _HOOK = Path(__file__).parent / "hook"
 _ROOT = Path(__file__).resolve().parents[3]
-# In memory, where the system has a place for files there.
+# A file system in memory, if the system has it.
 _SHARED = "/dev/shm"
-# The library that each process with torch has loaded.
+# A library that is mapped in every process that has loaded torch.
 _LIBTORCH = "libtorch_cpu"
 
 
@@ -274,8 +275,8 @@ _LIBTORCH = "libtorch_cpu"
 
 @dataclass(slots=True)
 class Started:
-    """A program that runs, and the counters that it writes to. `child` is a process of its that loaded torch while the
-    program itself had not, 0 if none was seen. `is_replaced` is whether a program in its place, without the hook, did.
+    """A running program and its shared counters. `child` is the PID of a child process that loaded torch before the
+    program did, or 0. `is_replaced` is true if the process loaded torch after it replaced the program by `exec`.
     """
 
     program: Program
@@ -284,11 +285,11 @@ class Started:
     is_replaced: bool = False
 
     def wait(self) -> int | None:
-        """Return how the program ended, negative for a signal; None where it still runs after a while."""
+        """Wait briefly, and return the program's exit status, negative for a signal. Return None if it still runs."""
         is_seen = self.memory[counters.TORCH_BYTE]
         code = self.program.wait(_LOOK_EVERY_S if is_seen else _LOOK_FOR_TORCH_EVERY_S)
         if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE]:
-            # The hook says that torch loads before its library is there.
+            # The hook sets its byte before the library is mapped. The second look at the byte avoids a race.
             is_mapped = mapped_library(_LIBTORCH, self.program.pid) is not None
             self.is_replaced |= is_mapped and not self.memory[counters.TORCH_BYTE]
             loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
@@ -297,11 +298,11 @@ class Started:
 
     @property
     def is_torch_unseen(self) -> bool:
-        """Return whether the program loaded torch, and the hook did not see it."""
+        """Return whether the program loaded torch without the hook's notice."""
         return self.is_replaced or self.memory[counters.TORCH_BYTE] == counters.UNSEEN
 
     def failure(self) -> str | None:
-        """Why nothing can be told of the program; None where it is looked at."""
+        """Return why the program could not be measured, or None if it was."""
         if not self.memory[0]:
             return "the program's process did not start"
         if not self.memory[1]:
@@ -319,11 +320,11 @@ def started(
     ranks: Mapping[str, Any] | None = None,
     added: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
-    """Start `python SCRIPT ARGS…` or `python -m MODULE ARGS…`. Raises OSError.
+    """Start `python SCRIPT ARGS…` or `python -m MODULE ARGS…`. Raise OSError if it cannot be started.
 
-    `snapshot` is the file for CUDA's history of memory.
-    `dry` is what `dry.begin` is asked, where the program runs on a claimed device. It runs in `folder`, else in this.
-    `ranks` is what `recorder.begin` is asked in a rank of a job, `added` what its environment has besides.
+    `snapshot` is the file for CUDA's memory history. `dry` has the arguments of `dry.begin` for a simulated device.
+    `folder` is the program's folder, by default the current one. `ranks` has the arguments of `recorder.begin` for a
+    rank of a job, and `added` has the additions to its environment.
     """
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
@@ -333,12 +334,12 @@ def started(
             memory = mmap.mmap(file.fileno(), counters.SIZE)
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, **(added or {})}
-        env.pop(naming.STARTED_AS, None)  # how this process was started, not what the program starts
+        env.pop(naming.STARTED_AS, None)  # describes how gpucheck was started, which the program must not inherit
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
         env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.traced), snapshot, *asked, given))
-        if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
+        if dry is not None:  # hide real GPUs, because the data of simulated tensors is on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
         yield Started(Program(argv, env=env, folder=folder), memory)
@@ -351,7 +352,7 @@ def started(
 
 
 def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
-    """The source of a line. A file that was changed after the program began says nothing of it."""
+    """Return the source of a line, or None if its file was changed after the program started."""
     with contextlib.suppress(OSError, ValueError):
         if _is_as_it_ran(file, began_s):
             return linecache.getline(file, line).strip() or None
@@ -359,30 +360,30 @@ def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
 
 
 def _is_as_it_ran(file: str, began_s: float) -> bool:
-    """Return whether a file was not changed since. A time that is still to come is that of a wrong clock."""
+    """Return whether a file is unchanged since `began_s`. Future times come from a wrong clock and are ignored."""
     return not began_s < os.stat(file).st_mtime <= time.time()
 
 
-# The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
+# The first `_APART` steps load kernels, fill caches and compile. They are reported separately in a run of `_ENOUGH`.
 _APART, _ENOUGH = 3, 8
-# From this share of the time on something is what the program waits for; between the shares of an idle device
-# (`judge.IDLE`) and a busy one it is not clear who waits for whom.
+# The program waits for something that takes at least `WAITS_SHARE` of the time. A device is busy from `BUSY` on and
+# idle below `judge.IDLE`. The result is inconclusive in between.
 WAITS_SHARE, BUSY = 0.25, 0.85
-# NVML's utilization is that of the past sample period, 1/6 s to 1 s with the GPU: a reading before tells of what was
-# there before the steps.
+# NVML's utilization covers the past 1/6 s to 1 s, depending on the GPU. Readings in the first second would cover time
+# before the steps.
 _NVML_BACK_S = 1.0
-# A resident set breathes by some megabytes; torch's own count of a device does not.
+# A resident set varies by some megabytes without a leak. torch's own count of device memory does not.
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
-# Growth is judged by this many parts of the run, each of which holds more than the one before.
+# Memory grows if each of this many parts of the run holds more than the part before.
 _PARTS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a run, and the readings from outside meanwhile.
+    """The end of a run, and the readings from outside the program.
 
-    `at_ns` is on the counters' clock; `busy` are times in seconds of that clock with the part in which kernels ran.
-    `began_s` is the time since the epoch.
+    `began_ns` and `at_ns` are on the counters' clock. `busy` pairs a time in seconds on that clock with the share of
+    time in which kernels ran. `began_s` is the start in seconds since the epoch.
     """
 
     program: tuple[str, ...]
@@ -398,7 +399,7 @@ class Ended:
 
 
 def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
-    """The answer. `child` is a process of the program's that loaded torch."""
+    """Return the result of a run. `child` is a child process that loaded torch, or 0."""
     lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(line.kind not in ("data", "empty_cache") for line in lines)
     steps, window, begins_ns = _steps(read)
@@ -430,18 +431,18 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-# A step's row on the shared counters.
+# A step's row in the shared counters.
 _Step = Mapping[str, int]
 
 
 def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int | None]:
-    """The steps; those that are not set apart; and the time at which these begin."""
+    """Return the summary of all steps, the rows of the steady steps, and the time at which those begin."""
     count = read.head[counters.STEPS]
     if not count:
         return None, (), None
     rows = read.steps
     apart = _APART if count >= _ENOUGH else min(1, count - 1)
-    # results.Traced steps take longer: they stand apart as well.
+    # Traced steps take longer, so they are reported separately too.
     apart = min(max(apart, *(int(line["last_step"]) for line in read.said("trace")), 0), count - 1)
     first = [row for row in rows if row["number"] < apart]
     steady = rows[len(first) :]
@@ -459,7 +460,10 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
 
 
 def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_ns: int | None) -> TimeShares | None:
-    """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
+    """Return the shares of time in the steady steps, or from torch's load to the end if there are no steps.
+
+    Return None if torch was never loaded.
+    """
     if not read.head[counters.TORCH_NS]:
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
@@ -472,13 +476,14 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
         parts = [read.head[place] for place in (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS)]
     if whole <= 0:
         return None
-    # Clocks that are read apart may add up to a little more than the whole.
+    # The parts may add up to slightly more than the whole, because the clock is read separately for each.
     data, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest, whole_s = max(1.0 - data - copies - waits, 0.0), whole / 1e9
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
     none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
-    # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
+    # The rows of steps have the process's own CPU time. A run without steps uses the CPU time since torch's load, and
+    # that includes workers.
     cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
         cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s
@@ -487,13 +492,13 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[results.WaitsFor, str]:
-    """Return what the program waits for, and why this is said. `child` is a process of its that loaded torch."""
+    """Return what the program waits for, and the reason. `child` is a child process that loaded torch, or 0."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
     data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))
     busy = shares.device_busy
     parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
-    # Kernels may all have run meanwhile: what is left of the rest is the host's own beside an idle device.
+    # All kernels may have run during the rest. Only the remainder is certainly host time with an idle device.
     if busy is not None and busy < judge.IDLE and shares.rest - busy > max(shares.data, shares.copies):
         return "host", parts
     if shares.data >= WAITS_SHARE and shares.data >= shares.copies:
@@ -518,7 +523,7 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-# Fields that add up where a line has several calls.
+# Fields that are added up over the calls of a line.
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
@@ -561,8 +566,8 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
 
 
 def growth(window: Sequence[_Step]) -> Growth | None:
-    """Memory that every part of the run holds more of than the part before; None where it does not grow so."""
-    # A step knows -1 of what does not tell.
+    """Return the growth of memory if every part of the run holds more than the part before, and None otherwise."""
+    # A step has -1 for an unknown value.
     of: Literal["allocated", "resident"] = "allocated" if window and window[0]["allocated"] >= 0 else "resident"
     held = [(row["number"], row[of]) for row in window if row[of] >= 0]
     if len(held) < 2 * _PARTS:
@@ -578,7 +583,7 @@ def growth(window: Sequence[_Step]) -> Growth | None:
     return Growth(of, grown / steps, steps, int(grown))
 
 
-# Sentences of torch's allocators on what was asked for, and on what other processes hold.
+# torch's allocators name the requested size and the memory of other processes in these sentences.
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) bytes")
 _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
@@ -611,13 +616,13 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     )
 
 
-# Blame for what torch's allocators did not ask for.
+# Causes of errors that torch's allocators did not raise.
 _BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
 def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:
-    """Return what is to blame: `fragmentation` where what torch keeps unused is enough for the request,
-    `other-processes` where what these hold is, else `size`; None where it cannot be known."""
+    """Return the cause: `fragmentation` if torch's unused memory would cover the request, `other-processes` if the
+    memory of other processes would, else `size`. Return None if the requested size is unknown."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:

@@ -1,7 +1,7 @@
-"""The memory that the program's process and ours share: whole numbers at fixed places, and lines of text.
+"""The memory that the program shares with gpucheck: integers at fixed offsets, and lines of text.
 
-The program only ever writes, as it runs: whatever ends it, what it had counted is there. All times are nanoseconds of
-one monotonic clock that both processes read. Pure, and free of torch.
+The program writes its counts while it runs, so that they survive any end. Times are nanoseconds of a monotonic clock
+that both processes read. Pure, and free of torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Shared = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
-# -- the head: one cell each. The bytes of the first are the hook's: whether the program's process came to its start,
-# whether the looking failed, and whether torch's load was seen, was not, or its library was there before. -------------
+# -- the head: one cell each. The hook writes the bytes of the first cell. They say whether the program has started,
+# whether the hook failed, and whether it saw torch load, missed it, or came after torch's library. --------------------
 (
     STARTED,
     TORCH_NS,
@@ -37,26 +37,26 @@ SIZE = CELLS * 8 + TEXT_BYTES
     FORK_ERRORS,
 ) = range(16)
 TORCH_BYTE, UNSEEN = 2, 2
-# Text of the last error that a forked process met, in what is left of the head. Such a process writes
-# nowhere else, for no lock orders it.
+# The rest of the head holds the text of a forked process's last error. A forked process writes nothing else, because
+# no lock protects the other places from it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
-# Phases of a step, the value of PHASE.
+# The phases of a step. PHASE is an index into them.
 PHASES = ("forward", "backward", "step")
 
-# -- devices: a row each --------------------------------------------------------------------------------------------
+# -- devices: one row for each ---------------------------------------------------------------------------------------
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
     "reserved_at_peak",
 )
 
-# -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
+# -- sites: one row for each line that copies or waits, and each kind of copy or wait ----------------------------------
 SITES_AT, MOST_SITES = 512, 2048
 SITE: tuple[str, ...] = (
     *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
 )
 
-# -- steps: a ring of the last ones ------------------------------------------------------------------------------------
+# -- steps: a ring buffer of the latest --------------------------------------------------------------------------------
 STEP: tuple[str, ...] = (
     *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated"),
     *("reserved", "resident", "number", "cpu_ns"),
@@ -67,7 +67,7 @@ assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The contents of the shared counters: the head by place, rows by field, and the lines of text."""
+    """The contents of the shared memory: the head's cells, rows as dicts of fields, and the lines of text."""
 
     head: tuple[int, ...]
     devices: dict[int, dict[str, int]]
@@ -76,35 +76,35 @@ class Read:
     lines: tuple[dict[str, Any], ...]
 
     def said(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The lines of one kind, in the order in which they were written."""
+        """Return the lines of one kind in the order in which they were written."""
         return (line for line in self.lines if line.get("say") == kind)
 
 
 def cells_of(memory: Shared) -> memoryview:
-    """The cells of the shared counters, 64 bits each, signed."""
+    """Return the cells of the shared memory as signed 64-bit integers."""
     return memoryview(memory)[: CELLS * 8].cast("q")
 
 
 def write(memory: Shared, cells: memoryview, line: dict[str, Any]) -> bool:
-    """Add a line of text. False where there is no room left."""
+    """Add a line of text, and return False if no room is left."""
     text = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
     begin = CELLS * 8 + cells[TEXT_LENGTH]
     if begin + len(text) > SIZE:
         return False
     memory[begin : begin + len(text)] = text
-    cells[TEXT_LENGTH] += len(text)  # last: a line counts once it is whole
+    cells[TEXT_LENGTH] += len(text)  # set last, so that a reader sees only complete lines
     return True
 
 
 def write_of_fork(memory: Shared, cells: memoryview, place: str, text: str) -> None:
-    """Count an error of a forked process, and keep its line and text where it is the last."""
+    """Count an error of a forked process. Its line and text replace those of the previous error."""
     cells[FORK_ERRORS] += 1
     room = _FORK_TEXT.stop - _FORK_TEXT.start
     memory[_FORK_TEXT] = f"{place[-room // 2 :]}\n{text}".encode("ascii", "replace")[:room].ljust(room)
 
 
 def read(memory: Shared) -> Read:
-    """Return what stands there now."""
+    """Return the current contents of the shared memory."""
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
@@ -124,7 +124,7 @@ def read(memory: Shared) -> Read:
 
 
 def step_at(number: int) -> int:
-    """The cell at which a step's row begins."""
+    """Return the index of the first cell of a step's row."""
     return STEPS_AT + number % MOST_KEPT * len(STEP)
 
 

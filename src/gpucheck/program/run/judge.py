@@ -1,7 +1,6 @@
-"""Judge a run: findings from its answer, each from what was counted; and a dry run's answer from the shared
-counters, with the findings from that. Pure but for the program's source.
+"""Judge a run: make findings from its result. For a dry run, also make the result from the shared counters. Pure.
 
-It measures what a line costs, not what you would save by removing it.
+The findings say what a line costs, not what you would save by removing it.
 """
 
 from __future__ import annotations
@@ -26,22 +25,23 @@ from gpucheck.report.results.model import UnjudgedOperation
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, DryStop, OutOfMemory, RunLine, RunResult
 from gpucheck.units import capacity, duration, percent
 
-# A line that takes less of the time than this is a remark.
+# A line with a smaller share of the time gives an `info`, not a warning.
 _WORTH = 0.01
-# Copies so small that their number costs, and how many of them in one step, or in all, are many.
+# Copies of up to `_SMALL` bytes cost by their number. The other two are the limits per step and in all.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
-# A habit happens so often, and in this part of the steps; so often in a program without steps.
+# A line is a habit if it runs at least `_OFTEN` times and in `_MOST_STEPS` of the steps. A program without steps needs
+# `_OFTEN_IN_ALL` runs.
 _OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
-# Below this share of the time a GPU or a CPU is idle: something else keeps up the program.
+# A GPU or CPU that works for a smaller share of the time is idle, and the program waits for something else.
 IDLE = 0.5
 
-# An id, the verdict, a title and the fix.
+# A finding's ID, verdict, title and fix.
 _Advice = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
-    """The findings, the time first. Paths below `folder` are named without it."""
+    """Return the findings, that on time first. Paths below `folder` are relative to it."""
     judged = [time_finding(result)]
     if _is_broken_off(result):
         judged.append(_end(result, folder))
@@ -54,12 +54,12 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def in_child(pid: int) -> str:
-    """Return the sentence on torch in a child of the program's."""
+    """Return the sentence about torch in a child process of the program."""
     return f"torch was loaded in child {pid}, not measured"
 
 
 def not_seen(failure: str | None, child: int = 0) -> Finding:
-    """A program that was not measured: for a `failure` of ours, or because it did not load torch itself."""
+    """Return the finding on a program that was not measured because gpucheck failed or it did not load torch."""
     if failure is not None:
         title = "gpucheck could not measure the program"
         return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
@@ -69,7 +69,7 @@ def not_seen(failure: str | None, child: int = 0) -> Finding:
 
 
 def unseen(then: str = "") -> Finding:
-    """A program that loaded torch in a way that gpucheck does not see."""
+    """Return the finding on a program that loaded torch in a way that the hook cannot see."""
     return not_seen("the program loaded torch in a way that it does not see" + (f"; {then}" if then else ""))
 
 
@@ -77,7 +77,7 @@ _REPORT = "report it with the program's first lines, at the project's issue trac
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """Return what the counts of each line show: a warning where the line takes a part of the time that can be seen."""
+    """Return the findings on single lines. A line that takes a noticeable share of the time gives a warning."""
     judged = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
@@ -89,19 +89,19 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
 
 
 def at(file: str | None, line: int | None, folder: str) -> str:
-    """`train.py:31`, from where the user is."""
+    """Return a place such as `train.py:31`, relative to `folder`."""
     return f"{_named(file, folder)}:{line}" if file else "an unknown line"
 
 
 def _named(file: str, folder: str) -> str:
-    """A file as `folder` names it; one elsewhere keeps its whole path."""
+    """Return a file's path relative to `folder` if it is in there, and its whole path otherwise."""
     is_inside = bool(folder) and file.startswith(os.path.join(folder, ""))
     return os.path.relpath(file, folder) if is_inside else file
 
 
 def time_finding(result: RunResult) -> Finding:
-    """Return what the program waits for. A wait that can be cured is a warning; a program that did not come to its
-    end is no pass."""
+    """Return the finding on what the program waits for. A wait that has a fix is a warning. A program that failed
+    gets no pass."""
     titles = {
         "data": "the program waits for data",
         "host": "the device waits for the host",
@@ -116,7 +116,7 @@ def time_finding(result: RunResult) -> Finding:
         "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
     }
     at_work = result.shares.cpu if result.shares is not None else None
-    if at_work is not None and at_work < IDLE:  # it launches nothing either
+    if at_work is not None and at_work < IDLE:  # the CPU is idle too, so launching kernels is not the bottleneck
         waits = "the program waits for files, the network or another rank"
         fixes["host"] = f"the CPU worked for only {percent(at_work)} of the time: {waits}"
     verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
@@ -124,7 +124,7 @@ def time_finding(result: RunResult) -> Finding:
 
 
 def _is_broken_off(result: RunResult) -> bool:
-    """Return whether an error or a signal ended the program, or it ended with another status than 0."""
+    """Return whether the program ended with an error, a signal or a status other than 0."""
     return result.error is not None or bool(result.exit)
 
 
@@ -145,7 +145,7 @@ def _end(result: RunResult, folder: str) -> Finding:
 
 
 def signal_name(code: int) -> str:
-    """`SIGKILL`, of a status below 0."""
+    """Return the name of the signal of a negative status, such as `SIGKILL`."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
@@ -170,7 +170,7 @@ def _growth(result: RunResult, folder: str) -> Finding:
 
 
 def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
-    """Who held the memory that ran out, what is to blame, and what to change first."""
+    """Return the finding on an out-of-memory error: the holders, the cause and the first thing to change."""
     parts = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
@@ -197,7 +197,7 @@ _TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].ti
 
 
 def advice_of(memory: OutOfMemory) -> str | None:
-    """Return what to change first."""
+    """Return the first thing to change after an out-of-memory error."""
     if memory.blame in _TITLES:
         return BY_ID["oom.host" if memory.blame == "pinned" else "oom.runtime"].fix
     if memory.blame == "fragmentation":
@@ -206,14 +206,14 @@ def advice_of(memory: OutOfMemory) -> str | None:
         return "gpucheck devices shows the processes on the device: end one, or use another device"
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     for most in memory.holders[:1]:
-        # One list or dictionary of the user's holds more than all that training needs.
+        # One container of the user's code holds more than weights, gradients and optimizer states together.
         if most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed and most.tensors > 1:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     return _advice_by_size(fixed, memory.others_bytes + (memory.unnamed_bytes or 0) + (memory.asked_bytes or 0))
 
 
 def _advice_by_size(fixed: int, moving: int) -> str | None:
-    """The advice from the bytes that training always holds, and those that a smaller batch changes."""
+    """Return the advice. Any batch size needs the `fixed` bytes, and a smaller one reduces the `moving` bytes."""
     if not fixed and not moving:
         return None
     if fixed > moving:
@@ -226,18 +226,18 @@ def _advice_by_size(fixed: int, moving: int) -> str | None:
 
 
 def window_s(result: RunResult) -> float:
-    """The time that shares are shares of."""
+    """Return the time in seconds that the shares refer to."""
     return result.shares.window_s if result.shares is not None else result.wall_s
 
 
 def _cost(line: RunLine) -> str:
     moved = f" {capacity(line.bytes)}" if line.bytes else ""
-    spent = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run tells no times
+    spent = f", {duration(line.time_s)}" if line.time_s else ""  # a dry run has no times
     return f"{line.count} times{',' if moved else ''}{moved}{spent}"
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
-    """Return whether it happens step by step, and not once at the beginning or now and then."""
+    """Return whether a line's call happens in most steps, not only at the beginning or now and then."""
     steps = result.steps.count if result.steps is not None else 0
     if steps < _OFTEN:
         return count >= _OFTEN_IN_ALL
@@ -245,14 +245,14 @@ def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
 
 
 def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Advice]:
-    """Yield what to change about a line: copies that need not be, block or are too many, and waits for the device."""
+    """Yield the advice on a line: needless, blocking or too many copies, `empty_cache`, and waits for the device."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
         yield "run.copies.discarded", "warn", "the result of .to() is discarded", fix
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
-    # Copies of what was copied before should not be made at all: how they are made does not matter.
+    # Repeated copies of an unchanged tensor have their own advice above, so the rest counts only new ones.
     new = line.count - line.unchanged_again
     if min(line.unpinned_async, new) >= _OFTEN:
         title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
@@ -275,7 +275,7 @@ def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_
 
 
 def costly(result: RunResult) -> Iterator[RunLine]:
-    """The lines that are worth a row: what takes time, or what something is said of."""
+    """Yield the lines that get a row in the table: those that take time or have a finding."""
     named = {(finding.evidence.get("file"), finding.evidence.get("line")) for finding in findings(result)}
     for line in result.lines:
         if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in named:
@@ -287,18 +287,18 @@ _FORK_FIX = (
     "with spawn"
 )
 _ENDED_LOOPS = "loops over a DataLoader were ended early, which may be the cause"
-# From this part of the memory on what is not counted decides (workspaces, buffers of NCCL, the context, fragmentation).
+# Uncounted bytes may fill the memory from this share on: workspaces, NCCL's buffers, the context, fragmentation.
 _CLOSE = 0.9
 
 
 def dry_result(
     read: counters.Read, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
 ) -> DryResult:
-    """The answer. `counted` is what `run` makes of the same counters; files are named from `folder`."""
+    """Return a dry run's result. `counted` is `run`'s result from the same counters. Paths are relative to `folder`."""
     assert options.dry is not None
     stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
     written_at_end = next(read.said("memory"), None)
-    # By count: a run on a CPU has no times, by which the lines of a run are sorted.
+    # `run` sorts its lines by time. A dry run has no times, so its lines are sorted by count.
     fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
     lines = (DryLine(**row | {"file": _named(row["file"], folder)}) for row in fields if row["kind"] != "data")
     return DryResult(
@@ -329,17 +329,17 @@ _Row = TypeVar("_Row")
 
 
 def rows_of(read: counters.Read, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
-    """The lines of one kind as results have them: said by the names of their fields."""
+    """Return the text lines of one kind as objects of the type `made`."""
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
 def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[results.CaughtError]:
-    """The errors about dtypes but for the one that ended the program, and those of forked processes."""
+    """Yield dtype errors that the program caught, and errors of forked processes."""
     for error in rows_of(read, "mixed", results.CaughtError):
         times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
             yield replace(error, times=times)
-    if stopped is None:  # which a worker's error may be
+    if stopped is None:  # a forked worker's error may also have ended the program
         yield from rows_of(read, "fork", results.CaughtError)
 
 
@@ -362,7 +362,7 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
 
 
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
-    """All findings, the worst first. Advice on copies is what `run` gives, without times."""
+    """Return all findings of a dry run, the worst first. The advice on copies is that of `run`, without times."""
     judged = [
         *_mismatches(result),
         *_stop(result),
@@ -378,7 +378,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
 
 
 def placed(result: DryResult) -> str:
-    """The sentence on a run without a finding, which says so if a part of the program is known not to have run."""
+    """Return the title for a run without misplaced tensors. It names the functions that are known not to have run."""
     is_whole = not result.not_reached and not is_of_ended_loops(result)
     text = f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
     were = "was" if len(result.not_reached) == 1 else "were"
@@ -386,8 +386,8 @@ def placed(result: DryResult) -> str:
 
 
 def is_of_ended_loops(result: DryResult) -> bool:
-    """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
-    may have counted on all of its data."""
+    """Return whether the program failed after gpucheck ended loops over a DataLoader early, without a device as the
+    cause. The program may have needed all of its data."""
     stop = result.stopped
     if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
         return False
@@ -397,7 +397,7 @@ def is_of_ended_loops(result: DryResult) -> bool:
 
 
 def _how_far(result: DryResult) -> str:
-    """How much of the program was judged."""
+    """Return how much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
     if result.ended_after_steps:
         return f"{steps}, then the program was ended"
@@ -422,7 +422,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in entry.operands):
             fix = f'{entry.place}: pass generator=torch.Generator(device="{entry.expected}")'
         if entry.operation == "Tensor.pin_memory" and all(operand.variable is None for operand in entry.operands):
-            fix = f"{entry.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
+            fix = f"{entry.place}: leave out pin_memory, or keep the data on the CPU"  # the DataLoader makes this call
         yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     for caught in result.mixed:
         place = caught.place or "an unknown line"
@@ -431,9 +431,9 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 
 
 def _known(text: str, place: str) -> tuple[str, str, str] | None:
-    """The id, the message and the fix of an error that reached gpucheck as text alone, as from a worker; None for
-    another error."""
-    # The shared counters keep at least the first 159 characters of a forked process: more than any of these has.
+    """Return the ID, message and fix of a known error, given only its text, such as a worker's. Return None for any
+    other error."""
+    # The shared memory keeps at least 159 characters of a forked process's error. Each known text is shorter.
     if rules.UNSAFE in text:
         return "run.dry.dtype", text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
     if re.search(rules.NO_KERNEL, text):
@@ -452,7 +452,7 @@ def _caught(times: int) -> str:
 
 
 def _undone(result: DryResult) -> Iterator[Finding]:
-    """A program that did not do what it was there for has shown nothing."""
+    """Yield a finding if the program ended before its first step, or put no tensor on the device."""
     if result.memory is None or result.stopped is not None or any(mismatch.ended for mismatch in result.mismatches):
         return
     if result.trains and not result.steps:
@@ -464,18 +464,18 @@ def _undone(result: DryResult) -> Iterator[Finding]:
 
 
 def _stop(result: DryResult) -> Iterator[Finding]:
-    """Yield what ended the program before its end. Only a dtype that CUDA refuses as well is a fault."""
+    """Yield the finding on an early end of the program. Only an error that a real GPU would raise too is a failure."""
     stop = result.stopped
     if stop is None:
         code = result.exit or 0
-        if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
+        if code < 0 or result.memory is None:  # a normal end would have written the memory and the caught errors
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         elif is_of_ended_loops(result):
             yield Finding("run.dry.remark", "info", f"the program ended with status {code}", _ENDED_LOOPS)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
-        return  # the memory has its own finding
+        return  # `_memory_findings` reports it
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
     if (known := _known(stop.text.removeprefix("RuntimeError: "), place)) is not None:
@@ -520,8 +520,8 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
-    later."""
+    """Return the first thing to change, in `run`'s words, from the bytes held at the peak. Gradients and optimizer
+    states may have been created after it."""
     peak = memory.peak
     gradients, optimizer = memory.gradients_bytes or 0, memory.optimizer_bytes or 0
     if peak.made_in:
@@ -532,7 +532,7 @@ def _advice_of(memory: DryMemory) -> str | None:
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
-    """Yield what `run` advises on copies and waits, for lines whose times are not known."""
+    """Yield `run`'s advice on copies and waits for lines without times."""
     untimed = replace(counted, lines=tuple(replace(line, time_s=0.0) for line in counted.lines))
     for finding in of_lines(untimed, folder):
         evidence = {key: value for key, value in finding.evidence.items() if key != "time_s"}

@@ -1,6 +1,8 @@
-"""In the program's own process: how much memory it holds, and who holds it where that ran out or a step is traced.
+"""Record the memory that the program holds, in its own process. The holders are recorded after an out-of-memory error
+and in traced steps.
 
-Which tensors count, and which lines are the user's, are the two rules that all counting keeps to."""
+The rules for which tensors count and which lines are the user's are here, and all counting uses them.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ from gpucheck.machine import torch_private
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
 
-# Devices of the host. None is the device of what is no tensor: a subclass returns what it likes.
+# Device types of the host. None stands for a subclass whose `device` is not a torch device.
 _HOST = frozenset(("cpu", "meta", None))
 
 
-# Whoever overrides or watches torch's functions would be told of ours: they are asked nothing of what we ask.
+# Overrides of torch functions in the program must not see gpucheck's own calls.
 unseen = torch_private.need("torch._C.DisableTorchFunction")
 _modes = torch_private.find("torch._C._len_torch_function_stack", lambda: 1)
 unseen_by_modes = torch_private.find("torch._C._DisableTorchDispatch", contextlib.nullcontext)
@@ -39,15 +41,15 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether nobody is told of a look at the tensor's properties."""
+    """Return whether reading the tensor's properties calls no override of the program."""
     return type(tensor) in _PLAIN and not _modes()
 
 
 def device_of(tensor: Any) -> str | None:
-    """The kind of accelerator that the tensor lies on; None for the host's, which cost no copy and no wait."""
+    """Return the type of accelerator that holds the tensor, or None for the host. Host tensors cost no copy or wait."""
     kind: str | None
     if type(tensor) in _PLAIN and not _modes():
-        if tensor.is_cpu:  # most are, and this is the quickest to ask
+        if tensor.is_cpu:  # the most frequent case, and the fastest check
             return None
         kind = tensor.device.type
     else:
@@ -57,22 +59,22 @@ def device_of(tensor: Any) -> str | None:
 
 
 def is_used() -> bool:
-    """Return whether this process uses an accelerator: only then a call that waits for it waits."""
+    """Return whether this process uses an accelerator. No call waits for a device if it does not."""
     return any(
         (module := getattr(torch, name, None)) is not None and module.is_initialized() for name in ("cuda", "xpu")
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
 
 
-# Folders of installed packages; Debian's folder has another name.
+# Folders of installed packages. Debian's is `dist-packages`.
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Lines:
-    """Tells the user's code from that of libraries. `folder` is where the program was started.
+    """The distinction between the user's code and that of libraries. The program was started in `folder`.
 
-    `rank` says whose a file is, as code objects name it: 0 the user's, 1 an installed package's, 2 what no finding
-    names (torch, Python, ours, and what is made up as it runs). The program's own package is the user's wherever it is
-    installed.
+    `rank` takes a file as code objects name it. It returns 0 for the user's code, 1 for an installed package, and 2 for
+    code that no finding names: torch, Python, gpucheck and generated code. The program's own package is the user's,
+    wherever it is installed.
     """
 
     def __init__(self, folder: str, main_file: str | None) -> None:
@@ -89,25 +91,25 @@ class Lines:
         self.rank = functools.cache(self._rank)
 
     def caller(self, frame: FrameType | None, most: int = 0) -> FrameType | None:
-        """The innermost frame of a `rank` of at most `most`, from `frame` outwards; None where there is none."""
+        """Return the innermost frame, from `frame` outwards, with a `rank` of at most `most`; None if there is none."""
         rank = self.rank
         while frame is not None and rank(frame.f_code.co_filename) > most:
             frame = frame.f_back
         return frame
 
     def path(self, file: str) -> str:
-        """The absolute path of a file as code objects name it; what is in no file keeps its name."""
+        """Return the absolute path of a code object's file. A name such as `<stdin>` is returned unchanged."""
         return file if file.startswith("<") else os.path.normpath(os.path.join(self.folder, file))
 
     def _rank(self, file: str) -> int:
         if file.startswith("<"):
             return 0 if file == "<stdin>" else 2
-        # A link to a file belongs to the folder in which it is: some installers make a package of links.
+        # A link to a file counts as part of the folder that contains it, because some installers link every file.
         folder, name = os.path.split(self.path(file))
         real = os.path.join(os.path.realpath(folder), name)
         within = [(len(place), rank) for place, rank in self._ranks.items() if real.startswith(place)]
         within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
-        return max(within, default=(0, 0))[1]  # the innermost folder tells
+        return max(within, default=(0, 0))[1]  # the innermost folder decides
 
     def _own_package(self, main_file: str | None) -> str | None:
         if main_file is None:
@@ -121,12 +123,12 @@ class Lines:
 
 _WIDTH = len(counters.DEVICE)
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-# Readings after which it is asked again which devices hold anything: a reading of one takes some ten microseconds.
+# Devices in use are looked up only once in this many readings, because each takes about ten microseconds a device.
 _LOOK_AGAIN = 256
-# Holders that are named, and how deep their lists and dictionaries are followed.
+# Limits on the named holders, on the depth of nested containers, and on the members of each.
 _MOST_HOLDERS, _DEPTH, _MOST_MEMBERS = 12, 3, 10_000
 _TEXT = 2000
-# A dump with the stacks of Python takes some seconds for so many; with those of C++ minutes (torchtitan issue 3628).
+# A dump of this many entries takes seconds with Python stacks. C++ stacks would take minutes (torchtitan issue 3628).
 _MOST_ENTRIES = 100_000
 
 _say: Callable[[dict[str, Any]], bool]
@@ -137,20 +139,20 @@ _readings = 0
 
 
 def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) -> None:
-    """Tell `say` of memory that runs out, from now on; with `snapshot` CUDA's history of memory goes to that file."""
+    """Report out-of-memory errors to `say` from now on. `snapshot` is the file for CUDA's memory history, if wanted."""
     global _say, _lines, _snapshot
     _say, _lines, _snapshot = say, lines, snapshot
 
 
 def dump() -> None:
-    """Write the history of CUDA's memory, where one was recorded: torch.org's memory_viz shows it."""
+    """Write CUDA's memory history if it was recorded. pytorch.org/memory_viz shows the file."""
     write = torch_private.find("torch.cuda.memory._dump_snapshot")
     if _snapshot and _devices and write is not None:
         write(_snapshot)
 
 
 def read(cells: memoryview, phase: int) -> None:
-    """Note each device's memory, and a new peak as the work of this phase of the step that is at work."""
+    """Record each device's memory. A new peak is recorded with the current step and this phase."""
     global _readings
     stats_of = torch_private.find("torch._C._cuda_memoryStats")
     if stats_of is None or not torch.cuda.is_initialized():
@@ -190,7 +192,7 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
 
 
 def now(cells: memoryview) -> tuple[int, int, int]:
-    """Bytes allocated and reserved on the devices together, and the resident set; -1 for what is not known."""
+    """Return the bytes allocated and reserved on all devices, and the resident set. An unknown value is -1."""
     if not _devices:
         return -1, -1, resident()
     rows = [counters.DEVICES_AT + index * _WIDTH for index in _devices]
@@ -198,9 +200,9 @@ def now(cells: memoryview) -> tuple[int, int, int]:
 
 
 def resident() -> int:
-    """The process's resident set in bytes; -1 where the system does not tell.
+    """Return the process's resident set in bytes, or -1 if the system does not report it.
 
-    No descriptor is kept: a program that closes all of them gets the number for a file of its own.
+    The file is opened on every call. A program that closes all descriptors would reuse the number of a kept one.
     """
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
@@ -213,7 +215,7 @@ def resident() -> int:
 
 
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
-    """torch's allocator has found no room; it raises after this."""
+    """Record a failed allocation. torch's allocator calls this before it raises the error."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     dump()
     row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
@@ -221,12 +223,12 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
 
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
-    """Write down what ended the program: its class and text, the user's line, and for memory who held it."""
+    """Record the error that ended the program: class, text and the user's line. Add the holders if memory ran out."""
     chain = messages.chain_of(error)
     cause, link = messages.cause_in(chain)
-    # Pinned memory is the host's, and what lies there fills no device.
+    # Pinned memory is on the host, so its tensors fill no device.
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
-    # Metal shares the host's memory: the tensors that are known do not explain it.
+    # Metal shares the host's memory, so the known tensors do not explain how it was filled.
     is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     trace = traceback.walk_tb(error.__traceback__)  # outermost first
     frames = [(frame, line) for frame, line in trace if _lines.rank(frame.f_code.co_filename) == 0]
@@ -245,8 +247,8 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
 
 
 def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer states that `counts` takes, and with `others` of all tensors that
-    Python knows; no byte twice. A tensor of somebody else's may refuse to be asked."""
+    """Return the bytes of parameters, gradients and optimizer states that `counts` accepts, each byte once. `others`
+    adds all other tensors that Python knows. Some subclasses raise when their attributes are read."""
     tensors = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
     parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
     gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
@@ -258,8 +260,8 @@ def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bo
     return {name: sum(_once(tensor, seen) for tensor in members if counts(tensor)) for name, members in named.items()}
 
 
-# The tensors that hold what a tensor of another layout holds, by their methods; by the attributes of a class in Python,
-# whose methods are operations that it answers itself.
+# The methods that return the plain tensors inside a tensor of a sparse or jagged layout. The jagged layout is a Python
+# class and has attributes instead, because its methods are operations that it overrides.
 _PARTS = {
     torch.sparse_coo: ("_values", "_indices"),
     **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
@@ -269,8 +271,8 @@ _PARTS = {
 
 
 def parts(tensor: Any) -> list[Any]:
-    """The plain tensors that hold a tensor's elements and indices, its elements first; of a plain one itself. A mode of
-    the program's is not told of the question."""
+    """Return the plain tensors that hold a tensor's elements and indices, elements first. A plain tensor is its own
+    part. The program's dispatch modes do not see this call."""
     methods = _PARTS.get(tensor.layout)
     with unseen_by_modes():
         holders = [tensor] if methods is None else [getattr(tensor, name, None) for name in methods]
@@ -278,15 +280,15 @@ def parts(tensor: Any) -> list[Any]:
 
 
 def size(tensor: Any) -> int:
-    """Bytes of a tensor's elements and of a sparse one's indices; 0 for a layout that does not tell."""
+    """Return the bytes of a tensor's elements and sparse indices, or 0 if its layout does not report them."""
     try:
         return sum(int(part.nbytes) for part in parts(tensor))
-    except (RuntimeError, NotImplementedError):  # an opaque layout, as that of MKL-DNN
+    except (RuntimeError, NotImplementedError):  # an opaque layout such as MKL-DNN's
         return 0
 
 
 def _once(tensor: Any, seen: set[int]) -> int:
-    """The bytes of a tensor's storages, without those that were seen."""
+    """Return the bytes of a tensor's storages that are not in `seen`, and add them to it."""
     new = 0
     try:
         for part in parts(tensor):
@@ -294,13 +296,13 @@ def _once(tensor: Any, seen: set[int]) -> int:
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 new += storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have none
+    except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have no storage
         return 0
     return new
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
-    """The tensors in a value: itself, or those of its list, dictionary or module, as deep as `depth`."""
+    """Yield the value if it is a tensor, or the tensors in a container, down to `depth` levels."""
     if issubclass(type(value), torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple, set, dict)):
@@ -310,7 +312,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dict[str, Any]]:
-    """The user's variables that hold most of what `counts`, each by the bytes that no larger one holds already."""
+    """Return the user's variables that hold the most bytes. Bytes of a larger holder are not counted again."""
     rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
@@ -326,32 +328,32 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
 
 # -- traced steps ----------------------------------------------------------------------------------------------------
 
-# Steps before the first that is traced: in the first one caches are filled and states are made.
+# Steps before the first traced one. The first steps fill caches and create optimizer states.
 SKIPPED = 2
 _MOST_LINES = 20
-# Tensors of a line that stayed of which it is asked who holds them.
+# The holders are searched for only this many remaining tensors of a line.
 _ASKED = 3
 
-# File, line and module that made a storage.
+# The file, line and module that created a storage.
 _Place = tuple[str, int, str]
 
 
 class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
-    """Counts storages by the user's line, the module and the phase that made them.
+    """A dispatch mode that counts storages by the user's line, the module and the phase that created them.
 
-    Every operation is seen, and every storage that it makes is counted until it is freed: on any device, the CPU too.
-    That makes these steps several times slower, so that there are few.
+    It sees every operation, and counts each new storage until it is freed, on the CPU too. Traced steps are several
+    times slower, so only a few steps are traced.
     """
 
     def __init__(
         self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None, most: int = 0
     ) -> None:
-        """`phase` is asked what runs, and `forward` is called as a module runs; `most` steps are traced."""
+        """`phase` returns the current phase, `forward` is called before each module runs, and `most` limits steps."""
         super().__init__()
         self.lines, self.step, self.forward, self.most = lines, 0, forward, most
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
-        # The thread whose operations are seen: those of its backward passes too, wherever these run.
+        # The traced thread. Its backward passes are traced too, whatever thread they run in.
         self.thread = 0
         self.modules: list[str] = []
         self.hooks: list[Any] = []
@@ -359,15 +361,15 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage is not counted
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # tensors without storage are not counted
             for made in _made_by(func, result):
                 self.memory.put(made.untyped_storage(), is_held=True)
         return result
 
     def _place(self) -> _Place:
-        # A GPU's backward pass runs in a thread of autograd's, in which no line is the user's: it is the line that
-        # waits for it. In no variable: this function's own frame is among them, and as a circle they would keep tensors
-        # that go.
+        # A GPU's backward pass runs in an autograd thread without lines of the user. The line that waits for it in the
+        # traced thread is used instead. The frames must not be kept in a variable: this function's own frame is one of
+        # them, and the reference cycle would keep tensors alive.
         caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
         module = self.modules[-1] if self.modules else ""
         if caller is None:
@@ -377,14 +379,14 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     # -- the window --------------------------------------------------------------------------------------------------
 
     def stepped(self, done: int) -> bool:
-        """Begin the window, or count a step of it; `done` steps are behind. Return whether it was the last."""
+        """Start the tracing or count a traced step, after `done` steps. Return whether it was the last."""
         if done == SKIPPED:
             self.start()
         self.step += done > SKIPPED
         return done == SKIPPED + self.most
 
     def start(self) -> None:
-        """Begin to look, from the next operation on."""
+        """Start tracing with the next operation."""
         self.hooks = [
             torch.nn.modules.module.register_module_forward_pre_hook(self._enters),
             torch.nn.modules.module.register_module_forward_hook(self._leaves, always_call=True),
@@ -404,14 +406,17 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             self.modules.pop()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop tracing."""
         self.__exit__(None, None, None)
         for hook in self.hooks:
             hook.remove()
         self.spent_ns = time.perf_counter_ns() - self.began_ns
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
-        """Write down who made most, and what stayed of all steps but the last, whose results may still be in use."""
+        """Record the lines that created the most bytes, and the bytes that remain from each step.
+
+        The last step does not count, because its results may still be in use.
+        """
         top, rows = self.memory.top(), self.memory.storages
         rows.sweep()
         live = {key: row.held for key, row in rows.rows.items() if row.held is not None}
@@ -420,7 +425,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         for key, (_, owner, step) in live.items():
             if step < counted:
                 kept.setdefault(owner, []).append(key)
-        # Memory that each step leaves behind grows; what the first alone leaves is a cache.
+        # Storages that remain from every step are growth. Those that only the first step leaves are a cache.
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
         row: dict[str, Any] = {"steps": self.step, "last_step": last_step, "step_ns": step_ns}
@@ -438,14 +443,14 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
-    """The list or dictionary that holds tensors of these storages, by what made them, named as a variable."""
+    """Return the name of the container that holds tensors of these storages, by the place that created them."""
     names: dict[Key[_Place], str] = {}
     asked: Counter[Key[_Place]] = Counter()
     for tensor in gc.get_objects() if kept else ():
         if not issubclass(type(tensor), torch.Tensor):
             continue
         owner = None
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no storage
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # the tensor has no storage
             owner = kept.get(tensor.untyped_storage()._cdata)
         if owner is None or owner in names or asked[owner] >= _ASKED:
             continue
@@ -457,7 +462,7 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
 
 
 def _made_by(func: Any, result: Any) -> list[Any]:
-    """The tensors that an operation made: what is a view, or was written in place, was there before."""
+    """Return the tensors that an operation created. Views and in-place results are not new."""
     results = result if isinstance(result, (list, tuple)) else [result]
     schema = func._schema.returns
     new = [value.alias_info is None for value in schema] if len(schema) == len(results) else [True] * len(results)
@@ -465,7 +470,7 @@ def _made_by(func: Any, result: Any) -> list[Any]:
 
 
 def _name_of(container: Any) -> str | None:
-    """Return what the program calls it: a variable of its main module, or of a function that is at work."""
+    """Return the program's name for a container: a variable of the main module or of a running function."""
     places: list[dict[str, Any]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -478,7 +483,7 @@ def _name_of(container: Any) -> str | None:
         for name, value in list(names.items()) if names is not container else ():
             if value is container:
                 return name
-            # An attribute of an object that is a variable: self.history.
+            # The container may be an attribute of such a variable, as in self.history.
             inner = getattr(value, "__dict__", None)
             if isinstance(inner, dict):
                 for attribute, member in list(inner.items()):

@@ -1,4 +1,4 @@
-"""The findings of a job's ranks, and the words for its ranks and calls. Pure."""
+"""The findings about a job's ranks, and the texts that name ranks and calls. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gpucheck.program.run import judge
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError, RanksResult
 
-# Two ticks of the recorder's thread, and its reading.
+# Two intervals of the recorder's thread, and the time of its reading.
 FLUSH_S = 1.5
-# Between a rank's last collective and the end of its process torch and Python clean up.
+# torch and Python may take this long to clean up after a rank's last collective.
 LEFT_NS = 5 * 10**9
-# Signals by which a user or a scheduler ends a job, and a launcher the ranks that are left.
+# Signals with which a user or a scheduler ends a job, or a launcher the remaining ranks.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 
 
 def findings(job: RanksResult) -> list[Finding]:
-    """The findings, the worst first."""
+    """Return the findings, the worst first."""
     return [*filter(None, (_of_mismatch(job), _of_hang(job), _of_end(job))), _of_lateness(job), *_of_period(job)]
 
 
 def names(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 2 and 5`, `ranks 0–3`."""
+    """Return `rank 3`, `ranks 0, 2 and 5` or `ranks 0–3`."""
     listed = sorted(ranks)
     if not listed:
         return "no rank"
@@ -71,7 +71,7 @@ def _of_hang(job: RanksResult) -> Finding | None:
         return None
     rows = {row.rank: row for row in job.ranks}
     mismatch = job.mismatch.call if job.mismatch is not None else None
-    # Ranks that make different calls do not all wait in this one.
+    # The call has no single name if the ranks make different calls under its number.
     is_other = mismatch is not None and (mismatch.group, mismatch.number) == (hang.call.group, hang.call.number)
     call = f"{'call' if is_other else hang.call.name} number {hang.call.number} of group {hang.call.group}"
     where = f" at {hang.call.place}" if hang.call.place and not is_other else ""
@@ -104,13 +104,13 @@ def _of_hang(job: RanksResult) -> Finding | None:
 
 
 def _was_killed(row: JobRank, hang: JobHang) -> bool:
-    """Return whether a signal had ended a rank before the others were seen to wait."""
+    """Return whether a signal ended a rank before the hang was detected."""
     is_before = row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
     return row.exit is not None and row.exit < 0 and is_before
 
 
 def _state(row: JobRank, hang: JobHang) -> str:
-    """The state of a rank at a hang; empty where nothing is known."""
+    """Return the state of a rank during a hang, or an empty text if it is unknown."""
     if row.left_early:
         return f" left after {row.steps} step{'s' * (row.steps != 1)} and ended with exit 0"
     if row.rank in hang.waiting:
@@ -118,16 +118,16 @@ def _state(row: JobRank, hang: JobHang) -> str:
     if (row.state or "").startswith(("T", "t")):
         return " is stopped (SIGSTOP or a debugger)"
     place = f" at {row.place}" if row.place else ""
-    if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
+    if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # the rank was alive during the hang
         return f" is{place}" if place else ""
     return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place}"
 
 
 def _how(code: int) -> str:
-    """`exit 1`, `exit 143 (SIGTERM)`, `by SIGKILL`."""
+    """Return how a rank ended: `exit 1`, `exit 143 (SIGTERM)` or `by SIGKILL`."""
     if code < 0:
         return f"by {judge.signal_name(code)}"
-    # As shells and handlers of signals say it.
+    # Shells and signal handlers report a signal as 128 plus its number.
     signalled = f" ({judge.signal_name(128 - code)})" if code - 128 in _FROM_OUTSIDE else ""
     return f"exit {code}{signalled}"
 
@@ -136,28 +136,28 @@ def _how(code: int) -> str:
 
 
 def _of_end(job: RanksResult) -> Finding | None:
-    """Who ended first, where the job failed: the others fail because of it."""
+    """Return the finding on the rank that ended first in a failed job. The other ranks usually fail because of it."""
     failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
     if not failed:
         return None
-    # A launcher ends the others, and who says that another rank was gone is none of the causes.
+    # Ranks that report a lost peer, or that the launcher ended, are not the cause.
     causes = [
         row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)
     ] or failed
     first, code, hang = causes[0], causes[0].exit or 0, job.hang
-    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
+    # A rank that runs out of batches makes the others fail, but its own process may end shortly after theirs.
     left = [row for row in job.ranks if row.left_early and (row.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    # A rank that waited in the call when it was asked ends by its timeout, or by whoever ended the job that hung.
-    # Another signal, as the out-of-memory killer's or a crash's, is a cause of its own.
+    # A rank that waited in the hanging call is ended by its timeout, a user, the scheduler or the launcher.
+    # Any other signal, such as the OOM killer's or a crash's, is a separate cause.
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
     raised = _raised(failed)
     evidence: dict[str, Any] = {"raised": raised} if raised else {}
     after, fix = f"after {first.steps} steps", None
-    is_said_of: list[int] = []  # ranks whose error is in the title or at the beginning of the message
+    is_said_of: list[int] = []  # ranks whose error the title or the message gives already
     others = names(row.rank for row in failed if row is not first)
-    # An error that several raise at one line is no one rank's fault.
+    # An error that several ranks raise at one line is not the fault of one rank.
     same = [row.rank for row in causes if first.raised and not first.lost_peer and _kind(row) == _kind(first)]
     is_signalled = -code in _FROM_OUTSIDE and all(row.lost_peer or row.exit == code for row in failed)
     if left and (code >= 0 or code == -signal.SIGABRT):  # NCCL's watchdog aborts
@@ -186,26 +186,26 @@ def _of_end(job: RanksResult) -> Finding | None:
 def _unknown_first(
     job: RanksResult, failed: Sequence[JobRank], causes: Sequence[JobRank], *, is_signalled: bool
 ) -> str:
-    """Return why no rank can be named as the first that ended; empty where one can."""
+    """Return why the first rank that ended is unknown, or an empty text if it is known."""
     gone = set(range(job.world)) - {row.rank for row in job.ranks if row.exit is not None}
     if gone and (causes[0].lost_peer or is_signalled):
         return f"how {names(gone)} ended is in no record"
     if len(causes) > 1 and any(row.ended_ns is None for row in causes):
         return "which of them was first is unknown: the clocks of the hosts could not be compared"
     ends = [row.ended_ns or 0 for row in failed if not row.lost_peer]
-    # A launcher ends the others once the first has handed on what it had done.
+    # The ranks of a job that was ended as a whole end within FLUSH_S of each other.
     if is_signalled and len(ends) == job.world and max(ends) - min(ends) < FLUSH_S * 1e9:
         return "by a user, the scheduler or --end-on-hang: no rank failed first"
     return ""
 
 
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
-    """The class and line of an error, which tell it from another: its text may name the rank."""
+    """Return the class and line that identify an error. Its text is left out because it may name the rank."""
     return (row.raised.type, row.raised.place) if row.raised else (None, None)
 
 
 def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
-    """The errors of ranks, those alike together, in the order in which they ended."""
+    """Return the ranks' errors in the order in which the ranks ended. Errors of the same kind share an entry."""
     alike: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for row in rows:
         if row.raised is not None:
@@ -215,7 +215,7 @@ def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
 
 
 def _error(raised: RankError | None, *, text: bool = True) -> str:
-    """`ValueError at train.py:31: bad label 17`."""
+    """Return an error in one line: `ValueError at train.py:31: bad label 17`."""
     if raised is None:
         return ""
     where = f" at {raised.place}" if raised.place else ""
@@ -227,7 +227,7 @@ def _first_line(raised: RankError | None) -> str:
     return raised.message.strip().partition("\n")[0] if raised else ""
 
 
-# -- a rank that holds up the others -----------------------------------------------------------------------------------
+# -- stragglers --------------------------------------------------------------------------------------------------------
 
 
 def _of_lateness(job: RanksResult) -> Finding:
@@ -270,7 +270,7 @@ def _of_lateness(job: RanksResult) -> Finding:
 
 
 def _of_period(job: RanksResult) -> Iterator[Finding]:
-    """Work of every n-th step that is not one late rank's."""
+    """Yield the finding on extra work in every n-th step, unless only late ranks do that work."""
     work = job.periodic
     if work is not None and not work.ranks:
         title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
@@ -282,7 +282,10 @@ def _of_period(job: RanksResult) -> Iterator[Finding]:
 
 
 def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
-    """Who is slower than before or than its siblings; else which stage is the busiest, which is no fault."""
+    """Return the finding on pipeline ranks that are slower than before or than their siblings.
+
+    It names the busiest stage if there are none. That is not a fault.
+    """
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1
@@ -302,7 +305,7 @@ def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding
 
 
 def _span(seconds: Iterable[float]) -> str:
-    """`95 to 100 ms`."""
+    """Return the range of durations: `95 to 100 ms`."""
     low, high = min(known := [*seconds]), max(known)
     low_text, high_text = units.duration(low), units.duration(high)
     return high_text if low_text == high_text else f"{low_text} to {high_text}"

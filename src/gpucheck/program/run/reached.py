@@ -1,5 +1,5 @@
-"""Functions and lines of the program that a dry run did not reach: the code that ran would have come to them, and they
-use a module, an optimizer or a loss. Pure: from the source, the functions that ran, and the places where it was left.
+"""Find functions and lines that a dry run ended before it reached. Only those that use a module, an optimizer or a loss
+count. Pure: the input is the source, the functions that ran, and the lines at which the program was ended.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-# Named at most.
+# The most names that are returned.
 MOST = 5
-# Methods of modules, optimizers and losses, and the names by which programs call torch. What is called of torch beside
-# operations makes no function one that computes.
+# Methods of modules, optimizers and losses, and the usual names for torch's modules. A function does not count as
+# computing if it calls only the names in `_NO_WORK`.
 _METHODS = frozenset(
     ("backward", "zero_grad", "state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "generate")
 )
 _TORCH = frozenset(("torch", "nn", "F"))
 _NO_WORK = frozenset(("no_grad", "inference_mode", "save", "load", "device", "manual_seed", "is_available", "cuda"))
-# Methods of other objects, which an attribute of unknown type may have.
+# Methods that other types have too, so that a call on an unknown type proves nothing.
 _OF_OTHERS = frozenset(("to", *(name for kind in (dict, list, set, str) for name in dir(kind))))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
@@ -27,8 +27,10 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A line at which the program was ended, in the function that begins at the line `function`, 0 for the module's own
-    code; with `is_loop` a loop that was ended there, after which the program went on."""
+    """A line at which the program was ended. `function` is the first line of its function, or 0 at module level.
+
+    `is_loop` is true if only the loop at that line was ended, and the program continued after it.
+    """
 
     file: str
     function: int
@@ -41,22 +43,22 @@ class _Function:
     name: str
     file: str
     node: ast.FunctionDef | ast.AsyncFunctionDef
-    # Names of its module that are variables.
+    # The variables of the function's module.
     variables: frozenset[str]
 
     @property
     def line(self) -> int:
-        """The first line as code objects have it, that of a decorator."""
+        """Return the first line as code objects give it, which is that of the first decorator."""
         return min(node.lineno for node in (self.node, *self.node.decorator_list))
 
 
 def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
-    """Return functions as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs once as
-    `train.py:74`; `ran` are the first lines of functions that ran."""
+    """Return functions such as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs only once,
+    such as `train.py:74`. `ran` has the first lines of the functions that ran in each file."""
     functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
     for function in functions:
-        if function.node.name not in function.variables:  # which may be a lambda in another branch
+        if function.node.name not in function.variables:  # the variable may be a lambda in another branch
             known.setdefault(function.node.name, []).append(function)
     begins = {(function.file, function.line): function.node for function in functions}
     names: dict[str, None] = {}
@@ -96,7 +98,7 @@ def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[str]:
-    """The names that the statements of a module give values."""
+    """Yield the names that these statements assign, also in nested blocks."""
     for statement in body:
         if isinstance(statement, ast.Assign):
             nodes = (node for target in statement.targets for node in ast.walk(target))
@@ -107,8 +109,11 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statements that were still to run: of a loop that was ended its own, else those behind the line, and the
-    whole of the outermost loop around it. And those of them that no round of that loop has run."""
+    """Return the statements that were still to run, and those among them that had never run.
+
+    These are the statements of an ended loop. If the program was ended, they are those after the line, and all of the
+    outermost loop around it.
+    """
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []
@@ -130,7 +135,7 @@ def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stm
 
 
 def _runs_once(name: str, tree: ast.Module | None) -> bool:
-    """Return whether a function is called once in its file, by code that runs once itself."""
+    """Return whether a function is called only once in its file, at module level and outside of loops."""
     nodes = [*ast.walk(tree)] if tree is not None else []
     calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
     if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):
@@ -139,13 +144,13 @@ def _runs_once(name: str, tree: ast.Module | None) -> bool:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    for part in (statement, *ast.iter_child_nodes(statement)):  # a handler and a case have blocks too
+    for part in (statement, *ast.iter_child_nodes(statement)):  # exception handlers and match cases have blocks too
         blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
         yield from (block for block in blocks if isinstance(block, list) and block)
 
 
 def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
-    """The calls of statements, without those of functions that are only defined there."""
+    """Yield the calls in these statements, but not those inside functions and classes that they define."""
     for node in body:
         if isinstance(node, _SCOPES):
             continue
@@ -160,7 +165,7 @@ def _name_of(call: ast.Call) -> str:
 
 
 def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
-    """Return whether a function, or one that it calls, uses a module, an optimizer or a loss."""
+    """Return whether a function or one of its callees uses a module, an optimizer or a loss."""
     if function in asked:
         return False
     asked.add(function)
@@ -170,7 +175,7 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set
 
 
 def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
-    """Return whether statements use a module, an optimizer or a loss; `held` are variables, which may be one."""
+    """Return whether statements use a module, an optimizer or a loss. Any variable in `held` may be one."""
     for call in _calls(body):
         name, called = _name_of(call), call.func
         if any(_works(other, known, asked) for other in known.get(name, ())):

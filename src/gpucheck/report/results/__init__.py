@@ -1,6 +1,6 @@
-"""The answers of commands beyond measurements and findings: the type of each entry of a report's `results`.
+"""The results of commands apart from measurements and findings: the types of the entries in a report's `results`.
 
-Each command with a long answer has its own module, which is loaded only if its answer is made or read.
+Each command with a long result has its own module, which is loaded only if that result is made or read.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Results(TypedDict, total=False):
-    """The answers of a command by name, each present only if it was given. Other names are of later versions:
-    readers keep them as they are."""
+    """The results of a command by name. Each is present only if the command gave it. Other names come from later
+    versions, and readers keep them unchanged."""
 
     memory: tuple[MemoryStep, ...]
     bench_transfer: tuple[TransferResult, ...]
@@ -52,6 +52,6 @@ class Results(TypedDict, total=False):
 
 
 def late_types() -> dict[str, Any]:
-    """The types that `Results` names, by their names; loads their modules."""
+    """Load the modules of this package, and return the types that `Results` names, by name."""
     modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}

@@ -1,7 +1,6 @@
-"""The answer of `find-batch-size`: for one device, or as an estimate for another device.
+"""The result of `find-batch-size`: a search on one device, or an estimate for another device.
 
-Along an axis every size is a length. Keys with a default are newer than the first documents, which are read without
-them.
+Every size in a search along an axis is a length. Keys with a default are missing in the oldest documents.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Literal
 
 from gpucheck.report.measurement import DeviceRef
 
-# How a trial ended. `fits` passed; what each of the others says of its size stands in `batch_size/outcome.py`.
+# The outcome of a trial. `fits` is a pass, and `batch_size/outcome.py` says what each of the others means for the size.
 Outcome = Literal[
     "fits",
     "over-budget",
@@ -31,9 +30,9 @@ Outcome = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEntry:
-    """One trial: its size, how it ended and why, and what it took.
+    """One trial: its size, its outcome with the reason, and the memory and time that it took.
 
-    `samples_per_s` is by the median of the steps after the first.
+    `samples_per_s` is from the median time of the steps after the first.
     """
 
     batch_size: int
@@ -51,7 +50,7 @@ class TrialEntry:
 
 @dataclass(frozen=True, slots=True)
 class SearchAxis:
-    """The dimension whose length is searched, and the fixed batch size beside it."""
+    """The dimension whose length is searched, and the fixed batch size of the search."""
 
     name: str
     batch_size: int | None = None
@@ -59,19 +58,20 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step, beyond the model: autocast's dtype, checkpointed activations, torch.compile, the axis."""
+    """The settings of a step: autocast's dtype, checkpointed activations, torch.compile and the axis."""
 
     amp: str | None = None
     grad_checkpointing: bool = False
     compile: bool = False
-    # With the name of a dimension, sizes are its length, and `batch_size` is the batch's fixed size.
+    # `axis` names the dimension whose length is the size. `batch_size` is then fixed.
     axis: str | None = None
     batch_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The way to the peaks (`peak`), and what ran. With `seek_failure` false, sizes stay below 85 % of the budget."""
+    """The method of the search. `peak` says how peaks were measured. Sizes stay below 85 % of the budget if
+    `seek_failure` is false."""
 
     peak: str | None = None
     seek_failure: bool = True
@@ -81,9 +81,9 @@ class SearchMethod:
 
 @dataclass(frozen=True, slots=True)
 class RecommendedSize:
-    """The size to use, as it was run; without one, `reason` says why.
+    """The recommended size, which was run. `reason` says why there is none.
 
-    `headroom` is the share of the budget that its peak leaves free, `headroom_wanted` the one asked for.
+    `headroom` is the share of the budget that its peak leaves free, and `headroom_wanted` is the requested share.
     """
 
     batch_size: int | None
@@ -96,7 +96,7 @@ class RecommendedSize:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The smallest size that was run within 5 % of the fastest. `noise` is the typical spread of a size's steps."""
+    """The smallest size with a speed within 5 % of the fastest. `noise` is the typical spread of a size's steps."""
 
     batch_size: int | None
     samples_per_s: float | None = None
@@ -105,11 +105,11 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
-    """Bytes by what holds them, after a step of the largest size.
+    """The use of the memory after a step of the largest size. An unknown value is None.
 
-    `parameter_bytes` counts buffers too. `activation_bytes_per_sample` is the slope of the peak of forward and backward
-    over the batch size; `fixed_bytes` what that peak holds besides, whatever the size (workspaces, a device's context).
-    None is unknown.
+    `parameter_bytes` includes buffers. `activation_bytes_per_sample` is the slope of the peak of forward and backward
+    over the batch size. `fixed_bytes` is the part of that peak that does not depend on the size, such as workspaces and
+    the device's context.
     """
 
     parameter_bytes: int | None
@@ -121,9 +121,10 @@ class MemorySplit:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """`steps` micro-batches make `effective_batch`: all of `micro_batch` samples, or `smaller` of them one fewer.
+    """A split of `effective_batch` into `steps` micro-batches of `micro_batch` samples each. `smaller` of them have one
+    sample fewer.
 
-    `limit` is the largest micro-batch that was allowed.
+    `limit` is the largest allowed micro-batch.
     """
 
     effective_batch: int
@@ -135,12 +136,12 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBatchSize:
-    """The answer of one device.
+    """The result of a search on one device.
 
-    `max_batch_size` is the largest size that passed, where larger ones are known not to fit; where the search ended
-    before it knew, or at its cap (`limited_by`), it is None and `at_least` has what passed. `limiting_factor` puts
-    `limited_by` in one word: `memory` for every way to run out of it. `predicted_above` is a size whose predicted peak
-    ended the search. The budget has its margin left out already.
+    `max_batch_size` is the largest size that passed, if larger ones are known not to fit. It is None if the search
+    ended early or at its cap (`limited_by`), and `at_least` then is the largest size that passed. `limiting_factor`
+    sums up `limited_by` in a word, such as `memory` for every way to run out of memory. `predicted_above` is a size
+    whose predicted peak ended the search. `budget_bytes` does not include the margin.
     """
 
     max_batch_size: int | None
@@ -176,26 +177,26 @@ class FoundBatchSize:
 
     @property
     def largest(self) -> int | None:
-        """The largest size that passed, whether or not more may fit; None where none did."""
+        """Return the largest size that passed, even if more may fit, or None if none passed."""
         return self.at_least if self.max_batch_size is None else self.max_batch_size
 
     @property
     def is_open(self) -> bool:
-        """True if the search ended before it knew how much more fits, and the user did not set the limit."""
+        """Return whether more may fit although the user did not limit the search."""
         return self.max_batch_size is None and self.limiting_factor != "max-batch-size"
 
     @property
     def axis_name(self) -> str | None:
-        """The dimension whose length sizes are; None where they are batch sizes."""
+        """Return the dimension whose length is searched, or None if sizes are batch sizes."""
         return self.axis.name if self.axis else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedBatchSize:
-    """The estimated largest size for a device that is not here; nothing was run.
+    """The estimated largest size for another device. No step was run.
 
-    `budget_bytes` is what is left of `memory_bytes` once margin, context and workspaces are set aside, whose figures
-    come from `source`.
+    `budget_bytes` is `memory_bytes` without margin, context and workspaces. `source` says where these figures come
+    from.
     """
 
     max_batch_size: int | None

@@ -1,28 +1,29 @@
-"""The answer of `model`: the weights, the tensors that stay behind when the model moves to a GPU, and the lines where
-the forward pass uses them. A source line is text such as `models.py:12`, None if unknown. Sizes are bytes."""
+"""The result of `model`: the weights, the tensors that stay behind when the model moves to a GPU, and the lines where
+the forward pass uses them. A source line is text such as `models.py:12`, or None if unknown. Sizes are in bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# What a left-behind thing is. `tensor` is one that the model holds outside of its parameters and buffers.
+# The kind of a left-behind object. A `tensor` is neither a parameter nor a buffer.
 LeftKind = Literal["tensor", "module", "parameter"]
-# What the forward did with it: met it where it must not be, copied it to the device, ran without it; or the class's
-# source where nothing ran: `copied` and `unread` are then read there.
-# `cached` was made by forward, on the device.
+# The forward pass mixed a `mismatched` tensor with others, copied a `copied` one to the device, and did not use an
+# `unread` one. The class's source shows `copied` and `unread` if nothing ran.
+# Forward created a `cached` tensor itself, on the device.
 Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
-# Where a tensor of a mismatch comes from: what it is called, or what made it.
-# `container` is a tensor in a plain list or dict of a module, `module` one of a module there.
+# The origin of a mismatched tensor: its role in the model, or the operation that created it.
+# A `container` tensor is in a module's plain list or dict. A `module` tensor belongs to a module in such a container.
 OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
-# A plain attribute, a list or dictionary, an object, a function's closure, a hook of forward, or the class itself.
+# The holder is a plain attribute, a list or dict, an object, a function's closure, a forward hook, or the class.
 Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """A module, or `repeats` alike in a row. Sizes are of one, with all that lies below it; tied tensors count once.
+    """A module, or `repeats` equal modules in a row. Sizes are those of one module with its submodules. Tied tensors
+    count once.
 
     `dtypes` and `devices` are those of its parameters and buffers.
     """
@@ -40,7 +41,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The whole model, tied tensors once. `trained_bytes` are of parameters that take a gradient."""
+    """The model's totals, with tied tensors counted once. `trained_bytes` counts parameters that take a gradient."""
 
     parameters: int
     parameter_bytes: int
@@ -50,8 +51,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBytes:
-    """The memory of a training step beside the weights. If `optimizer_bytes` is None, `reason` says why it is
-    unknown."""
+    """The memory of a training step in addition to the weights. `reason` says why `optimizer_bytes` is unknown
+    (None)."""
 
     optimizer: str
     gradient_bytes: int
@@ -81,10 +82,10 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchedTensor:
-    """An operand of a mismatch: its argument's name, where it lies, and where it comes from.
+    """An operand of a mismatch: its argument's name, its device, and its origin.
 
-    `variable` is how the failing line names it, and `maker_device` an expression for the right device at the line of
-    its origin, if it should be made there.
+    `variable` is its name in the failing line. `maker_device` is an expression for the right device at the line that
+    creates the tensor, if it should be created there.
     """
 
     name: str
@@ -100,10 +101,10 @@ class MismatchedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation with operands on the wrong device. `peer` is a local variable on the right one, `own_device` the
-    program's own name for it, as in `args.device`.
+    """An operation with operands on the wrong device. `peer` is a local variable on the right device. `own_device` is
+    the program's expression for that device, such as `args.device`.
 
-    `module` is the innermost module that was running, by its qualified name.
+    `module` is the qualified name of the innermost running module.
     """
 
     operation: str
@@ -118,7 +119,7 @@ class DeviceMismatchEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjudgedOperation:
-    """An operation that is not torch's own: it ran, but the devices of its operands were not judged."""
+    """An operation that is not torch's. It ran, but the devices of its operands were not judged."""
 
     operation: str
     place: str | None
@@ -126,9 +127,9 @@ class UnjudgedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """A forward pass, or with `phase` `step` a whole training step, on the simulated device.
+    """A forward pass on the simulated device, or a whole training step if `phase` is `step`.
 
-    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
+    `stopped` is the reason if the analysis did not reach the end. It stopped at the line `stopped_at`.
     """
 
     phase: Phase
@@ -141,11 +142,11 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`;
-    `proposed` are the options that ask for it.
+    """The model, and the result of its move to `device`. `run` is None if no forward pass was run. `not_run` is then
+    the reason, and `proposed` are options that request one.
 
-    `meta` are parameters and buffers without data. `not_followed` is what this torch does not let be followed.
-    `proposed` are options that ask for the forward, where `run` is None.
+    `meta` are parameters and buffers without data. `not_followed` are parts of the simulation that this version of
+    torch does not support.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""The answers of `memory`, `doctor`, `explain`, `lint` and `compare`, which are short."""
+"""The short results: those of `memory`, `doctor`, `explain`, `lint` and `compare`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class FigureCheck:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStep:
-    """One step: what it does, what it shows (`explanation`), and each figure with its expected value.
+    """One step of `memory`: its action (`does`), its meaning (`explanation`), and its figures with the expected values.
 
-    `exact` is whether figures must be equal rather than within bounds. `reason` says why a step was not judged.
+    `exact` is true if figures must be equal, not only within bounds. `reason` says why a step was not judged.
     """
 
     step: StepName
@@ -38,10 +38,11 @@ class MemoryStep:
     reason: str | None
 
 
-# `held` was seen to hold, `broken` is where the diagnosis stands, `unreached` lies above it and was not seen to hold;
-# `unknown` is not known and `absent` does not apply here.
+# A `held` stage was seen to work. The `broken` stage is the diagnosis. An `unreached` stage is above it and was not
+# seen to work. An `absent` stage does not apply to this machine.
 RungState = Literal["held", "broken", "unreached", "unknown", "absent"]
-# `ran` to its end; `failed` with an error, a crash or a hang; `none` where it was not started, or had no memory.
+# The load `ran` to its end, `failed` with an error, crash or hang, or did not run (`none`), for example for lack of
+# memory.
 LoadOutcome = Literal["ran", "failed", "none"]
 
 
@@ -56,8 +57,8 @@ class RungStanding:
 
 @dataclass(frozen=True, slots=True)
 class CardUnderLoad:
-    """One GPU under load: `telemetry` as measurements carry it, or None and why (`reason`); `held_by` is in how many of
-    its readings each of NVML's reasons for a lower clock was given."""
+    """One GPU under load. `telemetry` is like that of measurements, and `reason` says why it is None. `held_by` counts
+    the readings in which NVML gave each reason for a lower clock."""
 
     device: str
     telemetry: dict[str, Any] | None
@@ -67,8 +68,8 @@ class CardUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The load, `load_s` long: its outcome, and the reason if it did not run; `left_out` are GPUs that were not
-    loaded, with the reason."""
+    """The load, which ran for `load_s`: its outcome, and the reason if it did not run. `left_out` maps each GPU that
+    was not loaded to the reason."""
 
     outcome: LoadOutcome
     reason: str | None
@@ -79,10 +80,10 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """The diagnosis: the ID of the first broken condition and its stage, None if there is none. `rungs` are all stages
-    from the hardware up, `consequences` the ids of conditions that hold only because of the first, and `asked` is how
-    many were asked. `torch_works` is whether torch was seen to run a kernel on a device; `load` is None where no load
-    was tried."""
+    """The diagnosis. `first` is the ID of the first broken condition and `broken` its stage, or None if there is none.
+    `rungs` are all stages from the hardware up. `consequences` are the IDs of conditions that only follow from the
+    first, and `asked` is the number of checked conditions. `torch_works` is true if torch ran a kernel on a device.
+    `load` is None if no load was tried."""
 
     first: str | None
     broken: str | None
@@ -98,7 +99,7 @@ Certainty = Literal["proof", "strong", "hint"]
 
 @dataclass(frozen=True, slots=True)
 class KnownId:
-    """An id that has a page; `of` is `text`, or the command whose finding it is."""
+    """An ID that has a page. `of` is `text`, or the command whose finding has the ID."""
 
     id: str
     of: str
@@ -107,8 +108,8 @@ class KnownId:
 
 @dataclass(frozen=True, slots=True)
 class IdPage:
-    """The page of an id: what it means and what to do `then`. `rung` (the stage) and `verdict` are those of a doctor
-    condition, None for others, and `settle` says how to make sure of one."""
+    """The page of an ID: its meaning and the next step (`then`). `rung` (the stage) and `verdict` are those of a doctor
+    condition, and None for other IDs. `settle` says how to confirm the condition."""
 
     id: str
     of: str
@@ -123,11 +124,11 @@ class IdPage:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """One known text in what was pasted, and on which line.
+    """A known error text in the pasted text, and its line.
 
-    `says` is a sentence made of the text's own `numbers` (under keys with units), and `then` the next step: `specific`
-    where that too is made of them. `conditions` are those of doctor that bring it about. A `symptom` says that
-    something failed and not what; `doubt` is what speaks against it.
+    `says` is a sentence with the text's own `numbers`, whose keys have units. `then` is the next step, and `specific`
+    is true if it uses the numbers too. `conditions` are doctor's conditions that cause the error. A `symptom` says that
+    something failed, but not the cause. `doubt` is a reason against the match.
     """
 
     id: str
@@ -146,11 +147,11 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """The answer to what was asked; the rest is None.
+    """The result of `explain`. Fields that do not belong to the question are None.
 
-    To a text: how many `characters` were read, of how many bytes their end is all that was read (`cut_from_bytes`, None
-    where nothing was left out), and its `matches`, the root cause first. To an id its `page`; to neither, every id that
-    is `known`.
+    `characters` is the number of characters of a text that were read, and `matches` are the known errors in it, the
+    root cause first. `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. `page`
+    is the page of an ID. `known` are all IDs, if neither a text nor an ID was given.
     """
 
     characters: int | None = None
@@ -162,7 +163,7 @@ class ExplainResult:
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """A rule, and the verdict of what it finds."""
+    """A rule, and the verdict of its findings."""
 
     id: str
     verdict: Verdict
@@ -171,8 +172,8 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The number of checked files, of mistakes that a comment ignores, and of files that could not be judged, with the
-    rules."""
+    """The number of checked `files`, of mistakes that a comment ignores (`ignored`), and of files that could not be
+    judged (`unjudged`), with the rules."""
 
     files: int = 0
     ignored: int = 0
@@ -185,12 +186,12 @@ Change = Literal["slower", "faster", "same", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One measurement of both reports. Times are seconds per call, medians over the runs' medians.
+    """A measurement that both reports have. Times are seconds per call, the medians over the runs' medians.
 
-    `ratio` is new time over old by the runs' lower quartiles, `ci_low` to `ci_high` its interval at `ci_level`; None
-    with fewer than 3 runs a side. `differences` names what differs in method, `why` why it cannot be told. `disturbed`
-    is what disturbed most of the new side's runs: others on the CPU, a throttled clock; `old_disturbed` the same of
-    the old side.
+    `ratio` is the new time over the old, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at
+    `ci_level`, and is None with fewer than 3 runs a side. `differences` are those in method. `why` is the reason if
+    `change` is inconclusive. `disturbed` names disturbances of most of the new side's runs, such as other processes on
+    the CPU or a throttled clock. `old_disturbed` names those of the old side.
     """
 
     name: str
@@ -220,9 +221,9 @@ class ComparedRow:
 class Comparison:
     """The comparison of two reports. Differences are written as `old → new`.
 
-    `alpha` is the chance that a table without a change shows one, `same_within` what counts as the same: 0.05 is ±5 %.
-    `old_command` and `new_command` made the documents; `old_measurements` and `new_measurements` count their rows.
-    `doubts` say why figures may be unreliable: a wrong result, a lost device, a command that was cut off.
+    `alpha` is the chance that a table without changes shows one. Rows within `same_within` count as the same: 0.05 is
+    ±5 %. `old_command` and `new_command` made the documents. `old_measurements` and `new_measurements` count their
+    rows. `doubts` are reasons why figures may be unreliable: a wrong result, a lost device, a command that was cut off.
     """
 
     rows: tuple[ComparedRow, ...]
