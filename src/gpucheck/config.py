@@ -70,13 +70,14 @@ THRESHOLDS: tuple[Threshold, ...] = (
     _of_bench(
         "matmul.min_tflops",
         "TFLOP/s",
-        "the fastest product (`--dtype` selects the dtypes)",
+        "the fastest product (`--dtype` selects the dtypes), by its sustained rate if it has one, with `--burst` by its "
+        "burst",
         "Fail if the fastest product is slower than N TFLOP/s.",
     ),
     _of_bench(
         "matmul.min_percent_of_peak",
         "percent",
-        "the fastest product of each dtype that has a peak, as a share of that dense peak",
+        "the fastest product of each dtype that has a peak, by the same rate, as a share of that dense peak",
         _OF_PEAK,
     ),
     _of_bench(
