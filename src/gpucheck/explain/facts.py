@@ -505,7 +505,7 @@ ADVICE: tuple[Advice, ...] = (
         ("nccl.timeout",),
         r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
-        "P2P again: gpucheck bench p2p",
+        "P2P again: gpucheck bench collective",
         title="a collective hangs, probably in transfers between the GPUs (P2P)",
         meaning="Two GPUs on PCI Express write to each other's memory; an IOMMU or ACS on the way stops that.",
     ),
