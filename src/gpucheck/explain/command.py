@@ -226,7 +226,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     matches = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
     emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, matches)))
     if not matches:
-        more = "" if len(pasted.splitlines()) > 1 else "; paste the whole traceback"
+        is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
+        more = "" if is_whole else "; paste the whole traceback"
         message, known = f"it contains no known error{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
         then = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
         emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, then)))
@@ -246,13 +247,14 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
+    then = then.replace("NAME==VERSION", f"{match.facts.compiled or 'NAME'}==VERSION")
     then = step(match.facts.platforms | match.facts.names, text.id, then, specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
-        title=text.title,
-        meaning=text.meaning,
-        certainty=match.certainty,
+        title="an allocation failed, and not for want of memory" if read.doubt else text.title,
+        meaning="" if read.doubt else text.meaning,
+        certainty="hint" if read.doubt else match.certainty,
         then=then,
         says=read.says,
         specific=specific,
@@ -260,7 +262,7 @@ def _told(match: Match) -> TextMatch:
         conditions=match.conditions,
         line=match.line,
         symptom=text.symptom,
-        doubt=match.doubt,
+        doubt=read.doubt or match.doubt,
     )
 
 

@@ -25,7 +25,7 @@ class Facts:
     `torch` is the version without its build; `build` is `cpu`, `cu128`, `rocm6.4` or the like. `capabilities` are the
     GPUs' compute capabilities, derived from their names if needed. `architectures` are those that torch has code for.
     `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `on_gpu` has each
-    rank that ran out of memory, and its GPU.
+    rank that ran out of memory, and its GPU. `gfx` is the AMD GPU that code is missing for.
 
     `needs` is the major CUDA version in the name of a missing library. `asked` and `wanted` are the version and build
     requested from pip, `listed` the oldest and newest release that pip found. `free` is the free share of memory.
@@ -45,6 +45,7 @@ class Facts:
     packages: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     on_gpu: tuple[tuple[int, int], ...] = ()
+    gfx: str = ""
     needs: str = ""
     asked: str = ""
     wanted: str = ""
@@ -80,6 +81,11 @@ class Facts:
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
 
     @property
+    def compiled(self) -> str:
+        """The installed package whose compiled file the text names; empty where none but torch's is named."""
+        return next((name for name in _COMPILED.findall(self.text) if name not in (*_TORCHS, "nvidia")), "")
+
+    @property
     def extension(self) -> str:
         """Return the package with its own kernels that is nearest to the error, or an empty string."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
@@ -96,6 +102,7 @@ _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
+    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your)\W{1,4}(gfx\d{3,4}\w?)\b"),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
@@ -154,9 +161,14 @@ _NAMED = {
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
     r"\bquadro k(?!620|1200|2200)\d+|"
     r"capability (?:sm_|\(cc\) |of )?3\.?[0-5]\b",
-    "suspend": r"\bsuspend(?:ed|ing)?\b|powermanagement|powermgmt|\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+)\b",
-    "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
-    r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
+    "suspend": r"\bsuspend(?:s|ed|ing)?\b|powermanagement|powermgmt|\b(?:enters?|from) standby\b|"
+    r"\bafter (?:a )?(?:sleep|hibernat\w*|resum\w+|standby|wak\w+)\b",
+    "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
+    "dockerd": r"docker default runtime|\bdockerd\b|daemon\.json",
+    "nccl_info": r"\bnccl info\b",
+    "server": r"\bvllm (?:serve|version)|enginecore|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|launch)|"
+    r"vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|tritonserver|"
+    r"\blmdeploy\b",
     "function": r"invalid device function",
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
@@ -172,7 +184,7 @@ _NAMED = {
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
-    "pinned": messages.PINNED,
+    "pinned": messages.PINNED + r"|\bpin_memory\(\)",
     "allocator": messages.ALLOCATOR,
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
     "ptxas": r"sm_1\d\d\w? is not defined for option",
@@ -187,6 +199,7 @@ _NAMED = {
     r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
+_COMPILED = re.compile(r"-packages[/\\](\w+?)(?:_\d)?(?:_cuda|_c)?(?:[/\\][\w./\\-]*)?\.(?:cpython|abi3|cp3|so\b|pyd)")
 # Reasons why xFormers has no operator, most decisive first: the title, its pattern, and the step.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
@@ -213,6 +226,8 @@ _OPERATORS = {
         "takes heads of any size)",
     ),
 }
+# The version that the other GPUs of an AMD family run as.
+_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
@@ -243,7 +258,7 @@ def read(pasted: str, spaced: str) -> Facts:
     free = re.search(r"memory usage: (\d+) bytes free, (\d+) bytes total", text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
-        platforms=marked(spaced),
+        platforms=marked(re.sub(r"(?<![\w:])/users/", "/home/", spaced) if "/users/" in pasted else spaced),
         torch=version,
         build=build,
         capabilities=_capabilities(text),
@@ -462,6 +477,100 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("cuda.ptx",),
+        "jetson",
+        "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
+        "(CUDA_HOME=/usr/local/cuda; Orin: TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); or a newer JetPack",
+        title="a package was compiled by a newer CUDA than this JetPack's driver",
+        meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
+    ),
+    Advice(
+        ("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu"),
+        lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
+        f"{fixes.JETSON}, and the torchvision that belongs to it; other indexes have no wheel for this GPU",
+    ),
+    Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
+    Advice(
+        ("oom.host",),
+        lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
+        "DataLoader(pin_memory=False), or pin in smaller pieces; memory= in .wslconfig raises what WSL has",
+        title="WSL's limit of pinned memory is reached",
+    ),
+    Advice(
+        ("cufft.failed",),
+        lambda facts: "cu110" <= facts.build < "cu118" and max(map(float, facts.capabilities), default=0) >= 8.9,
+        f"pip install --force-reinstall torch torchvision torchaudio --index-url {fixes.INDEX}/TAG, TAG cu118 or newer",
+        title="this torch's cuFFT (CUDA 11.7 or older) does not work on this GPU",
+        certainty="strong",
+    ),
+    Advice(
+        ("hip.none",),
+        r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
+        title="the user may not open /dev/kfd, which ROCm needs",
+    ),
+    Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
+    Advice(
+        ("nccl.timeout",),
+        r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
+        "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
+        "P2P again: gpucheck bench collective",
+        title="a collective hangs, probably in transfers between the GPUs (P2P)",
+        meaning="Two GPUs on PCI Express write to each other's memory; an IOMMU or ACS on the way stops that.",
+    ),
+    Advice(
+        ("import.symbol", "attention.package"),
+        lambda facts: (
+            facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol")
+            and (fixes.release_of(facts.torch) or (0, 0)) < (2, 6)
+        ),
+        "the wheel for the same torch, CUDA and Python whose name has cxx11abiFALSE; or pip install --no-cache-dir "
+        "--no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it",
+        title="a package was built with another C++ ABI than torch",
+        meaning="The symbol has std::string of the new ABI (cxx11); pip's torch before 2.6 was built with the old one.",
+    ),
+    Advice(
+        ("tensor.backend",),
+        r"not compiled with (?:gpu|cuda) support",
+        "delete build/ and the extension's old .so, set CUDA_HOME to the toolkit of torch's CUDA, then FORCE_CUDA=1 "
+        "pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES",
+        title="an extension was compiled without CUDA",
+    ),
+    Advice(
+        ("cuda.illegal",),
+        r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index)",
+        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
+        "compute-sanitizer python … names the kernel for the report",
+        title="a kernel's 32-bit index overflowed",
+        meaning="The text names the limit of 32 bits: beyond it an index leads outside the memory.",
+        certainty="strong",
+    ),
+    Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
+    Advice(
+        ("hip.arch",),
+        lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
+        lambda facts: (
+            f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
+            + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
+        ),
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: (
+            bool(facts.needs) and not (facts.build or facts.platforms & _NOT_LINUX or facts.vendor in ("amd", "intel"))
+        ),
+        lambda facts: (
+            f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
+            f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
+            "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
+        ),
+    ),
+    Advice(
+        ("loader.exited",),
+        r"_pin_memory_loop[\s\S]{0,200}not enough values to unpack",
+        "DataLoader(pin_memory=False) or persistent_workers=False; or torch 1.8 or newer",
+        title="a fault of torch 1.7's DataLoader: pin_memory together with persistent_workers",
+    ),
+    Advice(
         ("oom.other",),
         r"cuda_host_malloc|of pinned memory",
         "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
@@ -612,12 +721,12 @@ ADVICE: tuple[Advice, ...] = (
         meaning="A torch for the CPU has no libtorch_cuda.so; a package built for CUDA asks for it.",
     ),
     Advice(
-        ("import.library", "torch.no_accelerator"),
+        ("import.library", "import.dll", "torch.no_accelerator"),
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
-        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (beside the package "
-        "for the CPU it has no GPU), and onnxruntime.preload_dlls() or import torch before the session is made; python "
-        "-c 'import onnxruntime; print(onnxruntime.get_available_providers())' has to list CUDAExecutionProvider",
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (CUDA 12, cuDNN 9; "
+        "for CUDA 11 and cuDNN 8 release 1.18), and onnxruntime.preload_dlls() or import torch before the session is "
+        "made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
         meaning="The package onnxruntime is for the CPU; onnxruntime-gpu needs CUDA 12 and cuDNN 9 (before 1.19 CUDA "
         "11 and cuDNN 8), and looks for them in the library path.",
@@ -800,7 +909,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.mps",),
-        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[^\n]{0,60}"
+        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}"
         r"allocate [\d.]+ ?(?:byte|[km])",
         'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
         "in place of a virtual machine",
@@ -810,9 +919,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.interface",),
-        r"failed ?: ?network is unreachable",
-        "NCCL_SOCKET_IFNAME with the interface that joins the machines (ip -brief address shows the names), and where "
-        "the address begins with fe80 NCCL_SOCKET_FAMILY=AF_INET",
+        r"failed ?: ?network is unreachable|\blo:127",
+        "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
+        "NCCL_SOCKET_FAMILY=AF_INET where an address begins with fe80; the firewall has to let NCCL through",
         title="NCCL tries to reach a rank by an interface that does not lead there",
         meaning="The other rank told an address of an interface that this machine has no way to.",
         certainty="strong",
@@ -948,7 +1057,7 @@ ADVICE: tuple[Advice, ...] = (
         ("cudnn.",),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
         "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
-        "loaded first; then a newer driver",
+        "loaded first",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
@@ -986,6 +1095,7 @@ ADVICE: tuple[Advice, ...] = (
         "server",
         "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; --enforce-eager, another attention backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, SGLang --attention-backend triton) and a newer release tell whose kernel",
+        certainty="strong",
     ),
     Advice(
         ("assert.probabilities",),
@@ -1035,7 +1145,7 @@ ADVICE: tuple[Advice, ...] = (
         meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
     ),
     Advice(
-        ("oom.cuda", "oom.hip"),
+        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
         lambda facts: {"server", "profiles"} <= facts.names and not facts.on_gpu,
         "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
         "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
@@ -1081,7 +1191,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.no_kernel",),
-        lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
+        lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         "build it again for this GPU: cmake -DCMAKE_CUDA_ARCHITECTURES=86 for 8.6 (nvidia-smi "
         "--query-gpu=compute_cap --format=csv shows the GPU's), with a toolkit that knows it",
         title="the program was not built for this GPU's architecture",
@@ -1135,11 +1245,6 @@ ADVICE: tuple[Advice, ...] = (
         "jetson",
         "sudo apt-get install nvidia-jetpack for CUDA's libraries (libcudss and libcusparseLt are packages of their "
         "own); in a container docker run --runtime nvidia with an image of the host's JetPack",
-    ),
-    Advice(
-        ("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "torch.cpu"),
-        "jetson",
-        f"{fixes.JETSON}, and the torchvision that belongs to it; other indexes have no wheel for this GPU",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
@@ -1211,10 +1316,10 @@ ADVICE: tuple[Advice, ...] = (
         "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
     ),
     Advice(
-        ("oom.cuda",),
+        ("oom.cuda", "oom.nvml_assert"),
         "jetson",
-        "use a smaller or a quantized model, and stop the desktop, which shares this memory (sudo systemctl isolate "
-        "multi-user.target); sudo tegrastats shows it",
+        "run one model at a time, a smaller or quantized one, and stop the desktop, which shares this memory (sudo "
+        "systemctl isolate multi-user.target); sudo tegrastats shows it",
     ),
     Advice(
         ("oom.mps",),
@@ -1222,7 +1327,7 @@ ADVICE: tuple[Advice, ...] = (
         "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
     ),
     Advice(
-        ("oom.cuda", "oom.hip"),
+        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
         lambda facts: "server" in facts.names and not facts.on_gpu,
         "give the server another share of the GPU: vLLM --gpu-memory-utilization 0.85 (less, where the error comes "
         "while it works), --max-model-len and --max-num-seqs smaller; SGLang --mem-fraction-static 0.8; nvidia-smi "
@@ -1262,11 +1367,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
         becomes="torch.cpu_only",
     ),
-    Advice(
-        ("torch.cpu_only",),
-        lambda facts: facts.build == "cpu" and "mac" not in facts.platforms,
-        _install,
-    ),
+    Advice(("torch.cpu_only",), lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, _install),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
         "ray",
@@ -1401,17 +1502,12 @@ ADVICE: tuple[Advice, ...] = (
         "know this GPU; that of CUDA 13 does), or use a newer torch",
     ),
     Advice(
-        ("oom.host",),
-        lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
-        "DataLoader(pin_memory=False): Windows limits how much memory WSL may pin; a larger memory= in "
-        ".wslconfig raises the rest",
-    ),
-    Advice(
         ("tensor.placed",),
         r"in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
         "releases do not fit each other",
     ),
+    Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),
 )
 
 

@@ -33,11 +33,12 @@ _NO_SIZE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a text: the numbers, a sentence about them, and the step that follows from them, if any."""
+    """The figures of a text: the numbers, a sentence about them, the step that follows, if any, and a doubt."""
 
     numbers: Numbers = field(default_factory=dict)
     says: str = ""
     then: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,10 @@ _OFFLOAD = (
 )
 
 
+# The steps where the numbers speak against a full GPU.
+_AGAIN, _NONE = "start it again with nvidia-smi beside it", "nvidia-smi has to show memory, of which torch sees none"
+
+
 def _memory(name: str, said: str, around: str) -> Figures:
     """Read a message about full GPU memory, in the wordings of torch and other programs."""
     # Each rank may have its own message; only the first one is read.
@@ -260,7 +265,8 @@ def _memory(name: str, said: str, around: str) -> Figures:
     others = [process for process in found.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
     unnamed = rest if rest > _CONTEXT else 0
     then = _memory_then(name, found, whole, others, unnamed, is_loading=_LOADING.search(around) is not None)
-    return Figures(found, _memory_says(found, whole, others, unnamed), then)
+    doubt = "by its own numbers memory is not full" if then.startswith((_AGAIN, _NONE)) else ""
+    return Figures(found, _memory_says(found, whole, others, unnamed), then, doubt)
 
 
 def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
@@ -284,7 +290,7 @@ def _memory_then(
     if requested > (whole or TIB):
         return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
     if not whole:
-        return ""
+        return f"{_NONE}; else update the driver, or make the MIG instance again" if "total_bytes" in found else ""
     if "allowed_bytes" in found and free > requested:
         allowed = human(found["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
@@ -297,7 +303,7 @@ def _memory_then(
         return f"export {setting}=expandable_segments:True: {cause}"
     if not others and free > _AMPLE * requested > 0:
         return (
-            f"start it again with nvidia-smi beside it: {human(free)} were free, far more than the request. Another "
+            f"{_AGAIN}: {human(free)} were free, far more than the request. Another "
             "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
         )
     if not held:
@@ -421,10 +427,7 @@ _TOOLKITS = (
     (r"[1-4]\d", f"{_NOT_OWN}; for that very GPU use CUDA 11 or older: CUDA 12 dropped it"),
     (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
     *(
-        (
-            numbers,
-            f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}",
-        )
+        (numbers, f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}")
         for numbers, since in (
             ("75", "10.0 or newer"),
             ("80|86|87", "11.4 or newer"),
@@ -798,9 +801,7 @@ _READINGS: tuple[Reading, ...] = (
     ),
     Reading("dist.child", (r"\brank\s*: (?P<rank>\d+)", *_RANKS), _OF_RANKS),
     Reading(
-        ("process.killed", "crash.", "nccl.", "dist."),
-        (r"(?:\[ ?Rank |\brank\s*: )(?P<rank>\d+)", *_RANKS),
-        _OF_RANKS,
+        ("process.killed", "crash.", "nccl.", "dist."), (r"(?:\[ ?Rank |\brank\s*: )(?P<rank>\d+)", *_RANKS), _OF_RANKS
     ),
     Reading(
         "compile.resources",

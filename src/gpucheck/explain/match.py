@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import unquote
 
+from gpucheck import xid
 from gpucheck.doctor.condition import CERTAINTIES, Certainty, Condition
 from gpucheck.explain.facts import Facts, advise, proven
 from gpucheck.explain.facts import read as read_facts
@@ -199,7 +200,9 @@ _DIFF, _IN_DIFF = re.compile(r"diff --git |@@ -\d|--- a/"), re.compile(r"[-+@\\ 
 # A program's guesses at a cause, each an item of a list below such a line.
 _GUESSES = re.compile(
     r"\b(?:possible|potential|likely|common|usual|some)(?: root)? (?:reason|cause|solution|fix)|\bone of the following|"
-    r"\b(?:may|might|could|can) (?:be|have been) (?:caused by|due to|because)\b",
+    r"\b(?:may|might|could|can) (?:be|have been) (?:caused by|due to|because)\b|"
+    # What was looked for and is not there.
+    r"\b(?:no (?:\w+ )?(?:errors?|messages?|entries|signs?)\b|none of th|(?:did|do) ?(?:not|nt) see\b)[^.:]{0,60}:\W*$",
     re.IGNORECASE,
 )
 _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
@@ -408,8 +411,8 @@ _HARMLESS = re.compile(
 )
 # What stands before an error that a sentence only names: it is denied, warned of or asked for.
 _DENIED = re.compile(
-    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|\b(is|was|are|were|do|does|did|have|has)( "
-    r"not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+)?$|\b(if|in case) "
+    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+){0,2}$|\b(is|was|are|were|do|does|did|have|has)( "
+    r"not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|in case) "
     r"(you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( also)? "
     r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
     r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
@@ -437,6 +440,7 @@ _PROSE = re.compile(
 )
 # Words that a sentence quotes: others stand before them, without a colon, which a program puts before a message.
 _QUOTE = re.compile(r"[a-z] [a-z]+ [(\[]?[\"`“](\w[^\"`”]* [^\"`”]* [^\"`”]*)[\"`”]")
+_REPORTED = re.compile(r"\b(?:fail(?:s|ed)|says|prints|exit(?:s|ed)|reports)(?: with)? [\"“`]")
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
     r"\b(no|never|without|nor|not|\w+nt|if|in "
@@ -498,6 +502,9 @@ class _Place:
         covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
+    def holds(self, other: _Place) -> bool:
+        return self.text.id == other.text.id and self.start <= other.start and other.end <= self.end
+
     def touches(self, other: _Place) -> bool:
         return self.start < other.end and other.start < self.end
 
@@ -527,6 +534,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     named = _told(normal, texts)
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
+    pointed = [place for place in pointed if not _is_only_named(normal, place)]
     ours = _OURS.search(normal.spaced) is not None
     named, pointed = _wrapping(named, normal), _wrapping(pointed, normal)
     if not named and not (pointed and ours):
@@ -553,7 +561,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         return []
     # Prose, source and what a program goes on after report no error of their own.
     found = [
-        replace(place, text=replace(place.text, certainty="hint"))
+        replace(place, text=replace(place.text, certainty=_of_quote(place)))
         if place.line.kind == "frame" or _is_prose(place, normal) or _goes_on(place.line)
         else place
         for place in found
@@ -608,7 +616,7 @@ def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    return [
+    places = [
         place
         for place in _places(normal, texts)
         if (
@@ -616,15 +624,17 @@ def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
             # It begins on a line that reports no error, or ends on one, which a gap reached.
             or all(normal.lines_of(offset, offset)[0].kind != "quiet" for offset in (place.start, place.end - 1))
         )
-        and not (place.line.kind == "plain" and _is_only_named(normal, place))
     ]
+    denied = [place for place in places if _is_only_named(normal, place)]
+    # A gap may reach from the line before into what is denied.
+    return [place for place in places if not any(place.holds(other) for other in denied)]
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:
     """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
     words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
     letters = place.start - normal.starts[place.line.number - 1]
-    if not (_SAYS_ONLY.search(words) or _PROSE.search(words)):  # most lines end here
+    if place.line.kind != "plain" or not (_SAYS_ONLY.search(words) or _PROSE.search(words)):  # most lines end here
         return False
     ends = [at for at, letter in enumerate(words) if letter != " "]
     before = words[: ends[letters] if letters < len(ends) else len(words)].rstrip()
@@ -640,6 +650,11 @@ def _is_prose(place: _Place, normal: Normal) -> bool:
     is_quoted = any(words in "".join(quote.lower().split()) for quote in _QUOTE.findall(line.text))
     is_told = not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
     return line.kind == "plain" and (is_quoted or is_told)
+
+
+def _of_quote(place: _Place) -> Certainty:
+    """Return how sure a sentence is: a hint, but where it quotes what a program said not proven alone."""
+    return "strong" if place.text.certainty != "hint" and _REPORTED.search(place.line.text) else "hint"
 
 
 def _goes_on(line: Line) -> bool:
@@ -683,6 +698,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not first.text.id.startswith(other.text.follows)
         and (other.line.kind == "exception" or place.line.kind != "exception")
         and not _of_one_event(other.line, place.line)
+        # The same fault by another Xid, or one of another GPU that is less grave.
+        and (place.text.id not in _BLAME or other.text.title.partition(":")[2] != place.text.title.partition(":")[2])
+        and not _is_less_grave(other, {first.text.id: place.line})
         and (
             other.line.group == place.line.group
             # Of the errors of two ranks none is known to be the earlier.
@@ -729,6 +747,7 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
             if name != place.text.id
         ),
         place.text.symptom,
+        _is_less_grave(place, found),
         line.kind == "quiet",
         0 if _KERNEL.search(line.text) else sure,
         _WEIGHT[line.kind],
@@ -736,6 +755,16 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
         line.number,
         sure,
         place.start - place.end,
+    )
+
+
+_BLAME = {f"xid.{row.number}": row.blame for row in xid.CATALOGUE}
+
+
+def _is_less_grave(place: _Place, found: Mapping[str, Line]) -> bool:
+    """Return whether an Xid is a program's mistake, and another GPU's names a fault of the hardware."""
+    return _BLAME.get(place.text.id) == "program" and any(
+        _BLAME.get(name) == "device" and not _of_one_event(line, place.line) for name, line in found.items()
     )
 
 

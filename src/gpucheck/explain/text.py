@@ -47,7 +47,7 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
-        r"\bwsl2?:|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
+        r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
@@ -175,6 +175,7 @@ _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| sho
 # `dmesg` commands about the driver, without those about the system's memory.
 _OF_DRIVER = rf"(?![^;,]*\b(?:oom|killed)\b){_DMESG}"
 _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
+_SERVERS = ("server", "vllm", "llama")
 # Commands in steps, and their equivalents on a platform.
 _SWAPS: tuple[tuple[str, str, str], ...] = (
     (
@@ -215,8 +216,18 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"docker run --shm-size=8g …,? or --ipc=host( \(in Kubernetes an (.*?)\))?",
         "mount an emptyDir with medium: Memory on /dev/shm",
     ),
+    ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
+    ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
+    ("dockerd", r"\bcontainerd\b", "docker"),
+    ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
+    # A server of models has options in place of a batch and of lines to change.
+    *((server, r"; gpucheck find-batch-size[^;]*|print the shapes before the product; ", "") for server in _SERVERS),
+    *((server, r"use a smaller batch[^;]*", "a shorter context (-c, --max-model-len)") for server in _SERVERS),
     *((other, "nvlddmkm", "Display") for other in ("rocm", "xpu", "directml")),
 )
+
+
+_NO_MAC_HAS = ("cuda.", "cudnn.", "cublas.", "cufft.", "curand.", "cusolver.", "cusparse.", "xid.")
 
 
 def marked(spaced: str) -> frozenset[Platform]:
@@ -238,6 +249,7 @@ def step(platforms: Collection[str], name: str, then: str, *, specific: bool = F
 
     A `specific` step was made from the text's own numbers, and is not replaced.
     """
+    platforms = set(platforms) - ({"mac"} if name.startswith(_NO_MAC_HAS) else set())
     if not specific:
         there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
         then = next(there, "") or then

@@ -303,10 +303,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.ecc",
         title="the GPU's memory had an uncorrectable error",
-        patterns=(
-            r"uncorrectable ECC error encountered",
-            CUDA_SAYS + r"uncorrectable ECC error",
-        ),
+        patterns=(r"uncorrectable ECC error encountered", CUDA_SAYS + r"uncorrectable ECC error"),
         meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
         fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
         certainty="proof",
@@ -331,10 +328,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.program_counter",
         title="a kernel jumped outside its own code",
-        patterns=(
-            *messages.BY_ID["cuda.program_counter"].patterns,
-            r"cudaErrorInvalid(Pc|AddressSpace)\b",
-        ),
+        patterns=(*messages.BY_ID["cuda.program_counter"].patterns, r"cudaErrorInvalid(Pc|AddressSpace)\b"),
         meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause.",
         fix=_SANITIZER,
     ),

@@ -99,7 +99,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The file that the message begins with calls something that this torch does not have: it was "
         "compiled against another version.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
-        "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION",
+        "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
+        "(mmcv: with -f https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html for this torch)",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
@@ -286,7 +287,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones "
         "leave it to the linker, which wants a libcuda.so.",
-        fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
+        fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=FOLDER of libcuda.so; for -lcuda export LIBRARY_PATH=FOLDER, and if "
+        "it has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
         certainty="proof",
     ),
     Condition(

@@ -78,12 +78,9 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cublas.invalid",
         title="cuBLAS got an invalid shape or pointer",
-        patterns=(
-            _CUBLAS + r"an unsupported value or parameter was passed",
-            r"CUBLAS_STATUS_INVALID_VALUE",
-        ),
+        patterns=(_CUBLAS + r"an unsupported value or parameter was passed", r"CUBLAS_STATUS_INVALID_VALUE"),
         meaning="A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
-        fix="print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded "
+        fix="print the shapes before the product; unset LD_LIBRARY_PATH: a cuBLAS of another version there is loaded "
         "instead of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -152,7 +149,8 @@ TEXTS: tuple[Condition, ...] = (
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
         meaning="Usually there is no memory for its workspace.",
-        fix=_OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
+        fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there; for attention "
+        "torch.backends.cuda.enable_cudnn_sdp(False), for the rest torch.backends.cudnn.enabled = False",
         follows=_BEFORE_LIBRARIES,
         common=(r"No algorithm worked",),
     ),
@@ -232,11 +230,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="nccl.unhandled_cuda",
         title="a CUDA call inside NCCL failed",
-        patterns=(
-            r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed",
-            _NCCL + "unhandled cuda error",
-            r"ncclUnhandledCudaError",
-        ),
+        patterns=(r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed", _NCCL + "unhandled cuda error", r"ncclUnhandledCudaError"),
         meaning="NCCL passes on CUDA's error; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a "
         "GPU used twice, peer access.",
         fix=_DEBUG,
@@ -283,7 +277,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a system call inside NCCL failed",
         patterns=(
             r"ncclSystemError",
-            r"NCCL WARN .{0,80}(Connection timed out|No route to host|Software caused connection abort)",
+            r"NCCL WARN .{0,80}(Connection timed out|connect timeout|No route to host|connection abort)",
             _NCCL + "unhandled system error",
         ),
         meaning="Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause, "
@@ -353,7 +347,7 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
         weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
         common=(
-            r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(all_?reduce|all_?gather|"
+            r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(NCCL|all_?reduce|all_?gather|"
             r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
             r"Timed out waiting \d+ms for (recv|send|wait)",
             r"(allreduce|all_reduce|allgather|all_gather|barrier|broadcast)\w* .{0,20}timed out",

@@ -97,7 +97,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a DataLoader worker is gone",
         patterns=(
             r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
-            r"DataLoader worker \(pid \d+\) is killed by signal|Pin memory thread exited unexpectedly",
+            r"DataLoader worker \(pid \d+\) is killed by signal|(Error: |raise .{0,20})?Pin memory thread\b",
         ),
         meaning="The message does not name the cause. See the worker's earlier output on stderr.",
         fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
@@ -162,10 +162,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="crash.abort",
         title="the process aborted in compiled code (SIGABRT)",
-        patterns=(
-            r"Signal 6 \(SIGABRT\)",
-            r"exitcode ?: ?-6\b",
-        ),
+        patterns=(r"Signal 6 \(SIGABRT\)", r"exitcode ?: ?-6\b"),
         meaning="A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
         "assertion, or NCCL's watchdog.",
         fix="explain the lines before the abort: they name the cause",

@@ -109,7 +109,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cuinit.too_old",
-        title="the driver is older than torch's CUDA",
+        title="the driver is older than the program's CUDA",
         patterns=(
             r"NVIDIA driver on your system is too old \(found version",
             r"CUDA driver version is insufficient for CUDA runtime version",
@@ -123,7 +123,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
         "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
-        "driver, or install a torch built for a CUDA that it supports",
+        "driver, or install a torch (or program) built for a CUDA that it supports",
         follows=_DRIVER_DOWN,
     ),
     Condition(
@@ -403,10 +403,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms "
         "autoinstall and a reboot",
         follows=("kernel.", "nvml.mismatch", "container."),
-        common=(
-            r"\bDriver Not Loaded\b",
-            r"ERROR_DRIVER_NOT_LOADED",
-        ),
+        common=(r"\bDriver Not Loaded\b", r"ERROR_DRIVER_NOT_LOADED"),
     ),
     Condition(
         id="nvml.no_library",
@@ -536,8 +533,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the "
         "node offers no nvidia.com/gpu.",
-        fix="sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart "
-        "containerd on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        fix="on the node install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=containerd "
+        "--set-as-default && sudo systemctl restart containerd (or runtimeClassName: nvidia for the plugin's pods); "
+        "then restart the plugin",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
     Condition(
@@ -569,15 +567,14 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="kernel.nouveau",
-        title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
+        title="another driver, usually nouveau, controls the GPU, so NVIDIA's cannot use it",
         patterns=(
             r"Nouveau kernel driver is currently in use|NVIDIA probe routine was not called for \d+ device",
             r"nouveau, rivafb, nvidiafb or rivatv",
         ),
         meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
-        fix="echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: "
-        "dracut --force); then reboot",
-        certainty="proof",
+        fix="lsmod | grep -i -e nouveau -e vfio shows it; nouveau: echo 'blacklist nouveau' | sudo tee "
+        "/etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut --force); then reboot",
     ),
     Condition(
         id="mig.no_room",

@@ -1,0 +1,348 @@
+"""The rest of a paste that decides which cause and which step an answer names, and what a text denies."""
+
+from __future__ import annotations
+
+import pytest
+from pasted import first
+
+from gpucheck.explain import command
+from gpucheck.explain.match import find
+from gpucheck.report.events import Event, Judged
+
+XID = "NVRM: Xid (PCI:0000:{}:00): {}, pid=7, name=python"
+UNINITIALIZED = "CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment"
+SYMBOL = "ImportError: /v/site-packages/{}.so: undefined symbol: _ZN3c105ErrorC2E{}"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of {}"
+
+
+def ids(pasted: str) -> list[str]:
+    return [match.text.id for match in find(pasted, command.TEXTS, command.OF_CONDITIONS)]
+
+
+@pytest.mark.parametrize(
+    ("pasted", "id", "words", "without"),
+    [
+        # The platform: a Jetson has no driver of its own and no wheels but its own.
+        (
+            "Jetson Orin Nano, nvcc says 12.6\n>>> import torch\nRuntimeError: CUDA error: no kernel image is "
+            "available for execution on the device",
+            "cuda.no_kernel",
+            "NVIDIA's torch wheel for your JetPack",
+            "cmake|--index-url",
+        ),
+        (
+            "Linux-5.15.136-tegra-aarch64\nRuntimeError: CUDA error: the provided PTX was compiled with an "
+            "unsupported toolchain.",
+            "cuda.ptx",
+            "JetPack's own nvcc",
+            "update the driver",
+        ),
+        (
+            "Xavier NX, JetPack 5\nRuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED",
+            "oom.nvml_assert",
+            "tegrastats",
+            "find-batch-size",
+        ),
+        # Pinned memory is the host's, whatever the message says.
+        (
+            "WSL version: 2.3\nx.pin_memory() of 1 GB ends in CUDA error: out of memory; 20 GB of the GPU are free",
+            "oom.host",
+            "WSL's limit of pinned memory",
+            "smaller batch|find-batch-size",
+        ),
+        (
+            "File '/a.py', line 3, in f\n    b = torch.empty(n).pin_memory()\nRuntimeError: CUDA error: out of memory",
+            "oom.host",
+            "pin_memory=False",
+            "find-batch-size",
+        ),
+        (f"after standby of the laptop:\n{UNINITIALIZED}", "cuinit.999", "suspend: sudo rmmod nvidia_uvm", "ls -l"),
+        (f"the machine suspends at night\n{UNINITIALIZED}", "cuinit.999", "suspend: sudo rmmod nvidia_uvm", "ls -l"),
+        # The environment, the container's engine, the server.
+        (
+            "$ conda list | grep jaxlib\nLoaded runtime CuDNN library: 9.1.0 but source was compiled with: 9.8.0.",
+            "cudnn.version",
+            "conda update -c conda-forge",
+            "pip install|newer driver",
+        ),
+        (
+            "$ python -c 'import jax'\nLoaded runtime CuDNN library: 9.1.0 but source was compiled with: 9.8.0.",
+            "cudnn.version",
+            "pip install -U 'jax[cuda12]'",
+            "conda|newer driver",
+        ),
+        (
+            "If this is a GPU node, did you set the docker default runtime to `nvidia`?",
+            "kubernetes.plugin",
+            "--runtime=docker --set-as-default && sudo systemctl restart docker",
+            "containerd",
+        ),
+        (
+            "If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
+            "kubernetes.plugin",
+            "--runtime=containerd",
+            "=docker",
+        ),
+        (
+            "(Worker_TP0 pid=9) RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx(h)`",
+            "cublas.invalid",
+            "unset LD_LIBRARY_PATH",
+            "print the shapes",
+        ),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE", "cublas.invalid", "print the shapes", ""),
+        (
+            "python -m vllm.entrypoints.openai.api_server\nRuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED",
+            "oom.nvml_assert",
+            "--gpu-memory-utilization",
+            "find-batch-size",
+        ),
+        # The GPU's generation with the version of CUDA.
+        (
+            "GPU 0: NVIDIA GeForce RTX 4070\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
+            "cufft.failed",
+            "cu118 or newer",
+            "smaller batch",
+        ),
+        (
+            "GPU 0: NVIDIA GeForce RTX 3090\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
+            "cufft.failed",
+            "smaller batch",
+            "cu118",
+        ),
+        ("Unable to open /dev/kfd read-write: Permission denied", "hip.none", "may not open /dev/kfd", "finds no GPU"),
+        # The line that says why, before those that pass it on.
+        (
+            "h:1:2 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\nh:1:2 [0] socket.h:9 NCCL WARN Call to connect "
+            "timeout : Connection refused\nh:1:2 [0] NCCL INFO init.cu:4 -> 2",
+            "nccl.interface",
+            "NCCL_SOCKET_IFNAME",
+            "NCCL_DEBUG",
+        ),
+        (
+            "h:1:2 [0] NCCL INFO cudaDriverVersion 12040\nRuntimeError: NCCL error in: x.cpp:1, internal error",
+            "nccl.internal",
+            "the first WARN of the first rank",
+            "NCCL_DEBUG",
+        ),
+        (
+            SYMBOL.format("my_ext/_ops.cpython-310-x86_64-linux-gnu", "NS_4SourceENSt7__cxx1112basic_stringE"),
+            "import.symbol",
+            "cxx11abiFALSE; or pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps my_ext==",
+            "NAME",
+        ),
+        (
+            "torch: 2.8.0+cu128\n" + SYMBOL.format("my_ext/_ops", "NS_4SourceENSt7__cxx1112basic_stringE"),
+            "import.symbol",
+            "my_ext==VERSION",
+            "cxx11abiFALSE",
+        ),
+        (
+            SYMBOL.format("flash_attn_2_cuda.cpython-310-x", "NSt7__cxx11E"),
+            "attention.package",
+            "flash_attn==VERSION",
+            "",
+        ),
+        (SYMBOL.format("other/_c", "RKS_"), "import.symbol", "other==VERSION", "cxx11abi"),
+        (
+            'LoadLibrary failed with error 126 "" when trying to load "D:\\v\\onnxruntime_providers_cuda.dll"',
+            "import.dll",
+            "cuDNN 9",
+            "Visual C++",
+        ),
+        (
+            "RuntimeError: Not compiled with GPU support (roi_align at /src/ops.h:9)",
+            "tensor.backend",
+            "FORCE_CUDA=1",
+            "aten",
+        ),
+        (
+            "offset 2,147,483,648 > INT32_MAX\nRuntimeError: CUDA error: an illegal memory access was encountered",
+            "cuda.illegal_access",
+            "32-bit index",
+            "",
+        ),
+        # What the text names takes the place of what a step leaves open.
+        (
+            "RuntimeError: Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+            "xpu.lost",
+            "the Intel GPU was lost",
+            "",
+        ),
+        (
+            "D:\\a\\main.py\nRuntimeError: Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+            "xpu.lost",
+            "graphics driver from Intel",
+            "level-zero|dmesg",
+        ),
+        (
+            "rocBLAS error: Cannot read TensileLibrary.dat: No such file or directory for GPU arch : gfx1151",
+            "hip.arch",
+            "lists gfx1151",
+            "HSA_OVERRIDE",
+        ),
+        (
+            "rocBLAS error: Cannot read TensileLibrary.dat: No such file or directory for GPU arch : gfx1032",
+            "hip.arch",
+            "HSA_OVERRIDE_GFX_VERSION=10.3.0",
+            "11.0.0",
+        ),
+        (
+            "ImportError: libcublas.so.12: cannot open shared object file: No such file or directory",
+            "import.library",
+            "does not begin with 12, a torch for CUDA 12",
+            "",
+        ),
+        (
+            "/usr/bin/ld: cannot find -lcuda: No such file or directory",
+            "compile.libcuda",
+            "export LIBRARY_PATH=FOLDER",
+            "",
+        ),
+        # A candidate is no proof.
+        ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "kernel.nouveau", "usually nouveau", ""),
+        (
+            'File "torch/utils/data/_utils/pin_memory.py", line 2, in _pin_memory_loop\nValueError: not '
+            "enough values to unpack (expected 2, got 0)\nRuntimeError: Pin memory thread exited unexpectedly",
+            "loader.exited",
+            "persistent_workers=False",
+            "",
+        ),
+        # A folder of Linux's is no Mac's, and no Mac has cuDNN.
+        (
+            'File "/users/k/a.py", line 2\nRuntimeError: GET was unable to find an engine to execute this computation',
+            "cudnn.engine",
+            "nvidia-smi",
+            "Activity Monitor",
+        ),
+        (
+            'File "/Users/k/a.py", line 2\nRuntimeError: GET was unable to find an engine to execute this computation',
+            "cudnn.engine",
+            "nvidia-smi",
+            "Activity Monitor",
+        ),
+    ],
+)
+def test_the_answer_to_a_text_beside_its_context(pasted: str, id: str, words: str, without: str) -> None:
+    answer = first(pasted)
+    assert answer.id == id
+    assert words in f"{answer.title}: {answer.then}"
+    assert not any(word in f"{answer.title}: {answer.then}" for word in without.split("|") if word)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "certainty"),
+    [
+        # What failed is said, and not why.
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "strong"),
+        ("NVRM: This can occur when a driver such as:\nNVRM: nouveau, rivafb, nvidiafb or rivatv", "strong"),
+        ('nvidia-smi fails with "Driver/library version mismatch"', "strong"),
+        ("I think that it is a Driver/library version mismatch", "hint"),
+    ],
+)
+def test_how_sure_a_text_is(pasted: str, certainty: str) -> None:
+    assert first(pasted).certainty == certainty
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        (
+            "23.00 GiB of which 21.00 GiB is free. Of the allocated memory 1.00 GiB is allocated by PyTorch",
+            "start it again",
+        ),
+        (
+            "0 bytes of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch",
+            "nvidia-smi has to",
+        ),
+    ],
+)
+def test_memory_that_is_free_by_its_own_numbers_is_not_full(numbers: str, words: str) -> None:
+    answer = first(OOM.format(numbers))
+    assert (answer.title, answer.certainty) == ("an allocation failed, and not for want of memory", "hint")
+    assert answer.then.startswith(words) and "smaller batch" not in answer.then
+
+
+def test_memory_that_is_full_by_its_own_numbers() -> None:
+    answer = first(OOM.format("23.00 GiB of which 1.00 GiB is free. 21.00 GiB is allocated by PyTorch"))
+    assert (answer.title, answer.certainty) == ("GPU memory is full", "proof")
+
+
+def test_metal_that_gives_nothing_is_not_full() -> None:
+    answer = first(
+        "RuntimeError: MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes, max allowed: "
+        "5.00 GB).\nTried to allocate 512 bytes on shared pool."
+    )
+    assert (answer.title, answer.certainty) == ("the Metal device gives torch no memory", "strong")
+    assert answer.then.startswith('device="cpu"')
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        "* No `GPU has fallen off the bus`",
+        "- no `Xid 79` in dmesg",
+        "We did not see any GPU has fallen off the bus",
+        "None of these were in the log:\n- `GPU has fallen off the bus`\n- `Xid 79`",
+        "No related messages in the journal:\n* `GPU has fallen off the bus`",
+    ],
+)
+def test_what_a_text_denies_is_no_cause(denied: str) -> None:
+    assert (
+        ids(f"driver 580 on two RTX 4090\n{denied}\nThe program waits in its first step and writes nothing more.\n")
+        == []
+    )
+
+
+def test_a_list_of_errors_is_no_denial() -> None:
+    assert (
+        ids("It does not run, I get the following errors:\n- NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.") != []
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["A two-rank all_reduce hangs during NCCL communication", "training hangs in all_reduce on two GPUs"],
+)
+def test_a_hang_beside_p2p_that_fails(said: str) -> None:
+    answer = first(f"torch on 2 GPUs\n{said}\nthe P2P test hangs too\n")
+    assert answer.id == "nccl.timeout"
+    assert answer.then.startswith("NCCL_P2P_DISABLE=1") and "ACS" in answer.then
+    assert "P2P" not in first(f"torch on 2 GPUs\n{said}\n").then
+
+
+# --- Xids of several GPUs ---------------------------------------------------------------------------------------------
+
+
+def test_of_several_gpus_the_hardwares_fault_comes_first() -> None:
+    log = "\n".join((XID.format("05", 43), XID.format("07", 31), XID.format("08", 94)))
+    assert ids(log)[0] == "xid.94"
+    assert first(log).doubt == ""
+
+
+def test_of_one_gpu_the_first_fault_comes_first() -> None:
+    assert ids("\n".join((XID.format("05", 31), XID.format("05", 94))))[0] == "xid.31"
+
+
+def test_one_fault_by_two_numbers_is_no_doubt() -> None:
+    log = "\n".join(XID.format(gpu, f"45, Ch 1 caused by previous Xid {by}") for gpu, by in (("1a", 149), ("2a", 145)))
+    assert (first(log).title, first(log).doubt) == ("Xid 149: NVLink error", "")
+    assert first("\n".join((XID.format("05", 48), XID.format("08", 79)))).doubt != ""
+
+
+# --- an answer that finds nothing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pasted", "asks"),
+    [
+        ("requests.exceptions.SSLError: certificate has expired (host x)", False),
+        ("it does not work", True),
+        ("ValueError", True),
+    ],
+)
+def test_the_whole_traceback_is_asked_for_where_no_message_is_there(pasted: str, asks: bool) -> None:
+    events: list[Event] = []
+    command.explain(pasted, events.append)
+    (finding,) = (event.finding for event in events if isinstance(event, Judged))
+    assert finding.id == "explain.unknown"
+    assert ("paste the whole traceback" in finding.message) == asks
