@@ -95,6 +95,7 @@ def test_slow(number):
 """
 
 
+@pytest.mark.slow
 def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     workers = "-n", "2", "--dist", "loadfile"

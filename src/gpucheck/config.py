@@ -70,8 +70,8 @@ THRESHOLDS: tuple[Threshold, ...] = (
     _of_bench(
         "matmul.min_tflops",
         "TFLOP/s",
-        "the fastest product (`--dtype` selects the dtypes), by its sustained rate if it has one, with `--burst` by its "
-        "burst",
+        "the fastest product (`--dtype` selects the dtypes), by its sustained rate if it has one, with `--burst` by "
+        "its burst",
         "Fail if the fastest product is slower than N TFLOP/s.",
     ),
     _of_bench(
