@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields, make_dataclass, replace
 from pkgutil import resolve_name
-from typing import Any
+from typing import Annotated, Any
 
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from gpucheck import errors
 from gpucheck.cli import commands, pages
@@ -85,7 +87,7 @@ class HelpCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters that the row declares, and `--help`."""
-        self.params = self.params or [parameter(option) for option in commands.parameters(self.row.name)]
+        self.params = self.params or parameters(commands.parameters(self.row.name))
         params: list[Any] = super().get_params(ctx)
         return params
 
@@ -213,18 +215,31 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     return session.run(common, lambda emit: function(options, emit))
 
 
-def parameter(option: Option) -> Any:
-    """Return Typer's parameter for an option. Its value is the text as typed, a list of texts, or a flag."""
-    if option.positional:
-        many = -1 if option.repeat else 1
-        return TyperArgument(param_decls=[option.key], metavar=option.metavar, nargs=many, required=option.required)
-    words = DEVICES if option.name == "--device" else option.choices
-    return TyperOption(
-        param_decls=[*option.names, option.key],
-        metavar=option.metavar or None,
-        help=option.help,
-        is_flag=option.is_flag,
-        default=False if option.is_flag else None,
-        multiple=option.repeat,
-        autocompletion=lambda context, line, begun: [word for word in words if word.startswith(begun)],
-    )
+def parameters(options: Sequence[Option]) -> list[Any]:
+    """Return the parameters that Typer makes of a class with a field for each option: text as typed, or None.
+
+    Typer's own parameter classes take other arguments in each of its versions.
+    """
+    declared: list[tuple[str, Any, Any]] = []
+    for option in options:
+        words = DEVICES if option.name == "--device" else option.choices
+        how: Any = typer.Argument(metavar=option.metavar, show_default=False)
+        if not option.positional:
+            how = typer.Option(
+                *option.names,
+                metavar=option.metavar or None,
+                help=option.help,
+                show_default=False,
+                autocompletion=_proposing(words),
+            )
+        kind: Any = bool if option.is_flag else list[str] if option.repeat else str
+        default = field() if option.required else field(default=False if option.is_flag else None)
+        is_optional = not (option.required or option.is_flag)
+        declared.append((option.key, Annotated[kind | None if is_optional else kind, how], default))
+    app = typer.Typer(add_completion=False)
+    app.command()(make_dataclass("taking", declared, kw_only=True))
+    return get_command(app).params
+
+
+def _proposing(words: Sequence[str]) -> Callable[[], list[str]]:
+    return lambda: list(words)

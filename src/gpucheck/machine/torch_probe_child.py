@@ -1,4 +1,4 @@
-"""The interpreter that is diagnosed runs this program from its text: it needs only the standard library, of Python 3.8
+"""A program that the interpreter that is diagnosed runs from its text, with the standard library alone, of Python 3.8
 or newer.
 
 It reads torch if there are no arguments; two times in seconds and the names of devices make it load these. It prints a
