@@ -67,7 +67,7 @@ SIZES = {
     "measure": (4, 566),
     "memory": (4, 214),
     "program": (33, 7210),
-    "render": (21, 2394),
+    "render": (20, 2374),
     "report": (16, 1573),
     "smoke": (6, 588),
     "stress": (6, 975),

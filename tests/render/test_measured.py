@@ -6,8 +6,8 @@ import bench_scenes as scenes
 import pytest
 
 from gpucheck.config import Limit
-from gpucheck.render import tables
-from gpucheck.render.tables import Cell, Column, ColumnOf, Table
+from gpucheck.render import text as tables
+from gpucheck.render.text import Cell, Column, ColumnOf, Table
 from gpucheck.report.report import Part
 
 ROWS = [("a", 1.0), ("a", 20.0), ("b", None), ("a", 4.0)]

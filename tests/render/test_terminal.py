@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.tables import Cell, Column, table, verdict_cell
-from gpucheck.render.text import Block, Line, Page, answer, head, markdown
+from gpucheck.render.text import Block, Cell, Column, Line, Page, answer, head, markdown, table, verdict_cell
 from gpucheck.report.finding import Finding, Verdict
 
 TABLE = table(

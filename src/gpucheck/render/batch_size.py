@@ -5,8 +5,23 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gpucheck import units
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, numbers, table_of, verdict_cell
-from gpucheck.render.text import Block, Line, Page, advice_line, answer, finding_of, short_name
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    advice_line,
+    answer,
+    filled,
+    finding_of,
+    numbers,
+    short_name,
+    table_of,
+    verdict_cell,
+)
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (

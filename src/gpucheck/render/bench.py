@@ -11,8 +11,23 @@ from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.measured import Answer, notes_column, ratio_text
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, once, table, table_of, verdict_cell
-from gpucheck.render.text import Block, Line, Page, answer, counted, short_name
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    answer,
+    counted,
+    filled,
+    once,
+    short_name,
+    table,
+    table_of,
+    verdict_cell,
+)
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report

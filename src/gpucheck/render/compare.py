@@ -8,8 +8,20 @@ from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.measured import FLAGS, rate_text
-from gpucheck.render.tables import UNKNOWN, Cell, Column, table, verdict_cell
-from gpucheck.render.text import Block, Line, Page, answer, counted, finding_of, finding_text
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    Line,
+    Page,
+    answer,
+    counted,
+    finding_of,
+    finding_text,
+    table,
+    verdict_cell,
+)
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison

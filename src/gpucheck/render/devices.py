@@ -13,8 +13,27 @@ from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.render.tables import ALWAYS, UNKNOWN, Cell, Column, ColumnOf, Table, bar, filled, table_of, verdict_cell
-from gpucheck.render.text import Block, Line, Page, answer, blocks, counted, finding_of, short_name, worst_of
+from gpucheck.render.text import (
+    ALWAYS,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    Table,
+    answer,
+    bar,
+    blocks,
+    counted,
+    filled,
+    finding_of,
+    short_name,
+    table_of,
+    verdict_cell,
+    worst_of,
+)
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report

@@ -11,9 +11,11 @@ from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
 from gpucheck.render.devices import NONE, NONE_THEN, devices_table, versions_line
 from gpucheck.render.explain import SURE
-from gpucheck.render.tables import UNKNOWN, Cell, Column, table, verdict_cell
 from gpucheck.render.text import (
+    UNKNOWN,
     Block,
+    Cell,
+    Column,
     Line,
     Page,
     advice_line,
@@ -23,6 +25,8 @@ from gpucheck.render.text import (
     finding_of,
     finding_text,
     short_name,
+    table,
+    verdict_cell,
     worst_of,
 )
 from gpucheck.report.facts import Facts

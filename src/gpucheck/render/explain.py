@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from gpucheck.render.tables import SIGNS, Column, table
-from gpucheck.render.text import Block, Line, Page, advice_line, answer, counted
+from gpucheck.render.text import SIGNS, Block, Column, Line, Page, advice_line, answer, counted, table
 from gpucheck.report.finding import WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Certainty, ExplainResult, IdPage, LintResult, TextMatch

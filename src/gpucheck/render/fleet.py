@@ -10,8 +10,25 @@ from gpucheck import units
 from gpucheck.render import text
 from gpucheck.render.measured import rate_text
 from gpucheck.render.run import ranks_page
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, table, table_of, verdict_cell
-from gpucheck.render.text import ADVICE, Block, Line, Page, answer, counted, finding_of, finding_text, worst_of
+from gpucheck.render.text import (
+    ADVICE,
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    answer,
+    counted,
+    filled,
+    finding_of,
+    finding_text,
+    table,
+    table_of,
+    verdict_cell,
+    worst_of,
+)
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetResult, NodeDocument, NodeState

@@ -17,8 +17,7 @@ from typing import Any
 import gpucheck
 from gpucheck import units
 from gpucheck.render import devices, text
-from gpucheck.render.tables import EIGHTHS, SIGNS, Column, Table, table, verdict_cell
-from gpucheck.render.text import Block, Line, Page
+from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table, table, verdict_cell
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report

@@ -9,8 +9,19 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.tables import ALWAYS, UNKNOWN, Column, ColumnOf, filled, numbers, table_of, verdict_cell
-from gpucheck.render.text import Block, Line, Page
+from gpucheck.render.text import (
+    ALWAYS,
+    UNKNOWN,
+    Block,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    filled,
+    numbers,
+    table_of,
+    verdict_cell,
+)
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import SearchedShape, SearchResult

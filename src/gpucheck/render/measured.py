@@ -11,8 +11,22 @@ from gpucheck import config, units
 from gpucheck.bench import ids, judging
 from gpucheck.measure import runs
 from gpucheck.render import text
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, Row, filled, numbers
-from gpucheck.render.text import Block, Line, Page, counted, finding_text, short_name, worst_of
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    Row,
+    counted,
+    filled,
+    finding_text,
+    numbers,
+    short_name,
+    worst_of,
+)
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report

@@ -8,8 +8,25 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed
-from gpucheck.render.tables import UNKNOWN, Column, by_column, column_of_numbers, filled, numbers, table, table_of
-from gpucheck.render.text import Block, Line, Page, answer, counted, finding_line, finding_of, finding_text, said
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Column,
+    Line,
+    Page,
+    answer,
+    by_column,
+    column_of_numbers,
+    counted,
+    filled,
+    finding_line,
+    finding_of,
+    finding_text,
+    numbers,
+    said,
+    table,
+    table_of,
+)
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow

@@ -7,8 +7,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.tables import UNKNOWN, Cell, Column, ColumnOf, filled, numbers, table_of, verdict_cell
-from gpucheck.render.text import Block, Line, Page, advice_line, answer, finding_of, short_name, worst_of
+from gpucheck.render.text import (
+    UNKNOWN,
+    Block,
+    Cell,
+    Column,
+    ColumnOf,
+    Line,
+    Page,
+    advice_line,
+    answer,
+    filled,
+    finding_of,
+    numbers,
+    short_name,
+    table_of,
+    verdict_cell,
+    worst_of,
+)
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult

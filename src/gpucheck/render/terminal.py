@@ -19,9 +19,8 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from gpucheck import naming
-from gpucheck.render import tables, text
-from gpucheck.render.tables import ALWAYS, ASCII, Column, Table
-from gpucheck.render.text import ADVICE, Block, Line
+from gpucheck.render import text
+from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Column, Line, Table
 from gpucheck.report.report import Report
 
 # Wide enough for any table: output that is no terminal gets every column, and nothing is wrapped.
@@ -103,9 +102,7 @@ def _shortened(table: Table) -> Table:
 
 def _of_rows(whole: Table, places: Sequence[int]) -> Table:
     narrow = whole.narrow and _of_rows(whole.narrow, places)
-    return replace(
-        tables.table(whole.columns, [whole.rows[place] for place in places]), narrow=narrow, dense=whole.dense
-    )
+    return replace(text.table(whole.columns, [whole.rows[place] for place in places]), narrow=narrow, dense=whole.dense)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
 from gpucheck.render.measured import Answer
-from gpucheck.render.tables import (
+from gpucheck.render.text import (
     UNKNOWN,
+    Block,
     Cell,
     Column,
     ColumnOf,
+    Line,
+    Page,
     Table,
     by_column,
     column_of_numbers,
@@ -27,7 +30,6 @@ from gpucheck.render.tables import (
     table,
     table_of,
 )
-from gpucheck.render.text import Block, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import TransferResult
