@@ -1,4 +1,4 @@
-"""How long `find-batch-size` takes beside Lightning's and accelerate's way to a batch size, on a CPU or a GPU.
+"""The time that `find-batch-size`, Lightning and accelerate take to find a batch size, on a CPU or a GPU.
 
 `benchmarks/batch_size.py --peers` tells what comes of it; each side of a comparison is a process of this file:
 

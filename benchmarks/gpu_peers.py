@@ -47,7 +47,7 @@ from intervals import Ratio, in_turns, ratio_of  # noqa: E402
 from gpucheck import stats, units  # noqa: E402
 
 FEWEST_PAIRS = 6
-# Of one side of a pair in this process.
+# Seconds for one side of a pair that is measured in this process.
 SIDE_S = 0.5
 # A process of a peer that takes longer is broken.
 LONGEST_S = 120.0
@@ -321,7 +321,7 @@ def their_best(bench: Bench, finder: ModuleType) -> Shape:
 
 
 def flushing(bench: Bench, out: Any, fresh: Any) -> Callable[[int, int], None]:
-    """What runs untimed before each window: writing over the caches, and C from `fresh`."""
+    """Return the untimed step before each window: it overwrites the caches, and C with `fresh`."""
     import torch
 
     memory = torch.empty(FLUSH_BYTES // 4, dtype=torch.int, device=bench.accel.device)

@@ -67,7 +67,7 @@ WORDS = _by_word(
 )
 # Placeholders in these lines for the user's own arguments.
 EXAMPLES = ("train.py", "net.py:make", "oom.cuda", "old.json", "new.json", "result.json")
-# The same after `bench`.
+# Words after `bench`, and the lines that they stand for.
 OF_BENCH = _by_word(
     {
         "bandwidth": "memory mem vram hbm dram stream bw",

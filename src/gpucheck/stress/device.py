@@ -234,13 +234,9 @@ class State:
 
     def _power(self) -> float | None:
         """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
-        counted = [(row["at_s"], row["energy_j"]) for row in self._recent if row.get("energy_j") is not None]
-        before = [row for row in counted if counted[-1][0] - row[0] >= telemetry.ENERGY_SPAN_S]
-        if not before:
-            return None
-        (first_s, first_j), (last_s, last_j) = before[-1], counted[-1]
-        # A reloaded driver counts from 0.
-        return float((last_j - first_j) / (last_s - first_s)) if last_j > first_j else None
+        counted = [row for row in self._recent if row.get("energy_j") is not None]
+        early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
+        return telemetry.power_w(counted[early[-1] :]) if early else None
 
 
 def _spread(values: Sequence[float]) -> StressSpread:

@@ -226,15 +226,15 @@ def rate_word(row: Measurement, rows: Rows) -> str:
     kind = row.case.get("rate")
     if kind is None:
         return ""
-    other = next((another for another in rows if _is_other_rate(another, row)), None)
-    if other is None:
-        return str(kind)
-    return "" if abs(rate(row) - rate(other)) <= ONE_RATE * rate(row) else str(kind)
+    other = _other_rate(row, rows)
+    is_one = other is not None and abs(rate(row) - rate(other)) <= ONE_RATE * rate(row)
+    return "" if is_one else str(kind)
 
 
-def _is_other_rate(other: Measurement, row: Measurement) -> bool:
-    kinds = {row.case.get("rate"), other.case.get("rate")}
-    return kinds == {"burst", "sustained"} and {**other.case, "rate": None} == {**row.case, "rate": None}
+def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
+    """Return the burst of a sustained rate's product, or the reverse; None if it was not measured."""
+    other = {"burst": "sustained", "sustained": "burst"}.get(row.case.get("rate", ""))
+    return next((each for each in rows if other and each.case == {**row.case, "rate": other}), None)
 
 
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
@@ -252,8 +252,9 @@ def _fastest(rows: Rows) -> list[Finding]:
     bursts: dict[str, float] = {}
     texts = []
     for dtype, row in best.items():
-        texts.append(" ".join(filter(None, (dtype, units.flop_rate(rates[dtype], _unit(row)), rate_word(row, rows)))))
-        if (other := next((other for other in rows if _is_other_rate(other, row)), None)) and rate_word(row, rows):
+        word, other = rate_word(row, rows), _other_rate(row, rows)
+        texts.append(" ".join(filter(None, (dtype, units.flop_rate(rates[dtype], _unit(row)), word))))
+        if word and other is not None:
             bursts[dtype] = rate(other)
             texts[-1] += f" (burst {units.flop_rate(rate(other), _unit(other))})"
     evidence = {"flop_per_s": rates, **({"burst_flop_per_s": bursts} if bursts else {})}

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from gpucheck import stats
+from gpucheck.bench.judging import NOT_SETTLED
 from gpucheck.machine import watchdog
 from gpucheck.measure import timing
 from gpucheck.measure.timing import Timed, Timer
-from gpucheck.report.measurement import Run
 
 Rate = Literal["burst", "sustained"]
 
@@ -65,7 +65,7 @@ def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s
             seconds.append([])
     timer.synchronize()
     windows = [window for second in [second for second in seconds if second][-2:] for window in second]
-    flags = () if settled else ("not-settled",)
+    flags = () if settled else (NOT_SETTLED,)
     return _timed(started, calls, windows, flags, {"settled": settled, "after_s": taken_s})
 
 
@@ -134,6 +134,5 @@ def _calls_in(seconds: float, call_s: float, queued: int) -> int:
 def _timed(
     started: str, calls: int, windows: Sequence[tuple[float, float]], flags: tuple[str, ...], details: dict[str, Any]
 ) -> Timed:
-    run = Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
     few = ("few-samples",) if len(windows) < stats.FEWEST_SAMPLES else ()
-    return Timed(run, "device events", "unheld", (*few, *flags), details)
+    return Timed(timing.run_of(started, calls, windows), "device events", "unheld", (*few, *flags), details)
