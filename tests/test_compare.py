@@ -150,7 +150,16 @@ def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> N
     (one,) = comparison.rows
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
     assert one.why == f"{old} and {new} runs, at least 3 per side needed"
-    assert "measure both with --runs 7" in (finding(judge(comparison), "compare.changes").fix or "")
+    changed = finding(judge(comparison), "compare.changes")
+    assert (changed.verdict, "measure both with --runs 7" in (changed.fix or "")) == ("inconclusive", True)
+
+
+def test_a_row_that_is_the_same_makes_the_comparison_an_answer() -> None:
+    case = {"m": 64}
+    old, new = report(row(STEADY), row([1.0], case=case)), report(row(STEADY), row([9.0], case=case))
+    comparison = compare(old, new)
+    assert changes(comparison) == ["same", "cannot tell"]
+    assert finding(judge(comparison), "compare.changes").verdict == "info"
 
 
 def test_chance_alone_calls_few_changes() -> None:

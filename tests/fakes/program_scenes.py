@@ -132,6 +132,9 @@ RUN: dict[str, Callable[[], Report]] = {
     "run busy": lambda: document(a_run(0.97, data=1)),
     "run without telemetry": lambda: document(a_run(None)),
     "run ended by a device's error": lambda: document(ended(None, 1, replace(ERROR, text=ASSERT))),
+    "run ended by torch's own error about CUDA": lambda: document(
+        ended(None, 1, replace(ERROR, text="Torch not compiled with CUDA enabled"))
+    ),
     "run ended by an error without a text": lambda: document(ended(None, 1, ERROR)),
     "run ended by a text that is an option": lambda: document(ended(None, 1, replace(ERROR, text="-1"))),
     "run ended by SIGSEGV": lambda: document(ended(None, -signal.SIGSEGV)),

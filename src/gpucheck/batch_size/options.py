@@ -105,7 +105,7 @@ class FindBatchSizeOptions:
     effective_batch: int | None = option(
         "Show how to reach N samples with gradient accumulation.", metavar="N", parse=units.parse_whole, group=ANSWER
     )
-    time_budget_s: float | None = options.time_budget("5m, on a CPU 60s from the first trial")
+    time_budget_s: float | None = options.time_budget("5m, on a CPU 60s, from the first trial")
     quick: bool = option("Find the maximum only; recommend no size.", False, group=ANSWER)
     trial_timeout_s: float | None = option(
         "Time limit for one trial.",

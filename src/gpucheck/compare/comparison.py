@@ -358,7 +358,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         doubts, fix = "; ".join(comparison.doubts), "measure again, then compare"
         findings.append(Finding("compare.reliable", verdict, "a result is not reliable", doubts, fix=fix))
     findings += _unmatched(comparison, gated=fail_if_slower is not None)
-    findings.append(_changes(comparison))
+    findings.append(_changes(comparison, gated=fail_if_slower is not None))
     if fail_if_slower is not None:
         findings.append(_gate(comparison, fail_if_slower))
     return findings
@@ -386,13 +386,17 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
             yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
 
 
-def _changes(comparison: Comparison) -> Finding:
+def _changes(comparison: Comparison, *, gated: bool) -> Finding:
+    """Return how many rows changed. Where no row could be judged, and no gate does, the comparison is inconclusive."""
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
     if any(min(row.old_runs, row.new_runs) < FEWEST_RUNS for row in comparison.rows):
         fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
-    return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", text, {"rows": counts}, fix)
+    verdict: Verdict = "warn" if counts["slower"] else "info"
+    if not gated and counts["cannot tell"] == len(comparison.rows):
+        verdict = "inconclusive"
+    return Finding("compare.changes", verdict, "compared", text, {"rows": counts}, fix)
 
 
 _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")

@@ -81,16 +81,17 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
         first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])
         return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
     slower = by["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
-    if by["cannot tell"] and not slower:
-        count = len(by["cannot tell"])
-        return answer("inconclusive", f"inconclusive: {count} of {len(rows)} rows; none shown to be slower")
+    unclear = len(by["cannot tell"])
+    if unclear == len(rows):
+        return answer("inconclusive", f"inconclusive: {counted(unclear, 'row')}; none shown to be slower")
+    beside = f"; {unclear} inconclusive" if unclear and not slower else ""
     if not slower and not by["faster"]:
-        return answer(verdict, f"no change in {counted(len(rows), 'row')}")
+        return answer(verdict, f"no change in {counted(len(by['same']), 'row')}{beside}")
     changed, word = (slower, "slower") if slower else (by["faster"], "faster")
     most = max(changed, key=_distance)
     interval = f" ({bounds})" if (bounds := _interval(most)) else ""
     figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{interval}"
-    return answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}")
+    return answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{beside}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:

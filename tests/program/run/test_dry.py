@@ -97,6 +97,14 @@ def test_the_corrected_twins_of_all_mistakes_are_silent(dry: Dry) -> None:
     assert wrong(dry("mistakes.py", *MISTAKES, "twin")) == []
 
 
+def test_a_warning_names_the_programs_line(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "warns.py").write_text(
+        'import torch\nx = torch.ones(3, device="cuda", requires_grad=True) * 2\nx.sum().backward()\nx.grad\n'
+    )
+    screen = dry("warns.py", cwd=tmp_path, status=None)["screen"]
+    assert "warns.py:4: UserWarning: The .grad attribute" in screen
+
+
 def test_parameters_gradients_and_states_are_exact(dry: Dry) -> None:
     memory = dry("mlp.py")["results"]["run_dry"]["memory"]
     size = 4 * (16 * 32 + 32 + 32 * 4 + 4)

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from collections import Counter
 from multiprocessing import spawn
@@ -109,6 +110,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
+    warnings.showwarning = _at_their_line(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
 
@@ -141,6 +143,17 @@ def _without_ours(shown: Any) -> Any:
         shown(kind, error, error.__traceback__)
 
     return hook
+
+
+def _at_their_line(shown: Any) -> Any:
+    """The function that prints a warning, at the program's line in place of a line of ours that called torch for it."""
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *args: Any) -> None:
+        if is_ours(filename) and (place := here()) is not None:
+            filename, lineno = place.file, place.line
+        shown(message, category, filename, lineno, *args)
+
+    return show
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:

@@ -128,6 +128,10 @@ def _is_broken_off(result: RunResult) -> bool:
     return result.error is not None or bool(result.exit)
 
 
+# Words of an error that `gpucheck explain` may know.
+_OF_DEVICES = re.compile(r"\b(CUDA|cu(BLAS|DNN)|NCCL|NVIDIA|HIP|ROCm|MPS|XPU|GPU)\b", re.IGNORECASE)
+
+
 def _end(result: RunResult, folder: str) -> Finding:
     code = result.exit or 0
     if result.error is not None:
@@ -135,7 +139,8 @@ def _end(result: RunResult, folder: str) -> Finding:
         first = error.text.strip().splitlines()[0] if error.text.strip() else ""
         where = at(error.file, error.line, folder)
         can_be_typed = first.isprintable() and first[:1] not in ("", "-")
-        fix = f"gpucheck explain {shlex.quote(first)}" if error.cause and can_be_typed else None
+        can_be_explained = can_be_typed and (error.cause or _OF_DEVICES.search(first))
+        fix = f"gpucheck explain {shlex.quote(first)}" if can_be_explained else None
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first, fix=fix)
     if code > 0:
         return Finding("run.ended", "info", f"the program ended with status {code}")
