@@ -162,6 +162,7 @@ def test_a_row_that_is_the_same_makes_the_comparison_an_answer() -> None:
     assert finding(judge(comparison), "compare.changes").verdict == "info"
 
 
+@pytest.mark.slow
 def test_chance_alone_calls_few_changes() -> None:
     random.seed(11)
 

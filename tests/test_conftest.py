@@ -63,6 +63,7 @@ TORCH_WITHOUT = "__version__ = '2.13.0+cpu'\nclass cuda:\n    is_available = sta
 TORCH_WITH = TORCH_WITHOUT.replace("False", "True")
 
 
+@pytest.mark.slow
 def test_skipped_with_the_reason_and_without_torch(tmp_path: Path) -> None:
     code, out = outcome(tmp_path, "raise AssertionError('torch was imported')", NO_DRIVER)
     assert code == 0
@@ -135,6 +136,7 @@ def test_goes_on():
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_fails_and_shows_where_and_the_others_go_on(tmp_path: Path) -> None:
     pytest.importorskip("pytest_timeout")
     (tmp_path / "tests").mkdir()

@@ -189,6 +189,7 @@ def night(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return run(EXAMPLES / "slurm/nightly.sh", folder, **variables)
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_nightly_job_drains_the_nodes_of_bad_txt(tmp_path: Path) -> None:
     nodes(tmp_path / "shared/7/nodes", bad=True)
@@ -203,6 +204,7 @@ def test_the_nightly_job_drains_the_nodes_of_bad_txt(tmp_path: Path) -> None:
     assert f"fleet check --gather {tmp_path}/shared/7/nodes" in task
 
 
+@pytest.mark.slow
 @needs_bash
 def test_the_nightly_job_drains_nobody_where_all_are_good_or_it_is_told_not_to(tmp_path: Path) -> None:
     nodes(tmp_path / "good/shared/7/nodes", bad=False)

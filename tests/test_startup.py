@@ -66,10 +66,12 @@ def start(folder: Path, *command: str) -> tuple[subprocess.CompletedProcess[str]
 )
 def test_loads_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
-    assert (ended.returncode, importers) == (0, ""), ended.stderr
+    # A result of one run leaves a comparison inconclusive.
+    assert (ended.returncode, importers) == (4 if arguments[0] == "compare" else 0, ""), ended.stderr
     assert ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a driver has other libraries")
 @pytest.mark.parametrize("command", ["doctor", "status"])
 def test_torch_is_asked_in_a_child_alone(tmp_path: Path, command: str) -> None:

@@ -51,6 +51,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
     return stream.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scene", "options", "said"),
     [

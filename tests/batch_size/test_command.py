@@ -184,6 +184,7 @@ def test_the_model_cannot_be_built_within_the_budget(scenario: Scenario) -> None
     assert finding.evidence["reason"] == "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
 
 
+@pytest.mark.slow
 def test_out_of_time_before_any_batch(scenario: Scenario) -> None:
     scenario(**{"from": 1, "beyond": "hang"})
     recorder = find(time_budget_s=0.5)
@@ -192,6 +193,7 @@ def test_out_of_time_before_any_batch(scenario: Scenario) -> None:
     assert answer(recorder)["limited_by"] == "time"
 
 
+@pytest.mark.slow
 def test_out_of_time_after_some(scenario: Scenario) -> None:
     scenario(static=MIB, per_sample=1, step_s=0.2)
     recorder = find(time_budget_s=3.0)
@@ -217,6 +219,7 @@ def test_a_slow_first_step_says_nothing_of_later_ones(scenario: Scenario) -> Non
     assert 1003 <= found["max_batch_size"] <= 1023
 
 
+@pytest.mark.slow
 def test_a_first_size_that_takes_too_long_is_followed_by_smaller_ones(scenario: Scenario) -> None:
     scenario(static=100, per_sample=100, **{"from": 100, "beyond": "hang"})
     recorder = find(start=1600, time_budget_s=4.0)
@@ -242,6 +245,7 @@ def test_a_program_that_kills_itself_decides_nothing(scenario: Scenario) -> None
     assert (disturbed.id, disturbed.verdict) == ("batch_size.undisturbed", "inconclusive")
 
 
+@pytest.mark.slow
 def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(scenario: Scenario) -> None:
     scenario(at={"1": "hang"}, **{"from": 2, "beyond": OUT_OF_MEMORY})
     recorder = find(start=16, time_budget_s=1.5)

@@ -51,6 +51,7 @@ def test_without_phases_the_whole_peak_is_fitted() -> None:
     assert memory_split(results, 100).activation_bytes_per_sample == 50
 
 
+@pytest.mark.slow
 def test_what_a_workload_holds_is_counted_by_its_tensors() -> None:
     workload = load(parse_target("mlp"), (), mode="train", optimizer="adamw", dtype=None, device=torch.device("cpu"))
     assert (workload.gradient_bytes, workload.optimizer_bytes) == (0, 0)

@@ -89,6 +89,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, now: list[float], row_s: float, *modul
             monkeypatch.setattr(module, name, slowed(getattr(module, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("budget_s", "row_s", "start_s", "rows"),
@@ -168,6 +169,7 @@ def nothing(*given: Any) -> None:
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alarmed")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(

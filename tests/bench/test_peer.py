@@ -164,6 +164,7 @@ def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
     assert command.pairs(("cpu", "cuda:0")) == []
 
 
+@pytest.mark.slow
 def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "PAIR_TIMEOUT_S", 2.0)
     first = said_by_main(monkeypatch, "cuda:0", "cuda:1")

@@ -23,6 +23,7 @@ def loads_torch(module: str) -> bool:
     return {"True": True, "False": False}[done.stdout.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", JUDGES)
 def test_a_judge_loads_no_torch(module: str) -> None:
     assert not loads_torch(module)
@@ -37,5 +38,6 @@ def test_a_child_that_copies_beside_others_can_be_bound_before_torch_is_there() 
     assert not loads_torch("gpucheck.bench.concurrent")
 
 
+@pytest.mark.slow
 def test_what_measures_does_load_it() -> None:
     assert loads_torch("gpucheck.bench.transfer.work")

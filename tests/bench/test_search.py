@@ -169,6 +169,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
     return document
 
 
+@pytest.mark.slow
 def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = searched(monkeypatch)
     entry = [event.value for event in recorder.events if isinstance(event, Answered)][-1][0]
@@ -189,6 +190,7 @@ def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(mo
     assert re.fullmatch(r"\d+×\d+×\d+ at [\d.]+ [MGT]FLOP/s", told.best or "")
 
 
+@pytest.mark.slow
 def test_shapes_without_a_kernel_are_told_with_their_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.mm
 

@@ -29,6 +29,7 @@ def score(name: Set) -> Score:
     return explain_corpus.score([explain_corpus.outcome(one) for one in explain_corpus.entries(name)])
 
 
+@pytest.mark.slow
 def test_the_set_that_rows_were_written_on_reaches_the_bars() -> None:
     assert score("tune").holds, score("tune")
 

@@ -125,6 +125,7 @@ def test_what_loads_no_torch_needs_no_current_folder(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_a_watch_keeps_a_lost_card_and_tells_when_it_read(fake_driver: Callable[..., Path]) -> None:
     """For real: the driver loses a card between two readings."""
@@ -145,6 +146,7 @@ def test_a_watch_keeps_a_lost_card_and_tells_when_it_read(fake_driver: Callable[
     assert len(rows) == 8 and rows[3].split()[:7] == ["3", "–", "–", "–", "–", "✗", "lost"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_watch_and_says_how(number: int, code: int) -> None:

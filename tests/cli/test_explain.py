@@ -110,6 +110,7 @@ def test_a_file_that_is_missing_is_told(name: str, capsys: pytest.CaptureFixture
 # --- standard input ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-",), (), ("--list",)])
 def test_a_log_on_standard_input(arguments: tuple[str, ...]) -> None:
     """Without a text a pipe is read, and for a list nothing."""
@@ -119,6 +120,7 @@ def test_a_log_on_standard_input(arguments: tuple[str, ...]) -> None:
     assert b"oom.cuda" in ended.stdout
 
 
+@pytest.mark.slow
 def test_standard_input_that_is_no_utf8() -> None:
     ended = piped(b"\x80\x00\xff\xfe\xc3 caf\xe9\nRuntimeError: No CUDA GPUs are available\n\xfe\xfe")
     assert ended.returncode == errors.OK and b"(cuinit.100)" in ended.stdout
@@ -130,6 +132,7 @@ def test_other_encodings(encoding: str) -> None:
     assert "No CUDA GPUs are available" in decoded(data, data[:4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "arguments"), [(b"", ("-",)), (b"\n \n", ("-",)), (b"", ())])
 def test_empty_standard_input_is_wrong_usage(data: bytes, arguments: tuple[str, ...]) -> None:
     ended = subprocess.run([*COMMAND, *arguments], input=data, capture_output=True, timeout=120)

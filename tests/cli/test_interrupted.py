@@ -60,6 +60,7 @@ def test_by_its_very_first_imports(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_where_python_ignores_what_a_handler_raises_it_is_raised_again(number: str, status: int) -> None:
     run = f"""

@@ -199,6 +199,7 @@ def on_a_node(folder: Path, missing: tuple[str, ...], *arguments: str) -> subpro
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_head_node_without_torch_makes_pages(tmp_path: Path) -> None:
     for number, name in enumerate(REPORTS):
         saved(tmp_path, f"{number}.json", name)

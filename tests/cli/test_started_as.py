@@ -41,6 +41,7 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_program_on_the_path_has_its_name_and_another_its_path(tmp_path: Path, script: Path) -> None:
     path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
     assert usage_of(["gpucheck-cli"], tmp_path, PATH=path) == "gpucheck-cli"
@@ -50,11 +51,13 @@ def test_a_program_on_the_path_has_its_name_and_another_its_path(tmp_path: Path,
     assert usage_of(["bin/gpucheck-cli"], tmp_path, PATH=f"{tmp_path}{os.pathsep}{path}") == "bin/gpucheck-cli"
 
 
+@pytest.mark.slow
 def test_a_launcher_says_what_was_typed(tmp_path: Path) -> None:
     started = {naming.STARTED_AS: "scripts/gpucheck"}
     assert usage_of([sys.executable, "-m", "gpucheck"], tmp_path, **started) == "scripts/gpucheck"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_run_does_not_inherit_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"import os; print(os.environ.get({naming.STARTED_AS!r}))")
     command = [sys.executable, "-m", "gpucheck", "run", "--quiet", "program.py"]

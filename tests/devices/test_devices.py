@@ -454,6 +454,7 @@ class Enough(Exception):
     """Ends a watch, as Ctrl-C does."""
 
 
+@pytest.mark.slow
 def test_watching_reads_again_and_replaces_a_wedged_child(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     script = fake_driver("nvml.count=1\ncuda.order=0\ntemperature=40\n")
     monkeypatch.setattr(inventory, "NvmlDoor", lambda timeout_s, **named: NvmlDoor(2.0, **named))

@@ -180,6 +180,7 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     assert said["device.required"].verdict == "fail" and "torch.hung" not in said
 
 
+@pytest.mark.slow
 def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
     assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
 
 
+@pytest.mark.slow
 def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
     machine = FakeMachine(tmp_path / "other").card(0x10).card(0x11).card(0x12).module().on_disk()
@@ -332,6 +334,7 @@ def test_what_torch_can_use(probe: TorchProbe, usable: Usable) -> None:
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_children")
 def test_no_value_of_a_variable_that_is_not_on_the_list_is_told(
     fake_driver: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

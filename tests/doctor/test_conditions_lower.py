@@ -291,6 +291,7 @@ def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) ->
         assert seen_by(condition, with_driver(evidence, nvml_code=code, nvml_error="words")) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("refused", "answers"), [("driver.refused", "cuinit"), ("driver.nvml_refused", "nvml")])
 def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
     named = {code for value in CONDITIONS.values() for code in getattr(value, answers)}

@@ -159,6 +159,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("begin", "printed", "names"), NAMES, ids=[begin for begin, _, _ in NAMES])
 def test_every_error_name_has_a_row(begin: str, printed: str, names: str) -> None:
     unknown = []

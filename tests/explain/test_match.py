@@ -108,6 +108,7 @@ def test_a_condition_in_the_same_place_is_what_the_text_points_to() -> None:
     assert match.text.id == "b.condition"
 
 
+@pytest.mark.slow
 def test_a_text_is_told_once_however_often_it_is_there() -> None:
     (match,) = find("CUDA out of memory\n" * 5000, TEXTS)
     assert (match.text.id, match.line) == ("oom.cuda", 1)
@@ -118,6 +119,7 @@ def test_nothing_is_found_in_nothing() -> None:
     assert find("\x00\x1b[31m\n\n\r\n", TEXTS, OF_CONDITIONS) == []
 
 
+@pytest.mark.slow
 def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pattern goes over the text once, also where 130 rows share it, and of its places a fixed number is looked
     at: however many lines of errors there are, the work for each stays the same."""
@@ -149,6 +151,7 @@ def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: py
     assert work == [2 * 2 * matching._MOST_PLACES] * 2
 
 
+@pytest.mark.slow
 def test_of_many_numbers_in_a_log_each_is_told() -> None:
     log = "\n".join(f"NVRM: Xid (PCI:0000:10:00): {number}, pid=7" for number in (31, 43, 79, 94) * 500)
     assert [(match.text.id, match.line) for match in find(log, TEXTS)] == [
@@ -615,3 +618,11 @@ def test_a_numbered_line_of_ipython_is_source_and_what_is_below_it_is_the_error(
 
 def test_the_name_of_an_error_in_bytes() -> None:
     assert ids("Error name: (<cudaError_t.cudaSuccess: 0>, b'cudaErrorInsufficientDriver')") == ["cuinit.too_old"]
+
+
+def test_a_very_long_line_is_searched_in_parts_that_keep_its_number() -> None:
+    said = "first\n" + "step=1 " * 500 + "CUDA error: an illegal memory access was encountered " + "x" * 5000
+    lines = matching.normalise(said).lines
+    assert [line.number for line in lines] == [1] + [2] * (len(lines) - 1)
+    assert max(len(line.text) for line in lines) == 2000
+    assert ids(said) == ["cuda.illegal_access"]

@@ -237,6 +237,7 @@ def test_a_text_as_it_is_pasted(name: str) -> None:
         assert answer(pasted) == name, (number, wanted, pasted)
 
 
+@pytest.mark.slow
 def test_an_xid_is_known_wherever_a_terminal_breaks_its_line() -> None:
     said = "[88123.1] NVRM: Xid (PCI:0000:b3:00.0): 79, pid=4711, GPU has fallen off the bus."
     for width in range(12, len(said)):

@@ -105,6 +105,7 @@ def plain(number: int) -> str | None:
     return answer(corpus()[number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_what_is_around_a_text_changes_nothing(wrapper: str) -> None:
     """Each of the corpus' texts in one of the wrappers."""

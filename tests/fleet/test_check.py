@@ -100,6 +100,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(child, "python_argv", argv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "usual", "prolog"), [(0, 0, 0), (1, 1, 1), (3, 3, 0), (4, 4, 0)]
 )  # fmt: skip
@@ -162,6 +163,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "more", "code", "words"),
     [
@@ -231,6 +233,7 @@ def test_devices_has_the_time_in_which_a_hung_driver_is_known(monkeypatch: pytes
     assert given[0][1] == pytest.approx(32.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     planted(monkeypatch, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
     given = ["fleet", "check", "--quiet", "--host", "n1", "--only", "devices", "--within", "2s"]

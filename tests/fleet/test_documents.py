@@ -156,6 +156,7 @@ def test_rates_next_to_0_are_refused_and_do_not_end_the_judge(tmp_path: Path) ->
     assert judge(read.documents).result.counts["good"] == 1
 
 
+@pytest.mark.slow
 def test_a_bomb_in_a_log_ends_at_a_documents_size(tmp_path: Path) -> None:
     import base64
     import zlib

@@ -38,6 +38,7 @@ def test_a_child_that_does_not_end_is_killed() -> None:
     assert result.elapsed_s < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [False, True], ids=["its output open", "its output closed"])
 def test_another_thread_may_cut_the_wait_for_a_child(closed: bool) -> None:
     """By what was learned meanwhile: the limit of a minute is not awaited."""

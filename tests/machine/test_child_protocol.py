@@ -59,6 +59,7 @@ def test_how_a_child_ends_that_is_run(program: str, ending: Ending) -> None:
     assert heard.ending.limit_s == 60.0
 
 
+@pytest.mark.slow
 def test_one_that_is_late_keeps_its_lines() -> None:
     heard = child_protocol.run(argv("say({'n': 1}); say({'n': 2, 'm': 3}); time.sleep(600)"), 3.0)
     assert heard.lines == ({"n": 1}, {"n": 2, "m": 3}) and heard.merged == {"n": 2, "m": 3}
@@ -121,6 +122,7 @@ def test_how_a_child_ends_that_is_asked(program: str, ending: Ending) -> None:
     assert without_limit(again.value.ending) == without_limit(ending)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "said", "limit_s"), [("", "nothing", 0.3), ("say([1])", "garbage", 3.0), (ONE_LINE, "lines", 0.3)]
 )

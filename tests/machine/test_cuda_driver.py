@@ -99,6 +99,7 @@ def test_a_start_that_fails_tells_its_code_and_words(fake_driver: Fake, code: in
     assert (reading.code, reading.error, reading.version, reading.devices) == (code, words, "13.0", ())
 
 
+@pytest.mark.slow
 def test_a_start_that_hangs_is_bounded_and_the_path_known(fake_driver: Fake) -> None:
     script = fake_driver("cuda.init=hang\n")
     reading = read(timeout_s=2.0)
@@ -106,6 +107,7 @@ def test_a_start_that_hangs_is_bounded_and_the_path_known(fake_driver: Fake) -> 
     assert reading.path == str(script.parent / "libcuda.so.1")
 
 
+@pytest.mark.slow
 def test_once_nvml_holds_the_cards_none_has_to_start(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cards may take their time to start, but not where NVML has answered for them already."""
     fake_driver("cuda.init=hang\n")

@@ -181,6 +181,7 @@ def test_one_device_does_not_release_what_another_owns() -> None:
     assert seen() is None
 
 
+@pytest.mark.slow
 def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     def fails() -> None:
         memory = Memory()

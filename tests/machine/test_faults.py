@@ -158,6 +158,7 @@ def test_what_a_fresh_process_came_to(heard: Heard, answer: str | None) -> None:
     assert faults.read(heard) == answer
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_fresh_process_says_what_it_met() -> None:
     said = faults.fresh_process("cuda:0")

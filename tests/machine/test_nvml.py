@@ -312,6 +312,7 @@ def test_a_link_that_is_not_told_says_why(fake_driver: Fake, script: str, unknow
     assert row.unknown == {**USUAL, "fabric": NOT_SUPPORTED, **unknown}
 
 
+@pytest.mark.slow
 def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> None:
     fake_driver("nvml.count=2\nnvlinks=2\n1.nvlink.state=hang\n")
     reading = read(links=True, timeout_s=HANG_S)
@@ -498,6 +499,7 @@ def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
     assert door_timeout_s(tmp_path) == 5.0 + 7 * 3.0
 
 
+@pytest.mark.slow
 def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,6 +514,7 @@ def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
     assert [text.rpartition(":")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
 
 
+@pytest.mark.slow
 def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
     fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,6 +529,7 @@ def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
     assert told == []
 
 
+@pytest.mark.slow
 def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_driver: Fake) -> None:
     fake_driver("nvml.count=3\n1.power=hang\n")
     reading = read(timeout_s=HANG_S)
@@ -538,6 +542,7 @@ def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_dri
     assert reading.devices[2].unknown == {"*": late}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["handle", "name", "bus"])
 def test_a_card_that_hangs_before_it_is_identified_is_known_by_its_number(fake_driver: Fake, key: str) -> None:
     fake_driver(f"nvml.count=3\n1.{key}=hang\n")
@@ -571,6 +576,7 @@ def test_a_card_that_refuses_to_be_used_has_its_state(fake_driver: Fake, code: i
     assert (first.state, second.state) == (None, state)
 
 
+@pytest.mark.slow
 def test_a_child_that_hung_is_replaced_at_the_next_question(fake_driver: Fake) -> None:
     script = fake_driver("nvml.count=1\npower=hang\n")
     with NvmlDoor(HANG_S) as door:

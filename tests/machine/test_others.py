@@ -44,6 +44,7 @@ def test_busy(used: float | None, threads: int, cores: int | None, span_s: float
     assert is_busy(Others(used, span_s), threads, cores) is busy
 
 
+@pytest.mark.slow
 def test_a_child_that_runs_is_counted_as_ours() -> None:
     program = (
         "import time; e = time.process_time() + 0.2\nwhile time.process_time() < e: pass\nprint(flush=True); input()"

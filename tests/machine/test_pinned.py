@@ -80,6 +80,7 @@ torch.still_held = accel.pinned(100, torch.int64)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_with_a_buffer_complains_of_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "unlocked\n", "")

@@ -245,6 +245,7 @@ def test_what_ends_early_keeps_what_was_said_before(
         assert found.stage == stage and found.error is not None and found.error.startswith(error)
 
 
+@pytest.mark.slow
 def test_a_torch_that_hangs_is_ended(tmp_path: Path, empty: Path) -> None:
     site = torch_of(tmp_path, top="import time; time.sleep(600)")
     found = asked(site, empty, timeout_s=5.0)

@@ -322,6 +322,7 @@ def test_autocast_gives_the_dtypes_of_cuda(world: World, mode: Any, low: torch.d
     assert [(place, *pair) for place, pair in enumerate(found) if pair[0] != pair[1]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(("has_cudnn", "dtype"), [(True, torch.float16), (False, LOW)])
 def test_an_rnn_of_cudnn_is_in_float16(world: World, kind: Any, has_cudnn: bool, dtype: torch.dtype) -> None:

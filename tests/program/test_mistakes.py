@@ -23,6 +23,7 @@ def without_batch(text: str) -> str:
     return text.replace("make_batch=batch", "other=0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_a_mismatch_at_its_line(name: str, findings_of: FindingsOf) -> None:
     wrong, line = program(MISMATCHES[name], wrong=True)
@@ -36,6 +37,7 @@ def test_a_mismatch_at_its_line(name: str, findings_of: FindingsOf) -> None:
     assert [entry for entry in findings_of(right, train=train) if entry.verdict != "info"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [True, False], ids=["with a batch", "without"])
 @pytest.mark.parametrize("name", LEFT)
 def test_what_stays_behind(name: str, runs: bool, findings_of: FindingsOf) -> None:

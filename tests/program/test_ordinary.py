@@ -25,6 +25,7 @@ def test_there_are_enough() -> None:
     assert len(FACTORIES) >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True], ids=["forward", "step"])
 @pytest.mark.parametrize("name", FACTORIES)
 def test_nothing_is_found(name: str, train: bool, examine: Callable[..., ModelResult]) -> None:

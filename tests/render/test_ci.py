@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from gpucheck.render import ci, text
 from gpucheck.report.events import Judged, Started
 from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
@@ -57,6 +59,7 @@ def test_a_message_cannot_start_a_command_of_its_own() -> None:
     assert lines == ["::error title=gpucheck smoke%3A t::x%0A::add-mask::secret%0A[a.b]"]
 
 
+@pytest.mark.slow
 def test_a_summary_stays_below_what_github_takes() -> None:
     assert ci.step_summary(made(PASS, LISTED)) == text.markdown_page(made(PASS, LISTED)).replace("\r", "")
     many = [Finding(f"a.b{number}", "fail", f"{number}" + "t" * 900, "m" * 5000) for number in range(900)]

@@ -128,6 +128,7 @@ def test_what_is_unread_because_of_a_dead_card_is_not_listed(fake_driver: Fake, 
     assert not any("unread" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["handle", "power", "ecc", "nvlink.state"])
 def test_a_card_that_hangs_stands_alone_at_the_top(
     fake_driver: Fake, question: str, monkeypatch: pytest.MonkeyPatch

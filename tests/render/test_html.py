@@ -81,6 +81,7 @@ def every() -> set[tuple[str, ...]]:
     return {(tag, *sorted(a)) for report in REPORTS.values() for tag, a in Parsed(html.document(report)).tags}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_hostile_text_stays_text(name: str) -> None:
     """The tags of the page are those of the harmless one: what a document says makes no tag and no attribute."""

@@ -29,6 +29,7 @@ def test_there_are_some() -> None:
     assert {path.stem for path in DOCUMENTS} >= {"devices", "devices-busy", "doctor", "smoke", "bench-matmul"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_it_is_read_and_shown(path: Path) -> None:
     read = report(path)

@@ -105,6 +105,7 @@ def test_what_is_no_python_for_this(checkout: Path, tmp_path: Path, program: str
     assert said.startswith("gpucheck: ") and said.endswith(f"{path} {sentence}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OLD, reason="no Python older than 3.10 is here")
 @pytest.mark.parametrize("script", ["gpucheck", "test", "check"])
 @pytest.mark.parametrize("python", OLD, ids=[path.parts[-3] for path in OLD])

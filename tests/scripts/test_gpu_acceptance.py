@@ -38,6 +38,7 @@ def test_each_step_is_a_command_and_options_that_there_are(acceptance: ModuleTyp
         assert not [option for option in options if option not in shown.output], step.name
 
 
+@pytest.mark.slow
 def test_the_document_of_a_program_that_is_run_is_found(acceptance: ModuleType, tmp_path: Path) -> None:
     """Its stdout is the program's, and the options do not reach it."""
     program = tmp_path / "program.py"
@@ -55,6 +56,7 @@ def test_the_names_of_the_steps_differ(acceptance: ModuleType) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_what_a_step_started_ends_with_its_limit(acceptance: ModuleType, tmp_path: Path) -> None:
     """The child of a command is in a session of its own: only the command can end it."""
     told, slow = tmp_path / "pid", tmp_path / "python"
@@ -65,6 +67,7 @@ def test_what_a_step_started_ends_with_its_limit(acceptance: ModuleType, tmp_pat
     assert not _runs(int(told.read_text()))
 
 
+@pytest.mark.slow
 def test_what_does_not_end_when_told_is_killed(
     acceptance: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

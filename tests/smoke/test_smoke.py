@@ -451,6 +451,7 @@ def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.fix == "start the container with --shm-size=1g or --ipc=host"
 
 
+@pytest.mark.slow
 def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = smoke_data._batches
     monkeypatch.setattr(smoke_data, "_batches", lambda *a: list(real(*a))[1:])
@@ -480,6 +481,7 @@ class Dying(smoke_data.Numbered):
         return {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke_data, "Numbered", Dying)
     # All of it is waited for. Where Python forks no worker, each loads torch first.
@@ -515,6 +517,7 @@ def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: py
 # -- garbage from the device ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [COUNT, -3, smoke_data.COPY_ELEMENTS + 1])
 def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_screen(count: int) -> None:
     rows = {row.id: row for row in CHECKS}

@@ -51,6 +51,7 @@ def test_four_sound_devices_pass() -> None:
     assert [row.name for row in report.results["stress"].devices] == [f"cuda:{n}" for n in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "script", ["hangs", "hangs at the start", "is lost at the start", "dies", "fails", "talks for ever"]

@@ -142,6 +142,7 @@ def points(said: Sequence[dict[str, Any]]) -> list[StressPoint]:
     return [from_json(StressPoint, line["point"]) for line in said if "point" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duration_s", [60.0, 600.0, 3600.0])
 def test_an_hour_is_as_small_as_a_minute(duration_s: float) -> None:
     said, work = run(duration_s)

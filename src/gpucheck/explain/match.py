@@ -174,6 +174,8 @@ _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|
 # Python writes b before the quotes of bytes.
 _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"][A-Za-z])")
 _WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
+# The parts of a line, ended at a space where there is one.
+_PARTS = re.compile(r".{1,2000}(?:\s|$)|.{2000}")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
 
@@ -267,8 +269,8 @@ class Normal:
 def normalise(text: str) -> Normal:
     """Bring a text into the one form."""
     text = _ESCAPES.sub("", _unescaped(text))
-    given = re.split(r"\r\n|\r|\n", text)
-    lines = _classed([(number, _bare(line)) for number, line in enumerate(given, 1)], _quoted(given))
+    given = _numbered(text)
+    lines = _classed([(number, _bare(line)) for number, line in given], _quoted(given))
     solids: list[str] = []
     spaceds: list[str] = []
     starts: list[int] = []
@@ -284,6 +286,12 @@ def normalise(text: str) -> Normal:
             spaced_at += len(spaceds[-1]) + 1
         at += len(solids[-1])
     return Normal(tuple(lines), "".join(solids), "\n".join(spaceds), tuple(starts), tuple(spaced_starts))
+
+
+def _numbered(text: str) -> list[tuple[int, str]]:
+    """The lines with their numbers; one that is too long to be searched for each match in it comes in parts."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    return [(number, part) for number, line in enumerate(lines, 1) for part in _PARTS.findall(line) or ("",)]
 
 
 def _unescaped(text: str) -> str:
@@ -323,11 +331,11 @@ def _bare(line: str) -> tuple[str, bool, str]:
     return ("", True, prefix) if _NCCL_INFO.search(line) else (line, quiet, prefix)
 
 
-def _quoted(given: Sequence[str]) -> set[int]:
+def _quoted(given: Sequence[tuple[int, str]]) -> set[int]:
     """The numbers of the lines that are a change to source, or an item of a list of guesses: nobody reports them."""
     quoted: set[int] = set()
     in_diff = in_list = False
-    for number, line in enumerate(given, 1):
+    for number, line in given:
         in_diff = _DIFF.match(line) is not None or (in_diff and _IN_DIFF.match(line) is not None and bool(line))
         is_item = _ITEM.match(line) is not None
         if in_diff or (in_list and is_item):
@@ -566,7 +574,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         else place
         for place in found
     ]
-    facts = read_facts(pasted, normal.spaced)
+    facts = read_facts("\n".join(part for _, part in _numbered(pasted)), normal.spaced)
     by_id = {text.id: text for text in texts}
     becomes = {id: by_id.get(proven(id, facts)) for id in {place.text.id for place in found}}
     found = [replace(place, text=becomes[place.text.id] or place.text) for place in found]
