@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from gpucheck import messages
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition
-from gpucheck.explain.text import Platform, marked
+from gpucheck.explain.figures import OFFLOAD
+from gpucheck.explain.text import BACKEND, SMALLER, Platform, marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,10 @@ _NAMED = {
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "vllm": r"vllm[/\\]|vllmworker|\bvllm serve|llm_engine\.py|no module named vllm",
-    "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|from vllm\b",
+    "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
+    "alloc_conf": r"\bpytorch_alloc_conf\b",
+    "jax": r"\bjax(?:lib)?\b|\bxla(?: runtime|\.gpu)|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
@@ -325,7 +328,7 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device", line))
+    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device|\bgb10\b|dgx", line))
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
@@ -461,6 +464,146 @@ def untried(then: str, facts: Facts) -> str:
     return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
 
 
+# ATen's arguments that hold a layer's weights; where the operation is a product, the second factor is one too.
+_WEIGHTS = re.compile(r"weight|bias|mat2|running_\w+|batch2")
+
+
+def _device(facts: Facts) -> str:
+    """Return the step for operands on different devices: whose is where, and what makes or moves them there."""
+    found = re.search(
+        r"found at least two devices, (?P<others>[\w:]+) and (?P<own>[\w:]+)!(?: \(when checking argument for argument "
+        r"(?P<argument>\w+))?|got (?P<role>\w+) is on (?P<here>[\w:]+), different from other tensors on (?P<rest>[\w:]+)",
+        facts.text,
+    )
+    if not found:
+        return ""
+    others, own = found["others"] or found["rest"], found["own"] or found["here"]
+    of_weights = _WEIGHTS.fullmatch(found["argument"] or found["role"] or "")
+    if "cpu" not in (others, own):
+        if facts.holds(r"accelerate[/\\]hooks|device_map|dispatch_model|infer_auto"):
+            return (
+                "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U "
+                'transformers accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0'
+            )
+        if facts.holds(r"data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py"):
+            return (
+                "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
+                "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device"
+            )
+        return (
+            'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
+            "process, and torch.cuda.set_device(local_rank) before the model is made"
+        )
+    if (own if of_weights else others) == "cpu" and (found["argument"] or found["role"]):
+        return (
+            "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
+            "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)"
+        )
+    if facts.holds(r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils"):
+        return 'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too'
+    if facts.holds(r"\blightning\b|pytorch_lightning"):
+        return (
+            "device=self.device for tensors that the step makes, self.register_buffer for constants; Lightning moves the "
+            "batch (transfer_batch_to_device for types of your own)"
+        )
+    return ""
+
+
+# The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
+_PROGRAMS: tuple[tuple[str, str], ...] = (
+    (
+        r"\bverl[/\\.]|ppo_\w*micro_batch|easyr1|openrlhf|skyrl",
+        "a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: --micro_train_batch_size"
+        ", --micro_rollout_batch_size), a smaller rollout.gpu_memory_utilization (0.4), fsdp_config.param_offload=True "
+        "and optimizer_offload=True, or shorter prompts and responses",
+    ),
+    (
+        r"comfyui|comfy[/\\]|ksampler",
+        "a smaller image or fewer frames at once, VAE Decode (Tiled) where the decoding fails, a GGUF or fp8 version of "
+        "the model, or python main.py --lowvram",
+    ),
+    (
+        r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
+        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit (or "
+        "Adafactor), and a smaller resolution",
+    ),
+    (
+        r"webui|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus",
+        "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
+        "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
+    ),
+    (r"invokeai|stable[- _]diffusion", "a smaller image or fewer at once, VAE tiling, or a smaller model (fp8, GGUF)"),
+    (r"nnunet", "a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); to predict --not_on_device"),
+    (
+        r"ultralytics|yolov\d",
+        "a smaller batch (batch=-1 lets the program choose one; YOLOv5 --batch-size -1), a smaller imgsz, or a smaller "
+        "model (n or s)",
+    ),
+    (
+        r"gaussian[-_ ]?splat|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
+        "smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
+    ),
+    (r"whisper", "a smaller or quantised model (turbo, medium; faster-whisper: compute_type int8), and batch_size 1"),
+)
+_FRAMES: tuple[tuple[str, str], ...] = (
+    (
+        r"torch[/\\]optim[/\\]\w+\.py[^\n]*\n(?:[^\n]*\n){0,5}[^\n]*out ?of ?memory",
+        'an optimizer with smaller states (optim="adamw_8bit" of a Trainer, bitsandbytes), LoRA, or the states spread '
+        "over more GPUs (FSDP, ZeRO): AdamW's take 8 bytes for each parameter, and a smaller batch hardly helps",
+    ),
+    (
+        r"deepspeed\.initialize|deepspeed[/\\]runtime[/\\]zero[/\\][^\n]*in (?:__init__|initialize_optimizer_states)",
+        '"stage": 3 with offload_optimizer and offload_param on "cpu" in DeepSpeed\'s configuration, or more GPUs: '
+        "parameters and states do not fit, and a smaller batch does not help",
+    ),
+    (
+        r"in (?:evaluation_loop|prediction_step|nested_concat)\b",
+        "per_device_eval_batch_size=1 and eval_accumulation_steps=1, with preprocess_logits_for_metrics to keep the "
+        "argmax alone: the evaluation collects all logits on the GPU",
+    ),
+    (
+        r"transformers[/\\]trainer\.py|trl[/\\]trainer|llama-?factory|axolotl|per_device_train_batch_size",
+        "per_device_train_batch_size=1 with more gradient_accumulation_steps, gradient_checkpointing=True, shorter "
+        "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
+    ),
+    (
+        r"diffusers[/\\]",
+        'pipe.enable_model_cpu_offload() in place of pipe.to("cuda"), pipe.vae.enable_tiling(), and a smaller height '
+        "and width, fewer frames or fewer images at once",
+    ),
+    (
+        r"generation[/\\]utils\.py|\.generate\(",
+        "a shorter prompt, fewer sequences and new tokens at once, under torch.inference_mode(); weights in bfloat16 or "
+        'in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), or device_map="auto" over more GPUs',
+    ),
+    (
+        r"pytorch_lightning|lightning[/\\](?:pytorch|fabric)",
+        'a smaller batch_size in the DataLoader with Trainer(accumulate_grad_batches=N, precision="bf16-mixed"), or '
+        "smaller inputs",
+    ),
+    (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), and load_state_dict from there'),
+    (
+        r"mmcv|mmdet|mmengine|detectron2",
+        "a smaller batch_size (samples_per_gpu, SOLVER.IMS_PER_BATCH) or image scale in the configuration, with AMP",
+    ),
+    (
+        r"in (?:valid\w*|test\w*|eval\w*|infer\w*|predict\w*)\b",
+        "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as they "
+        "come",
+    ),
+)
+
+
+def room(then: str, facts: Facts) -> str:
+    """Return the step for full memory with what makes room in the program of the paste."""
+    tables = _PROGRAMS if OFFLOAD in then else (*_PROGRAMS, *_FRAMES)
+    step = next((step for pattern, step in tables if facts.holds(pattern)), "")
+    if not step:
+        return then
+    # Nobody searches for the batch size of such a program.
+    return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
+
+
 _CUDAS = (
     *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
     *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
@@ -473,6 +616,8 @@ _OFFLINE = (
     "bitsandbytes.setup",
     "xformers.setup",
 )
+# Programs that people use and do not write.
+_UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts"
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
@@ -510,11 +655,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
-        ("nccl.timeout",),
-        r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
+        ("nccl.timeout", "cuda.peer"),
+        r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
         "P2P again: gpucheck bench collective",
-        title="a collective hangs, probably in transfers between the GPUs (P2P)",
+        title="transfers between the GPUs (P2P) hang or fail",
         meaning="Two GPUs on PCI Express write to each other's memory; an IOMMU or ACS on the way stops that.",
     ),
     Advice(
@@ -606,13 +751,12 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.not_supported",),
         "kernels",
-        "another attention backend (VLLM_ATTENTION_BACKEND=FLASH_ATTN or TRITON_ATTN, SGLang --attention-backend "
-        "triton), or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+        f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
     ),
     Advice(
         ("oom.vllm",),
         r"alloc_req_slots|max-running-requests",
-        "--max-running-requests smaller (SGLang), or --mem-fraction-static larger while nvidia-smi shows free memory",
+        "--max-running-requests smaller, or --mem-fraction-static larger while nvidia-smi shows free memory",
         title="the server has no slot left for another request",
     ),
     Advice(
@@ -643,15 +787,15 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("dist.world_size",),
         r"attention heads",
-        "a tensor-parallel size that divides the number of heads in the message (vLLM --tensor-parallel-size, SGLang "
-        "--tp); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
+        "a tensor-parallel size that divides the number of heads in the message: vLLM --tensor-parallel-size N "
+        "(SGLang --tp N); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
         title="the number of attention heads cannot be divided among these GPUs",
         meaning="Tensor parallelism gives each GPU the same number of heads.",
     ),
     Advice(
         ("cuda.ordinal",),
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
-        "--tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
+        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
         "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
         title="more GPUs are asked for than are visible",
     ),
@@ -765,8 +909,7 @@ ADVICE: tuple[Advice, ...] = (
         ("attention.flash", "attention.kernel"),
         lambda facts: "server" in facts.names or "vllm" in facts.names,
         "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
-        "--kv-cache-dtype auto; else VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton), or a "
-        "newer release",
+        f"--kv-cache-dtype auto; else {BACKEND}, or a newer release",
     ),
     Advice(
         ("cuda.peer",),
@@ -784,8 +927,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capture",),
+        lambda facts: "sglang" in facts.names and facts.holds(r"enable-torch-compile|_dynamo|torchdynamo"),
+        "start SGLang without --enable-torch-compile, or with --disable-cuda-graph, more slowly; else a newer release",
+    ),
+    Advice(
+        ("cuda.capture",),
         "server",
-        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above it "
+        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above it "
         "is the cause if there is one, else a newer release",
     ),
     Advice(
@@ -998,8 +1146,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("attention.kernel",),
         r"unsupported max_mma_kv",
-        "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
-        "FlashInfer",
+        f"{BACKEND}, or a newer FlashInfer",
         title="FlashInfer's kernel does not fit this GPU's shared memory",
     ),
     Advice(
@@ -1048,6 +1195,21 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     Advice(
+        ("oom.cuda",),
+        lambda facts: (
+            "jax" in facts.names and "pytorch" not in facts.names and facts.holds("trying to allocate|allocate request")
+        ),
+        "a smaller batch or input, jax.checkpoint around layers, jax.jit(…, donate_argnums=…); "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take more than its 75 % of the GPU, where nvidia-smi shows no "
+        "other process; AlphaFold: TF_FORCE_UNIFIED_MEMORY=1 with XLA_PYTHON_CLIENT_MEM_FRACTION=4.0 spills into RAM",
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
+        "pip install -U 'jax[cuda12]' (jax[cuda13] on a new driver), which brings a newer XLA; XLA_FLAGS="
+        "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
+    ),
+    Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
@@ -1066,8 +1228,13 @@ ADVICE: tuple[Advice, ...] = (
         "quantisation of the model; nvidia-smi shows what else holds memory",
     ),
     Advice(
+        ("tensor.device_mismatch",),
+        lambda facts: bool(_device(facts)) and not facts.holds(_UIS),
+        _device,
+    ),
+    Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
-        r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
+        _UIS,
         "update the program and the custom node or extension that the traceback names last, or do without it and "
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
@@ -1093,8 +1260,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned"),
         "server",
-        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; --enforce-eager, another attention backend "
-        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, SGLang --attention-backend triton) and a newer release tell whose kernel",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
+        f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
         certainty="strong",
     ),
     Advice(
@@ -1129,9 +1296,9 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.vllm",),
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
-        "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once (SGLang "
-        "--max-running-requests, --schedule-conservativeness 1.3; vLLM --max-num-seqs), a larger cache "
-        "(--mem-fraction-static, --gpu-memory-utilization) while nvidia-smi shows free memory, or a shorter context",
+        "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once by vLLM "
+        "--max-num-seqs (SGLang --max-running-requests or --schedule-conservativeness 1.3), a larger cache by vLLM "
+        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter context",
         title="the server's cache of keys and values is full, and requests wait",
         meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
         certainty="hint",
@@ -1154,7 +1321,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.cuda", "oom.hip"),
         lambda facts: {"server", "loading"} <= facts.names and not facts.on_gpu,
-        "more GPUs (vLLM --tensor-parallel-size N, SGLang --tp N), a quantised or a smaller model: it ran out while "
+        "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
         "the weights were loaded; nvidia-smi shows whether others hold memory",
     ),
     Advice(
@@ -1190,11 +1357,22 @@ ADVICE: tuple[Advice, ...] = (
         ("tensor.backend",), r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"
     ),
     Advice(
+        ("cuda.no_kernel", "cuda.capability"),
+        r"lm[- ]?studio|llmster",
+        "in LM Studio (Settings, Runtime) another runtime: Vulkan runs on any GPU, the newest CUDA one on GPUs from "
+        "Turing on; then load the model again",
+        title="LM Studio's CUDA runtime has no code for this GPU",
+    ),
+    Advice(
         ("cuda.no_kernel",),
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
-        "build it again for this GPU: cmake -DCMAKE_CUDA_ARCHITECTURES=86 for 8.6 (nvidia-smi "
-        "--query-gpu=compute_cap --format=csv shows the GPU's), with a toolkit that knows it",
+        lambda facts: (
+            "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
+            + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
+            + ", with a toolkit that knows this GPU; a program that came ready-made: its newest release or runtime"
+        ),
         title="the program was not built for this GPU's architecture",
+        meaning="Its CUDA code is for other GPUs than this one.",
     ),
     Advice(
         ("nccl.duplicate", "cuda.ordinal"),
@@ -1322,16 +1500,24 @@ ADVICE: tuple[Advice, ...] = (
         "systemctl isolate multi-user.target); sudo tegrastats shows it",
     ),
     Advice(
-        ("oom.mps",),
-        r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
-        "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
-    ),
-    Advice(
         ("oom.cuda", "oom.hip", "oom.nvml_assert"),
         lambda facts: "server" in facts.names and not facts.on_gpu,
-        "give the server another share of the GPU: vLLM --gpu-memory-utilization 0.85 (less, where the error comes "
-        "while it works), --max-model-len and --max-num-seqs smaller; SGLang --mem-fraction-static 0.8; nvidia-smi "
-        "shows whether others hold memory",
+        "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
+        "--max-num-seqs (SGLang --mem-fraction-static 0.8 or less with a smaller --cuda-graph-max-bs and "
+        "--chunked-prefill-size); nvidia-smi shows whether others hold memory",
+    ),
+    Advice(
+        ("oom.killed", "process.killed"),
+        r"(?<![\w./])/content/|google\.colab|\bcolab\b",
+        "Runtime, View resources shows the RAM; then a runtime with more of it (High-RAM), a smaller model or data set, "
+        "or data that are not held in memory at once",
+    ),
+    Advice(
+        ("oom.killed",),
+        "ray",
+        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), smaller batches in the object "
+        "store, optimizer or weights not offloaded to the CPU, or nodes with more RAM; ray memory and the dashboard "
+        "show who holds it. RAY_memory_usage_threshold=0.98 only raises the limit of Ray's monitor",
     ),
     Advice(
         ("process.killed",),
@@ -1340,6 +1526,12 @@ ADVICE: tuple[Advice, ...] = (
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
         meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
+    ),
+    Advice(
+        ("vllm.start", "sglang.start"),
+        r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
+        "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
+        "newer release (or the last that worked), and fewer options at once, tell whether the model or an option it is",
     ),
     Advice(
         ("torch.no_accelerator",),
@@ -1437,7 +1629,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("dist.world_size",),
         r"quantization block_|min_thread_|block_size_k|quantized weight shape",
-        "a smaller tensor-parallel size (SGLang --tp, vLLM --tensor-parallel-size), with data, pipeline or expert "
+        "a smaller vLLM --tensor-parallel-size (SGLang --tp), with data, pipeline or expert "
         "parallelism for the other GPUs; or weights of another quantisation",
         title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
         meaning="Each GPU's part of a layer has to be a multiple of the block that the message names.",
@@ -1506,6 +1698,18 @@ ADVICE: tuple[Advice, ...] = (
         r"in dispatch_model\b",
         "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
         "releases do not fit each other",
+    ),
+    Advice(
+        ("numerics.nan",),
+        lambda facts: (
+            facts.holds(r"skipping step")
+            and not facts.holds(r"\bnan\b|scale:? (?:to )?(?:1(?:\.0)?|0\.\d*|[\d.]+e-\d+)(?![\d.])|at minimum")
+        ),
+        "nothing while it is rare and the scale stays above 1: float16 training skips such steps and lowers the scale; "
+        "if every step is skipped, bfloat16 or a lower learning rate",
+        title="the loss scaler skipped a step, as it does while it finds its scale",
+        meaning="A gradient was infinite in float16. The step is left out, and the scale halved.",
+        certainty="hint",
     ),
     Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),
 )

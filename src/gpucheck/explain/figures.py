@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck.doctor import fixes
+from gpucheck.explain.text import SMALLER
 from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
@@ -220,7 +221,7 @@ _LOADING = re.compile(
     r"\b(?:pipe\w*|\w*model|module|\w*net|vae|\w*transformer|text_encoder\w*)\.(?:to|cuda|half)\(|param_applied = fn\(|"
     r"\bin (?:convert|_apply|load_state_dict|load_\w*(?:model|weights)|from_pretrained)\b"
 )
-_OFFLOAD = (
+OFFLOAD = (
     "a quantised (8 or 4 bit) or smaller model, or a part of it in RAM (pipe.enable_model_cpu_offload() in place of "
     'pipe.to("cuda"), in transformers device_map="auto"): the weights do not fit, and a smaller batch does not help'
 )
@@ -307,9 +308,7 @@ def _memory_then(
             "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
         )
     if not held:
-        return (
-            _OFFLOAD if is_loading else "use a smaller batch or image, a shorter sequence, or activation checkpointing"
-        )
+        return OFFLOAD if is_loading else SMALLER
     if not others:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     pids = [str(process["pid"]) for process in others]

@@ -85,6 +85,15 @@ SERIALIZE = (
     "shows the driver's messages"
 )
 
+# The step for full memory where nothing else is known; `facts.room` replaces it by that of the program in the paste.
+SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
+# The servers' options are written `vLLM … (SGLang …)`; `step` keeps those of the server in the paste.
+BACKEND = (
+    "another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
+    "VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton)"
+)
+_OF_SERVERS = r"vLLM ([^(;]*) \(SGLang ([^()]*)\)"
+
 # Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
 _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
@@ -105,6 +114,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         ("compile.libcuda",),
         "export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH (WSL has its libcuda.so there, where the linker does not "
         "look), and the same folder in LD_LIBRARY_PATH",
+    ),
+    (
+        "wsl",
+        ("import.libcuda",),
+        "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH (Windows's driver puts libcuda.so there); where "
+        "nvidia-smi fails in WSL too, update NVIDIA's driver in Windows, then wsl --update and wsl --shutdown",
     ),
     (
         "wsl",
@@ -211,6 +226,9 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("rocm", r"\bCUDA_VISIBLE_DEVICES\b", "HIP_VISIBLE_DEVICES"),
     ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
+    ("sglang", _OF_SERVERS, r"\2"),
+    ("vllm", _OF_SERVERS, r"\1"),
+    ("alloc_conf", r"PYTORCH_(CUDA|HIP)_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     (
         "kubernetes",
         r"docker run --shm-size=8g …,? or --ipc=host( \(in Kubernetes an (.*?)\))?",

@@ -291,11 +291,11 @@ TEXTS: tuple[Condition, ...] = (
             r"cudaDeviceEnablePeerAccess|(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
             r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh|Custom allreduce is disabled because",
             r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
-            r"hip\w*Peer\w* failed|peer access is not supported between these two devices",
+            r"\bp2p (is |was )?(disabled|off)\b.{0,40}\b(works?|well|fine|ok)\b|hip\w*Peer\w* failed|peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
         ),
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
-        fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
+        fix="NCCL_P2P_DISABLE=1, in a server of models --disable-custom-all-reduce too; `gpucheck bench transfer "
         "--device all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the "
         "firmware (gpucheck doctor looks at the IOMMU)",
         conditions=("peers.iommu", "peers.acs"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import BACKEND
 
 _SHM = (
     "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
@@ -336,7 +337,7 @@ TEXTS: tuple[Condition, ...] = (
         id="vllm.start",
         title="vLLM did not start, and the text does not name the cause",
         patterns=(
-            r"RPC call to \w+ timed out|No available shared memory broadcast block found",
+            r"Process (EngineCore|VllmWorker)\w*: ?$|RPC call to \w+ timed out|No available shared memory broadcast block found",
             r"Current node has no GPU available|Engine process failed to start",
             r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
             r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
@@ -350,7 +351,7 @@ TEXTS: tuple[Condition, ...] = (
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         certainty="hint",
         symptom=True,
-        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints)[/\\]",),
+        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core)[/\\]",),
         follows=_BELOW,
     ),
     Condition(
@@ -595,8 +596,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
-        "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
-        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
+        "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
         follows=("cuda.capability", "nvcc.arch"),
         common=(
             r"(fails?|failed|fa\w+s) to (launch|start|load).{0,6}kernel not found",
