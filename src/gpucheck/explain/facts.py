@@ -103,7 +103,7 @@ _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
-    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your)\W{1,4}(gfx\d{3,4}\w?)\b"),
+    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon)\W{1,4}(gfx\d{3,4}\w?)\b"),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
@@ -167,12 +167,12 @@ _NAMED = {
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
     "dockerd": r"docker default runtime|\bdockerd\b|daemon\.json",
     "nccl_info": r"\bnccl info\b",
-    "server": r"\bvllm (?:serve|version)|enginecore|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|launch)|"
+    "server": r"\bvllm (?:serve|version)|enginecore|\bvllmworker|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|launch)|"
     r"vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|tritonserver|"
     r"\blmdeploy\b",
     "function": r"invalid device function",
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
-    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
+    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|from vllm\b",
     "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
@@ -399,6 +399,8 @@ def _install(facts: Facts) -> str:
 
 def _rebuild(facts: Facts) -> str:
     name = facts.extension or "the extension in the traceback"
+    if facts.holds(_UIS):
+        return f"a wheel of {name} for this GPU, torch, CUDA and Python (its release page names them), or do without it"
     arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     variable = "set" if "windows" in facts.platforms else "export"
     return (
@@ -581,6 +583,11 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         'a smaller batch_size in the DataLoader with Trainer(accumulate_grad_batches=N, precision="bf16-mixed"), or '
         "smaller inputs",
     ),
+    (
+        r"torch[/\\]utils[/\\]checkpoint\.py",
+        "a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16, or the "
+        "parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
+    ),
     (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), and load_state_dict from there'),
     (
         r"mmcv|mmdet|mmengine|detectron2",
@@ -590,6 +597,11 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         r"in (?:valid\w*|test\w*|eval\w*|infer\w*|predict\w*)\b",
         "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as they "
         "come",
+    ),
+    (
+        r"\.backward\(|loss\.backward",
+        "a smaller batch with gradient accumulation, smaller inputs, torch.autocast in bfloat16, and "
+        "torch.utils.checkpoint around the largest blocks",
     ),
 )
 
@@ -655,6 +667,29 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
+        ("nccl.timeout",),
+        r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav",
+        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save in "
+        "parts (FSDP: SHARDED_STATE_DICT) or on a faster disk. With ZeRO-3 and FSDP every rank calls the save, not rank "
+        "0 alone",
+        title="a collective timed out while a checkpoint was saved",
+        meaning="One rank writes, or gathers the weights, while the others wait in the next collective.",
+    ),
+    Advice(
+        ("nccl.timeout",),
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train split",
+        "a longer limit for it: ddp_timeout=7200 in the Trainer (init_process_group(timeout=timedelta(hours=2))), or "
+        "prepare the data once before the run: the other ranks wait while rank 0 does it",
+    ),
+    Advice(
+        ("nccl.timeout",),
+        r"\(seqnum=[1-9],(?![\s\S]*seqnum=\d\d)",
+        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
+        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
+        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
+        title="one of the first collectives hangs: the GPUs or machines do not reach each other",
+    ),
+    Advice(
         ("nccl.timeout", "cuda.peer"),
         r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
@@ -688,6 +723,22 @@ ADVICE: tuple[Advice, ...] = (
         title="a kernel's 32-bit index overflowed",
         meaning="The text names the limit of 32 bits: beyond it an index leads outside the memory.",
         certainty="strong",
+    ),
+    Advice(
+        ("hip.arch",),
+        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms),
+        lambda facts: (
+            "build it again in an empty folder, by the ROCm that runs it, with -DGPU_TARGETS="
+            f"{facts.gfx or 'gfxNNNN (rocminfo | grep gfx)'} (older releases: -DAMDGPU_TARGETS); where the target is that "
+            "already, another release of ROCm, or the program's Vulkan build"
+        ),
+    ),
+    Advice(
+        ("hip.arch",),
+        r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[04]\w+|\bgfx950\b",
+        "a release of the package or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), "
+        "or a build with PYTORCH_ROCM_ARCH=gfxNNN; an option that chooses another kernel (attention, MoE, AITER) tells "
+        "which one is missing",
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
@@ -834,7 +885,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.not_supported",),
-        r"cudamallocasync",
+        r"cudamallocasync|comfyui",
         "ComfyUI: python main.py --disable-cuda-malloc; in other programs unset PYTORCH_CUDA_ALLOC_CONF: the driver of "
         "this GPU (often a virtual one) has no cudaMallocAsync",
     ),
@@ -1016,6 +1067,18 @@ ADVICE: tuple[Advice, ...] = (
         "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
         title="an operation got integers or booleans, for which it has no code",
         meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"unsloth",
+        'pip install -U unsloth unsloth_zoo; dtype=None in from_pretrained with bf16=True in the trainer (fp16=True on a '
+        'GPU before Ampere), and generate after FastLanguageModel.for_inference(model), under torch.autocast("cuda")',
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b",
+        'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
+        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in float32",
     ),
     Advice(
         ("tensor.dtype",),
@@ -1239,6 +1302,13 @@ ADVICE: tuple[Advice, ...] = (
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
     Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn."),
+        _UIS,
+        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
+        "--use-pytorch-cross-attention (A1111: --opt-sdp-attention, no --xformers); then the newest driver, and update "
+        "the program and the node or extension that the traceback names last",
+    ),
+    Advice(
         ("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal"),
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
@@ -1258,7 +1328,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a package has no code for this GPU's architecture",
     ),
     Advice(
-        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned"),
+        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault"),
         "server",
         "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
         f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
@@ -1535,6 +1605,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.no_accelerator",),
+        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)",
+        "in the code, call torch.cuda functions only where device.type is cuda; in ComfyUI and its like update the custom "
+        "node that the traceback names, and take away options that put the model on the CPU (--cpu, device: cpu)",
+        title="a function for CUDA devices got another device",
+        meaning="torch.cuda.set_device, synchronize and the like take no CPU device.",
+        certainty="strong",
+    ),
+    Advice(
+        ("torch.no_accelerator",),
         r"\b(?:tpu|xla)accelerator\b",
         'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
         title="no TPU is found",
@@ -1710,6 +1789,18 @@ ADVICE: tuple[Advice, ...] = (
         title="the loss scaler skipped a step, as it does while it finds its scale",
         meaning="A gradient was infinite in float16. The step is left out, and the scale halved.",
         certainty="hint",
+    ),
+    Advice(
+        ("cublas.", "cudnn.", "cufft.", "curand."),
+        lambda facts: (
+            facts.holds(r"cudatoolkit\W{1,30}(?:9|10)\.|cuda ?10[._ ]|\+cu(?:9\d|10\d)\b|release 10\.\d")
+            and max(map(float, facts.capabilities), default=0) >= 8
+        ),
+        "a torch for CUDA 11.1 or newer (TensorFlow 2.4 or newer; for TensorFlow 1.15 NVIDIA's nvidia-tensorflow on "
+        "Linux), in a new environment",
+        title="CUDA 10 does not know this GPU",
+        meaning="Ampere and newer GPUs need CUDA 11: libraries of CUDA 10 fail on them in many ways.",
+        certainty="strong",
     ),
     Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),
 )

@@ -163,7 +163,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
             r"hipErrorInvalid(KernelFile|Image|Source)\b",
-            r"device kernel image is invalid",
+            r"(?<!HIP error: )(?<!ROCm error: )device kernel image is invalid",
             CUDA_SAYS + r"named symbol not found",
             r"cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)",
             r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
@@ -452,7 +452,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b",
             r"No compatible (ROCm GPUs|amdgpu devices)|(HIP|ROCm) error: invalid device function",
             r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
-            r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|HIP error: device kernel image is invalid",
+            r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|(HIP|ROCm) error: device kernel image is invalid",
             r"rocBLAS error: .{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
             r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
