@@ -174,7 +174,7 @@ _NAMED = {
     "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|from vllm\b",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|from vllm\b|vllm\.entry|gpu_memory_utilization",
     "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
     "alloc_conf": r"\bpytorch_alloc_conf\b",
     "jax": r"\bjax(?:lib)?\b|\bxla(?: runtime|\.gpu)|\bxla_|external/(?:org_tensorflow|xla)/",
@@ -535,6 +535,16 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
     ),
     (r"invokeai|stable[- _]diffusion", "a smaller image or fewer at once, VAE tiling, or a smaller model (fp8, GGUF)"),
+    (
+        r"\.to\((?:device=)?cuda\)[\s\S]{0,600}enable_(?:model|sequential)_cpu_offload\(",
+        'take .to("cuda") away from the pipeline: it puts every part on the GPU, and enable_model_cpu_offload() then '
+        "comes too late; if that is not enough, enable_sequential_cpu_offload() in its place, which is slower",
+    ),
+    (
+        r"enable_model_cpu_offload\(",
+        "pipe.enable_sequential_cpu_offload() in place of enable_model_cpu_offload() (slower), or transformer and text "
+        "encoder in 4 bits (BitsAndBytesConfig of diffusers and transformers), with pipe.vae.enable_tiling()",
+    ),
     (r"nnunet", "a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); to predict --not_on_device"),
     (
         r"ultralytics|yolov\d",
@@ -569,7 +579,7 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
     ),
     (
-        r"diffusers[/\\]",
+        r"diffusers\b|\bflux\b|\bimage\W{1,3}\d{3,4} ?x ?\d{3,4}",
         'pipe.enable_model_cpu_offload() in place of pipe.to("cuda"), pipe.vae.enable_tiling(), and a smaller height '
         "and width, fewer frames or fewer images at once",
     ),
@@ -977,6 +987,13 @@ ADVICE: tuple[Advice, ...] = (
         title="the optimizer was not made for CUDA graphs",
     ),
     Advice(
+        ("torch.internal",),
+        r"captures_underway",
+        "the first error above it, in a CUDA graph's capture, is the cause (often full memory); vLLM --enforce-eager "
+        "(SGLang --disable-cuda-graph), no memory saver or sleep mode, and a newer torch",
+        title="memory was emptied while a CUDA graph was recorded",
+    ),
+    Advice(
         ("cuda.capture",),
         lambda facts: "sglang" in facts.names and facts.holds(r"enable-torch-compile|_dynamo|torchdynamo"),
         "start SGLang without --enable-torch-compile, or with --disable-cuda-graph, more slowly; else a newer release",
@@ -1067,6 +1084,14 @@ ADVICE: tuple[Advice, ...] = (
         "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
         title="an operation got integers or booleans, for which it has no code",
         meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"deepspeed",
+        'one type everywhere: "bf16": {"enabled": true} or "fp16": {"enabled": true} in DeepSpeed\'s configuration ("auto" '
+        "with the Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in it; then a "
+        "newer DeepSpeed",
+        title="DeepSpeed's configuration and the model have different data types",
     ),
     Advice(
         ("tensor.dtype",),
@@ -1328,11 +1353,42 @@ ADVICE: tuple[Advice, ...] = (
         title="a package has no code for this GPU's architecture",
     ),
     Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.misaligned"),
+        lambda facts: "inductor" in facts.names and "server" not in facts.names,
+        "TORCH_COMPILE_DISABLE=1 python … tells whether compiled code is at fault: then a newer torch, or "
+        "@torch.compiler.disable on that function; a custom operator needs the right mutates_args and strides. Else "
+        "CUDA_LAUNCH_BLOCKING=1 python … ends at the line that failed, and `compute-sanitizer python …` names the kernel",
+    ),
+    Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault"),
         "server",
         "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
         f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
         certainty="strong",
+    ),
+    Advice(
+        ("assert.index", "assert.label", "cuda.device_assert"),
+        r"nnunet",
+        "nnUNetv2_plan_and_preprocess -d DATASET --verify_dataset_integrity names the case: the values of the label "
+        "images have to be those of dataset.json, from 0 on without a gap",
+    ),
+    Advice(
+        ("assert.index", "assert.label", "cuda.device_assert"),
+        r"ultralytics|yolo",
+        "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
+        "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
+    ),
+    Advice(
+        ("assert.index",),
+        r"scattergatherkernel|one_hot|\bdice",
+        "print(target.min(), target.max()): class numbers have to be 0 to the number of classes − 1, and an ignored "
+        "value such as 255 masked before one_hot or scatter; in gather the index within that dimension",
+    ),
+    Advice(
+        ("assert.index",),
+        r"srcindex[\s\S]*transformers|transformers[\s\S]*srcindex|indexselect[\s\S]*(?:tokenizer|trl|llama)",
+        "model.resize_token_embeddings(len(tokenizer)) after tokens were added (the adapter's base model too), the "
+        "tokenizer of that very model, and no input longer than config.max_position_embeddings; print(input_ids.max())",
     ),
     Advice(
         ("assert.probabilities",),
@@ -1387,6 +1443,13 @@ ADVICE: tuple[Advice, ...] = (
         "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
         "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
         "whether others hold memory",
+    ),
+    Advice(
+        ("oom.cuda", "oom.hip"),
+        lambda facts: "server" in facts.names and not facts.on_gpu and facts.holds(r"--speculative|speculative_config"),
+        "start it without speculative decoding first: the draft model takes memory too, and without its own path "
+        "(SGLang --speculative-draft-model-path) it is the whole model again; then vLLM --gpu-memory-utilization "
+        "(SGLang --mem-fraction-static) smaller, or more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N)",
     ),
     Advice(
         ("oom.cuda", "oom.hip"),
@@ -1455,6 +1518,25 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "windows" in facts.platforms,
         "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
         "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
+    ),
+    Advice(
+        ("compile.resources",),
+        r"flex_?attention",
+        'flex_attention(…, kernel_options={"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}), in training also BLOCK_M1 32, '
+        "BLOCK_N1 32, BLOCK_M2 32 and BLOCK_N2 32; halve them again where it still fails, or a newer torch",
+    ),
+    Advice(
+        ("compile.resources",),
+        "server",
+        "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
+        "of a mixture of experts or LoRA a newer release, or an unquantised model: its block sizes are for a GPU with "
+        "more shared memory",
+    ),
+    Advice(
+        ("compile.resources",),
+        lambda facts: "inductor" not in facts.names,
+        "smaller blocks or num_stages in the configuration of the package whose kernel it is, a smaller head size or "
+        "chunk, its newest release, or its option without Triton; A100 (163 KiB) and H100 (227 KiB) have more of it",
     ),
     Advice(
         ("compile.resources",),

@@ -328,8 +328,12 @@ def _vllm_then(found: Numbers) -> str:
         if share < _LEAST_SHARE:
             return "end what holds the memory (nvidia-smi shows it; often a server that did not end), or another GPU"
         return f"--gpu-memory-utilization {share:.2f}; or another GPU (nvidia-smi shows who holds memory here)"
-    if "needed_bytes" in found and "available_bytes" in found:
-        length = f"--max-model-len {found['fits_tokens']}" if "fits_tokens" in found else "a smaller --max-model-len"
+    if "fits_tokens" in found or {"needed_bytes", "available_bytes"} <= found.keys():
+        length = (
+            "--max-model-len {0} (in Python max_model_len={0})".format(found["fits_tokens"])
+            if "fits_tokens" in found
+            else "a smaller --max-model-len"
+        )
         return f"{length}, or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)"
     return ""
 
@@ -678,12 +682,13 @@ _READINGS: tuple[Reading, ...] = (
             r"desired GPU memory utilization \([\d.]+, (?P<desired_bytes>SIZE)",
             r"Free memory on device[^(]{0,20}\((?P<free_gib>[\d.]+)/(?P<total_bytes>[\d.]+ GiB)\)",
             r"max seq len \((?P<max_length_tokens>\d+)\)",
-            r"maximum model length is (?P<fits_tokens>\d+)",
+            r"(?:maximum model length is|can be stored in KV cache \() ?(?P<fits_tokens>\d+)",
             r"memory utilization \((?P<utilization>\d+\.?\d*)",
         ),
         (
             "of {total_bytes} {free_bytes} free, vLLM wants {desired_bytes}",
             "one request of {max_length_tokens|the full} tokens needs {needed_bytes} of cache, {available_bytes} left",
+            "the cache holds {fits_tokens} tokens, a request may have {max_length_tokens}",
         ),
         _vllm_then,
     ),

@@ -676,6 +676,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"value cannot be converted to type at::(Half|BFloat16)",
             r"(flatten tensors with|requires) uniform dtype but got",
+            r"output tensor must have the same type as input tensor|Model data type and gradient accumulation data type",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),
