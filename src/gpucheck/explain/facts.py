@@ -153,6 +153,7 @@ _NAMED = {
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
     r"\b(?:amd|r9) \d{3}x?\b",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "sharing": r"\b(?:put|tried|added|used)\b[^.]{0,60}\btorch\.multiprocessing\.set_sharing_strategy",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
@@ -242,7 +243,7 @@ _SET = re.compile(
 # Messages of torch.compile suggest these variables, so they do not count as set.
 _SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
 # Steps that a paste may report as done. A variable counts as done if it was set.
-_STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
+_STEPS = {"sharing": r".*set_sharing_strategy", "reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
 # Packages without kernels of their own, apart from torch. Frames in them do not point to an extension.
 _TORCHS = frozenset(
     (
@@ -692,14 +693,6 @@ ADVICE: tuple[Advice, ...] = (
         "prepare the data once before the run: the other ranks wait while rank 0 does it",
     ),
     Advice(
-        ("nccl.timeout",),
-        r"\(seqnum=[1-9],(?![\s\S]*seqnum=\d\d)",
-        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
-        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
-        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
-        title="one of the first collectives hangs: the GPUs or machines do not reach each other",
-    ),
-    Advice(
         ("nccl.timeout", "cuda.peer"),
         r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
@@ -749,6 +742,20 @@ ADVICE: tuple[Advice, ...] = (
         "a release of the package or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), "
         "or a build with PYTORCH_ROCM_ARCH=gfxNNN; an option that chooses another kernel (attention, MoE, AITER) tells "
         "which one is missing",
+    ),
+    Advice(
+        ("hip.fault", "hip.hang"),
+        r"uncorrectable hardware error|\[hardware error\]|poison",
+        "drain the node and power-cycle it; sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows the "
+        "GPU's error counters: where they grow again, replace the GPU that the address names",
+        title="the AMD GPU reports an uncorrectable hardware error",
+        meaning="Its RAS unit names the error. The hang and the reset follow from it.",
+    ),
+    Advice(
+        ("hip.fault", "hip.hang"),
+        r"(?:updat|upgrad)\w*[^\n]{0,60}(?:rocm|kernel|firmware|driver)|\b(?:work|ran|run)\w* [^\n]{0,40}\brocm ?\d",
+        "back to the release that worked (ROCm, kernel and linux-firmware alike), and with the newer one the kernel and "
+        "firmware that its notes name; AMD_SERIALIZE_KERNEL=3 python … for a report of what fails",
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
@@ -852,6 +859,12 @@ ADVICE: tuple[Advice, ...] = (
         "(SGLang --tp N); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
         title="the number of attention heads cannot be divided among these GPUs",
         meaning="Tensor parallelism gives each GPU the same number of heads.",
+    ),
+    Advice(
+        ("cuda.ordinal",),
+        r"nnodes[= ](?:[2-9]|\d\d|\$)",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): over several machines the global rank is no GPU\'s number; '
+        "--nproc-per-node not above the GPUs of one machine (nvidia-smi -L)",
     ),
     Advice(
         ("cuda.ordinal",),
@@ -1245,6 +1258,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cusolver.failed",),
+        r"cupy[\s\S]*cusolver_status_invalid_value",
+        "split the batch, or the matrix, into smaller pieces: the workspace of cuSOLVER's batched functions is counted in 32 "
+        "bits; numpy.linalg for that call where it stays too large",
+        title="cuSOLVER does not take a batch or matrix of this size",
+        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
+    ),
+    Advice(
+        ("cusolver.failed",),
         r"cusolver_status_invalid_value",
         "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
         "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
@@ -1328,6 +1349,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn."),
+        lambda facts: "rocm" in facts.platforms and facts.holds(_UIS),
+        "a smaller image or fewer frames first; ComfyUI --use-pytorch-cross-attention or --use-split-cross-attention "
+        "(A1111: --opt-sub-quad-attention), without xFormers; MIOPEN_FIND_MODE=FAST; then torch for the newest ROCm that "
+        "lists this GPU, with HSA_OVERRIDE_GFX_VERSION unset where the GPU is listed",
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "cublas.", "cudnn."),
         _UIS,
         "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
         "--use-pytorch-cross-attention (A1111: --opt-sdp-attention, no --xformers); then the newest driver, and update "
@@ -1395,6 +1423,19 @@ ADVICE: tuple[Advice, ...] = (
         "server",
         "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
         "release; compare with an unquantised checkpoint",
+    ),
+    Advice(
+        ("shm.open",),
+        r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
+        "sudo sysctl -w vm.max_map_count=1048576 (sysctl vm.max_map_count shows it; each small tensor of a batch is one "
+        "mapping), or a dataset that returns few large tensors, not lists of many; free -h shows whether RAM is short",
+        title="the process has too many memory mappings, or no RAM, for one more shared tensor",
+    ),
+    Advice(
+        ("amp.bfloat16",),
+        r"dtype\W{1,2}flag in cli|\bvllm\b",
+        'vLLM --dtype half as one more option of the server (Docker: behind the image\'s name; Python: LLM(…, '
+        'dtype="half")), or a GPU from Ampere (8.0) on',
     ),
     Advice(
         ("cuda.fork",),
@@ -1646,6 +1687,14 @@ ADVICE: tuple[Advice, ...] = (
         "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
     ),
     Advice(
+        ("nccl.timeout",),
+        r"\(seqnum=[1-9],(?![\s\S]*seqnum=\d\d)",
+        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
+        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
+        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
+        title="one of the first collectives hangs: the GPUs or machines do not reach each other",
+    ),
+    Advice(
         ("oom.cuda", "oom.nvml_assert"),
         "jetson",
         "run one model at a time, a smaller or quantized one, and stop the desktop, which shares this memory (sudo "
@@ -1871,6 +1920,20 @@ ADVICE: tuple[Advice, ...] = (
         title="the loss scaler skipped a step, as it does while it finds its scale",
         meaning="A gradient was infinite in float16. The step is left out, and the scale halved.",
         certainty="hint",
+    ),
+    Advice(
+        ("numerics.nan",),
+        r"\bbf16|bfloat16",
+        "the loss, softmax and norms in float32 (x.float() under torch.autocast(\"cuda\", enabled=False)), a lower learning "
+        "rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; torch.autograd.set_detect_anomaly(True) "
+        "names the operation. The same step in float32 tells whether it is the precision",
+    ),
+    Advice(
+        ("oom.cuda", "cublas.", "cudnn.", "cusolver."),
+        r"paddle",
+        "a smaller batch size and input first: GPU memory is usually full (nvidia-smi shows others that hold it; export "
+        "FLAGS_allocator_strategy=auto_growth); else paddle.utils.run_check(), and a Paddle built for the CUDA in "
+        "nvidia-smi",
     ),
     Advice(
         ("cublas.", "cudnn.", "cufft.", "curand."),

@@ -71,7 +71,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
-        fix="ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker have limits of their own), and "
+        "tensors of batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH + r"|\bmultiprocessing\b",
@@ -335,7 +336,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="vllm.start",
-        title="vLLM did not start, and the text does not name the cause",
+        title="vLLM did not start or stopped, and the text does not name the cause",
         patterns=(
             r"Process (EngineCore|VllmWorker)\w*: ?$|RPC call to \w+ timed out|No available shared memory broadcast block found",
             r"Current node has no GPU available|Engine process failed to start",
@@ -356,7 +357,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="sglang.start",
-        title="SGLang did not start, and the text does not name the cause",
+        title="SGLang did not start or stopped, and the text does not name the cause",
         patterns=(
             r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?",
             r"Rank \d+ scheduler (is dead|died|exited)|Initialization failed\. warmup error",
