@@ -25,8 +25,8 @@ class Facts:
 
     `torch` is the version without its build; `build` is `cpu`, `cu128`, `rocm6.4` or the like. `capabilities` are the
     GPUs' compute capabilities, derived from their names if needed. `architectures` are those that torch has code for.
-    `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `on_gpu` has each
-    rank that ran out of memory, and its GPU. `gfx` is the AMD GPU that code is missing for.
+    `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `gfx` is the AMD
+    GPU that code is missing for.
 
     `needs` is the major CUDA version in the name of a missing library. `asked` and `wanted` are the version and build
     requested from pip, `listed` the oldest and newest release that pip found. `free` is the free share of memory.
@@ -45,7 +45,6 @@ class Facts:
     architectures: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    on_gpu: tuple[tuple[int, int], ...] = ()
     gfx: str = ""
     needs: str = ""
     asked: str = ""
@@ -153,6 +152,8 @@ _NAMED = {
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
     r"\b(?:amd|r9) \d{3}x?\b",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "shm": r"--shm-size[= ]?\d+ ?g|ipc[=: ]host|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b|"
+    r"\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)",
     "sharing": r"\b(?:put|tried|added|used)\b[^.]{0,60}\btorch\.multiprocessing\.set_sharing_strategy",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
@@ -168,14 +169,16 @@ _NAMED = {
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
     "dockerd": r"docker default runtime|\bdockerd\b|daemon\.json",
     "nccl_info": r"\bnccl info\b",
-    "server": r"\bvllm (?:serve|version)|enginecore|\bvllmworker|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|launch)|"
+    "server": r"\bvllm (?:serve|version)|enginecore|\bvllmworker|\bworker_tp\d|multiproc_executor|"
+    r"sglang[./\\](?:srt|launch)|"
     r"vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|tritonserver|"
     r"\blmdeploy\b",
     "function": r"invalid device function",
-    "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
-    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*|nunchaku)[/\\]|"
+    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
+    r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|from vllm\b|vllm\.entry|gpu_memory_utilization",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|"
+    r"from vllm\b|vllm\.entry|gpu_memory_utilization",
     "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
     "alloc_conf": r"\bpytorch_alloc_conf\b",
     "jax": r"\bjax(?:lib)?\b|\bxla(?: runtime|\.gpu)|\bxla_|external/(?:org_tensorflow|xla)/",
@@ -243,7 +246,12 @@ _SET = re.compile(
 # Messages of torch.compile suggest these variables, so they do not count as set.
 _SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
 # Steps that a paste may report as done. A variable counts as done if it was set.
-_STEPS = {"sharing": r".*set_sharing_strategy", "reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
+_STEPS = {
+    "sharing": r".*set_sharing_strategy",
+    "shm": r".*--shm-size",
+    "reboot": r"(?:else |or )?reboot\b",
+    "redistributable": r".*redistributable",
+}
 # Packages without kernels of their own, apart from torch. Frames in them do not point to an extension.
 _TORCHS = frozenset(
     (
@@ -269,12 +277,6 @@ def read(pasted: str, spaced: str) -> Facts:
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
         names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
-        on_gpu=tuple(
-            (int(rank), int(gpu))
-            for rank, gpu in re.findall(
-                r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has", text
-            )
-        ),
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
@@ -329,7 +331,9 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device|\bgb10\b|dgx", line))
+    lines = "\n".join(
+        line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device|\bgb10\b|dgx", line)
+    )
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
@@ -475,55 +479,66 @@ def _device(facts: Facts) -> str:
     """Return the step for operands on different devices: whose is where, and what makes or moves them there."""
     found = re.search(
         r"found at least two devices, (?P<others>[\w:]+) and (?P<own>[\w:]+)!(?: \(when checking argument for argument "
-        r"(?P<argument>\w+))?|got (?P<role>\w+) is on (?P<here>[\w:]+), different from other tensors on (?P<rest>[\w:]+)",
+        r"(?P<argument>\w+))?|got (?P<role>\w+) is on (?P<here>[\w:]+), different from other tensors on "
+        r"(?P<rest>[\w:]+)",
         facts.text,
     )
     if not found:
         return ""
     others, own = found["others"] or found["rest"], found["own"] or found["here"]
     of_weights = _WEIGHTS.fullmatch(found["argument"] or found["role"] or "")
-    if "cpu" not in (others, own):
-        if facts.holds(r"accelerate[/\\]hooks|device_map|dispatch_model|infer_auto"):
-            return (
-                "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U "
-                'transformers accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0'
-            )
-        if facts.holds(r"data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py"):
-            return (
-                "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
-                "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device"
-            )
-        return (
+    steps = (
+        (
+            r"accelerate[/\\]hooks|device_map|dispatch_model|infer_auto",
+            "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U "
+            'transformers accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
+        ),
+        (
+            r"data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py",
+            "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
+            "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
+        ),
+        (
+            "",
             'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
-            "process, and torch.cuda.set_device(local_rank) before the model is made"
+            "process, and torch.cuda.set_device(local_rank) before the model is made",
+        ),
+    )
+    if "cpu" in (others, own):
+        of_layer = re.search(r"in method \w*(?:addmm|index_select|embedding|norm|conv)", facts.text)
+        on_cpu = (own if of_weights else others) == "cpu" and (of_weights or of_layer)
+        steps = (
+            (
+                "" if on_cpu else "(?!)",
+                "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are "
+                "not moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, "
+                "x)",
+            ),
+            (
+                r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
+                'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
+            ),
+            (
+                r"\blightning\b|pytorch_lightning",
+                "device=self.device for tensors that the step makes, self.register_buffer for constants; Lightning "
+                "moves the batch (transfer_batch_to_device for types of your own)",
+            ),
         )
-    if (own if of_weights else others) == "cpu" and (found["argument"] or found["role"]):
-        return (
-            "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
-            "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)"
-        )
-    if facts.holds(r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils"):
-        return 'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too'
-    if facts.holds(r"\blightning\b|pytorch_lightning"):
-        return (
-            "device=self.device for tensors that the step makes, self.register_buffer for constants; Lightning moves the "
-            "batch (transfer_batch_to_device for types of your own)"
-        )
-    return ""
+    return next((step for pattern, step in steps if facts.holds(pattern)), "")
 
 
 # The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
 _PROGRAMS: tuple[tuple[str, str], ...] = (
     (
         r"\bverl[/\\.]|ppo_\w*micro_batch|easyr1|openrlhf|skyrl",
-        "a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: --micro_train_batch_size"
-        ", --micro_rollout_batch_size), a smaller rollout.gpu_memory_utilization (0.4), fsdp_config.param_offload=True "
-        "and optimizer_offload=True, or shorter prompts and responses",
+        "a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: "
+        "--micro_train_batch_size, --micro_rollout_batch_size), a smaller rollout.gpu_memory_utilization (0.4), "
+        "fsdp_config.param_offload=True and optimizer_offload=True, or shorter prompts and responses",
     ),
     (
         r"comfyui|comfy[/\\]|ksampler",
-        "a smaller image or fewer frames at once, VAE Decode (Tiled) where the decoding fails, a GGUF or fp8 version of "
-        "the model, or python main.py --lowvram",
+        "a smaller image or fewer frames at once, VAE Decode (Tiled) where the decoding fails, a GGUF or fp8 version "
+        "of the model, or python main.py --lowvram",
     ),
     (
         r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
@@ -546,7 +561,6 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "pipe.enable_sequential_cpu_offload() in place of enable_model_cpu_offload() (slower), or transformer and text "
         "encoder in 4 bits (BitsAndBytesConfig of diffusers and transformers), with pipe.vae.enable_tiling()",
     ),
-    (r"nnunet", "a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); to predict --not_on_device"),
     (
         r"ultralytics|yolov\d",
         "a smaller batch (batch=-1 lets the program choose one; YOLOv5 --batch-size -1), a smaller imgsz, or a smaller "
@@ -586,8 +600,8 @@ _FRAMES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"generation[/\\]utils\.py|\.generate\(",
-        "a shorter prompt, fewer sequences and new tokens at once, under torch.inference_mode(); weights in bfloat16 or "
-        'in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), or device_map="auto" over more GPUs',
+        "a shorter prompt, fewer sequences and new tokens at once, under torch.inference_mode(); weights in bfloat16 "
+        'or in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), or device_map="auto" over more GPUs',
     ),
     (
         r"pytorch_lightning|lightning[/\\](?:pytorch|fabric)",
@@ -596,18 +610,13 @@ _FRAMES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"torch[/\\]utils[/\\]checkpoint\.py",
-        "a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16, or the "
-        "parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
-    ),
-    (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), and load_state_dict from there'),
-    (
-        r"mmcv|mmdet|mmengine|detectron2",
-        "a smaller batch_size (samples_per_gpu, SOLVER.IMS_PER_BATCH) or image scale in the configuration, with AMP",
+        "a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16, or "
+        "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
     ),
     (
         r"in (?:valid\w*|test\w*|eval\w*|infer\w*|predict\w*)\b",
-        "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as they "
-        "come",
+        "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as "
+        "they come",
     ),
     (
         r"\.backward\(|loss\.backward",
@@ -659,19 +668,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     Advice(
-        ("oom.host",),
-        lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
-        "DataLoader(pin_memory=False), or pin in smaller pieces; memory= in .wslconfig raises what WSL has",
-        title="WSL's limit of pinned memory is reached",
-    ),
-    Advice(
-        ("cufft.failed",),
-        lambda facts: "cu110" <= facts.build < "cu118" and max(map(float, facts.capabilities), default=0) >= 8.9,
-        f"pip install --force-reinstall torch torchvision torchaudio --index-url {fixes.INDEX}/TAG, TAG cu118 or newer",
-        title="this torch's cuFFT (CUDA 11.7 or older) does not work on this GPU",
-        certainty="strong",
-    ),
-    Advice(
         ("hip.none",),
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
         title="the user may not open /dev/kfd, which ROCm needs",
@@ -679,22 +675,19 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
         ("nccl.timeout",),
-        r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav",
-        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save in "
-        "parts (FSDP: SHARDED_STATE_DICT) or on a faster disk. With ZeRO-3 and FSDP every rank calls the save, not rank "
-        "0 alone",
-        title="a collective timed out while a checkpoint was saved",
-        meaning="One rank writes, or gathers the weights, while the others wait in the next collective.",
-    ),
-    Advice(
-        ("nccl.timeout",),
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|generating train split",
-        "a longer limit for it: ddp_timeout=7200 in the Trainer (init_process_group(timeout=timedelta(hours=2))), or "
-        "prepare the data once before the run: the other ranks wait while rank 0 does it",
+        r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|generating train split|skip_first_batches|"
+        r"skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
+        "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
+        "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
+        title="a collective timed out while one rank saved a checkpoint, or prepared or skipped data",
+        meaning="One rank works alone, while the others wait in the next collective.",
     ),
     Advice(
         ("nccl.timeout", "cuda.peer"),
-        r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
+        r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
+        r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
         "P2P again: gpucheck bench collective",
         title="transfers between the GPUs (P2P) hang or fail",
@@ -719,29 +712,20 @@ ADVICE: tuple[Advice, ...] = (
         title="an extension was compiled without CUDA",
     ),
     Advice(
-        ("cuda.illegal",),
-        r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index)",
-        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
-        "compute-sanitizer python … names the kernel for the report",
-        title="a kernel's 32-bit index overflowed",
-        meaning="The text names the limit of 32 bits: beyond it an index leads outside the memory.",
-        certainty="strong",
-    ),
-    Advice(
         ("hip.arch",),
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms),
         lambda facts: (
             "build it again in an empty folder, by the ROCm that runs it, with -DGPU_TARGETS="
-            f"{facts.gfx or 'gfxNNNN (rocminfo | grep gfx)'} (older releases: -DAMDGPU_TARGETS); where the target is that "
+            f"{facts.gfx or 'gfxNNNN (rocminfo | grep gfx)'} (older: -DAMDGPU_TARGETS); where the target is that "
             "already, another release of ROCm, or the program's Vulkan build"
         ),
     ),
     Advice(
         ("hip.arch",),
         r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[04]\w+|\bgfx950\b",
-        "a release of the package or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), "
-        "or a build with PYTORCH_ROCM_ARCH=gfxNNN; an option that chooses another kernel (attention, MoE, AITER) tells "
-        "which one is missing",
+        "a release of the package or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: "
+        "gfx950), or a build with PYTORCH_ROCM_ARCH=gfxNNN; an option that chooses another kernel (attention, MoE, "
+        "AITER) tells which one is missing",
     ),
     Advice(
         ("hip.fault", "hip.hang"),
@@ -754,8 +738,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("hip.fault", "hip.hang"),
         r"(?:updat|upgrad)\w*[^\n]{0,60}(?:rocm|kernel|firmware|driver)|\b(?:work|ran|run)\w* [^\n]{0,40}\brocm ?\d",
-        "back to the release that worked (ROCm, kernel and linux-firmware alike), and with the newer one the kernel and "
-        "firmware that its notes name; AMD_SERIALIZE_KERNEL=3 python … for a report of what fails",
+        "back to the release that worked (ROCm, kernel and linux-firmware alike), and with the newer one the kernel "
+        "and firmware that its notes name; AMD_SERIALIZE_KERNEL=3 python … for a report of what fails",
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
@@ -776,12 +760,6 @@ ADVICE: tuple[Advice, ...] = (
             f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
             "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
         ),
-    ),
-    Advice(
-        ("loader.exited",),
-        r"_pin_memory_loop[\s\S]{0,200}not enough values to unpack",
-        "DataLoader(pin_memory=False) or persistent_workers=False; or torch 1.8 or newer",
-        title="a fault of torch 1.7's DataLoader: pin_memory together with persistent_workers",
     ),
     Advice(
         ("oom.other",),
@@ -829,9 +807,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.host",),
-        lambda facts: "pinned" in facts.names and not facts.platforms,
-        "pin less: pin_memory=False, smaller or fewer buffers; ulimit -l shows the limit of locked memory (docker run "
-        "--ulimit memlock=-1), free -h what is free",
+        lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
+        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (WSL limits it to a part of its memory, "
+        "which memory= in .wslconfig raises); ulimit -l shows the limit of locked memory (docker run --ulimit "
+        "memlock=-1), free -h what is free",
     ),
     Advice(
         ("oom.killed",),
@@ -862,15 +841,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.ordinal",),
-        r"nnodes[= ](?:[2-9]|\d\d|\$)",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): over several machines the global rank is no GPU\'s number; '
-        "--nproc-per-node not above the GPUs of one machine (nvidia-smi -L)",
-    ),
-    Advice(
-        ("cuda.ordinal",),
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
-        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
-        "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
+        "server runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
         title="more GPUs are asked for than are visible",
     ),
     Advice(
@@ -898,13 +871,6 @@ ADVICE: tuple[Advice, ...] = (
         "to be True: older releases of transformers say the same where it is not",
         title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
         meaning="transformers asks which packages are installed once, as it is imported.",
-    ),
-    Advice(
-        ("cuda.argument", "cuda.no_kernel"),
-        r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
-        "Hopper alone and was chosen on another GPU",
-        title="xformers chose an attention kernel that this GPU cannot run",
     ),
     Advice(
         ("cuda.not_supported",),
@@ -994,28 +960,14 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capture",),
-        r"capturable is false|graph capture of step",
-        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
-        'group["capturable"] = True',
-        title="the optimizer was not made for CUDA graphs",
-    ),
-    Advice(
-        ("torch.internal",),
-        r"captures_underway",
-        "the first error above it, in a CUDA graph's capture, is the cause (often full memory); vLLM --enforce-eager "
-        "(SGLang --disable-cuda-graph), no memory saver or sleep mode, and a newer torch",
-        title="memory was emptied while a CUDA graph was recorded",
-    ),
-    Advice(
-        ("cuda.capture",),
         lambda facts: "sglang" in facts.names and facts.holds(r"enable-torch-compile|_dynamo|torchdynamo"),
         "start SGLang without --enable-torch-compile, or with --disable-cuda-graph, more slowly; else a newer release",
     ),
     Advice(
         ("cuda.capture",),
         "server",
-        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above it "
-        "is the cause if there is one, else a newer release",
+        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
+        "above it is the cause if there is one, else a newer release",
     ),
     Advice(
         ("cuda.fork",),
@@ -1101,22 +1053,16 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("tensor.dtype",),
         r"deepspeed",
-        'one type everywhere: "bf16": {"enabled": true} or "fp16": {"enabled": true} in DeepSpeed\'s configuration ("auto" '
-        "with the Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in it; then a "
-        "newer DeepSpeed",
+        '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the Trainer), '
+        "the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a newer DeepSpeed",
         title="DeepSpeed's configuration and the model have different data types",
     ),
     Advice(
         ("tensor.dtype",),
-        r"unsloth",
-        'pip install -U unsloth unsloth_zoo; dtype=None in from_pretrained with bf16=True in the trainer (fp16=True on a '
-        'GPU before Ampere), and generate after FastLanguageModel.for_inference(model), under torch.autocast("cuda")',
-    ),
-    Advice(
-        ("tensor.dtype",),
-        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b",
+        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth",
         'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
-        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in float32",
+        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
+        "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
     ),
     Advice(
         ("tensor.dtype",),
@@ -1157,16 +1103,6 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     Advice(
-        ("oom.mps",),
-        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}"
-        r"allocate [\d.]+ ?(?:byte|[km])",
-        'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
-        "in place of a virtual machine",
-        title="the Metal device gives torch no memory",
-        meaning="Nothing is in use, and a small request fails: usually macOS runs in a virtual machine, as a CI's.",
-        certainty="strong",
-    ),
-    Advice(
         ("nccl.interface",),
         r"failed ?: ?network is unreachable|\blo:127",
         "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
@@ -1182,12 +1118,6 @@ ADVICE: tuple[Advice, ...] = (
         "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
         title="two processes have the same rank",
         meaning="NCCL counts each rank once as it starts, and one came twice.",
-    ),
-    Advice(
-        ("cuda.handle",),
-        r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
-        meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
     ),
     Advice(
         ("cuda.no_kernel", "cuda.capability", "architecture."),
@@ -1230,14 +1160,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The handle of a piece of memory could not be made or opened.",
     ),
     Advice(
-        ("cuda.resources",),
-        r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
-        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
-        "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
-        title="a cooperative kernel needs more blocks at once than the GPU runs",
-        meaning="The number of blocks is too large, and not the size of one.",
-    ),
-    Advice(
         ("attention.kernel",),
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",
         "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
@@ -1245,31 +1167,17 @@ ADVICE: tuple[Advice, ...] = (
         title="llama.cpp was built without the attention kernels for this type of cache",
     ),
     Advice(
-        ("attention.kernel",),
-        r"unsupported max_mma_kv",
-        f"{BACKEND}, or a newer FlashInfer",
-        title="FlashInfer's kernel does not fit this GPU's shared memory",
-    ),
-    Advice(
-        ("cusolver.failed",),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX takes 75 % of the GPU at once, cuSOLVER's handle is beside "
-        "it); else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset: a cuSOLVER of another version is loaded",
-    ),
-    Advice(
-        ("cusolver.failed",),
-        r"cupy[\s\S]*cusolver_status_invalid_value",
-        "split the batch, or the matrix, into smaller pieces: the workspace of cuSOLVER's batched functions is counted in 32 "
-        "bits; numpy.linalg for that call where it stays too large",
-        title="cuSOLVER does not take a batch or matrix of this size",
-        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
+        ("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
+        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
         ("cusolver.failed",),
         r"cusolver_status_invalid_value",
-        "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
-        "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        title="cuSOLVER does not take a matrix of this size",
+        "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
+        "call; torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        title="cuSOLVER does not take a matrix or batch of this size",
         meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
     ),
     Advice(
@@ -1279,11 +1187,6 @@ ADVICE: tuple[Advice, ...] = (
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
         meaning="A handle needs free GPU memory; the values of the matrix play no part in it.",
-    ),
-    Advice(
-        ("cudnn.version",),
-        r"ld_library_path contains",
-        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
         ("oom.cuda",),
@@ -1319,12 +1222,6 @@ ADVICE: tuple[Advice, ...] = (
         "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
     ),
     Advice(
-        ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
-        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
-    ),
-    Advice(
         ("cudnn.",),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
         "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
@@ -1349,16 +1246,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn."),
-        lambda facts: "rocm" in facts.platforms and facts.holds(_UIS),
-        "a smaller image or fewer frames first; ComfyUI --use-pytorch-cross-attention or --use-split-cross-attention "
-        "(A1111: --opt-sub-quad-attention), without xFormers; MIOPEN_FIND_MODE=FAST; then torch for the newest ROCm that "
-        "lists this GPU, with HSA_OVERRIDE_GFX_VERSION unset where the GPU is listed",
-    ),
-    Advice(
-        ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "cublas.", "cudnn."),
         _UIS,
         "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
-        "--use-pytorch-cross-attention (A1111: --opt-sdp-attention, no --xformers); then the newest driver, and update "
+        "--use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: --opt-sub-quad-attention, no "
+        "--xformers); then the newest driver, and update "
         "the program and the node or extension that the traceback names last",
     ),
     Advice(
@@ -1385,7 +1276,8 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "inductor" in facts.names and "server" not in facts.names,
         "TORCH_COMPILE_DISABLE=1 python … tells whether compiled code is at fault: then a newer torch, or "
         "@torch.compiler.disable on that function; a custom operator needs the right mutates_args and strides. Else "
-        "CUDA_LAUNCH_BLOCKING=1 python … ends at the line that failed, and `compute-sanitizer python …` names the kernel",
+        "CUDA_LAUNCH_BLOCKING=1 python … ends at the line that failed, and `compute-sanitizer python …` names the "
+        "kernel",
     ),
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault"),
@@ -1407,35 +1299,10 @@ ADVICE: tuple[Advice, ...] = (
         "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     Advice(
-        ("assert.index",),
-        r"scattergatherkernel|one_hot|\bdice",
-        "print(target.min(), target.max()): class numbers have to be 0 to the number of classes − 1, and an ignored "
-        "value such as 255 masked before one_hot or scatter; in gather the index within that dimension",
-    ),
-    Advice(
-        ("assert.index",),
-        r"srcindex[\s\S]*transformers|transformers[\s\S]*srcindex|indexselect[\s\S]*(?:tokenizer|trl|llama)",
-        "model.resize_token_embeddings(len(tokenizer)) after tokens were added (the adapter's base model too), the "
-        "tokenizer of that very model, and no input longer than config.max_position_embeddings; print(input_ids.max())",
-    ),
-    Advice(
         ("assert.probabilities",),
         "server",
         "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
         "release; compare with an unquantised checkpoint",
-    ),
-    Advice(
-        ("shm.open",),
-        r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
-        "sudo sysctl -w vm.max_map_count=1048576 (sysctl vm.max_map_count shows it; each small tensor of a batch is one "
-        "mapping), or a dataset that returns few large tensors, not lists of many; free -h shows whether RAM is short",
-        title="the process has too many memory mappings, or no RAM, for one more shared tensor",
-    ),
-    Advice(
-        ("amp.bfloat16",),
-        r"dtype\W{1,2}flag in cli|\bvllm\b",
-        'vLLM --dtype half as one more option of the server (Docker: behind the image\'s name; Python: LLM(…, '
-        'dtype="half")), or a GPU from Ampere (8.0) on',
     ),
     Advice(
         ("cuda.fork",),
@@ -1465,7 +1332,8 @@ ADVICE: tuple[Advice, ...] = (
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
         "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once by vLLM "
         "--max-num-seqs (SGLang --max-running-requests or --schedule-conservativeness 1.3), a larger cache by vLLM "
-        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter context",
+        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter "
+        "context",
         title="the server's cache of keys and values is full, and requests wait",
         meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
         certainty="hint",
@@ -1479,22 +1347,8 @@ ADVICE: tuple[Advice, ...] = (
         meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
     ),
     Advice(
-        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
-        lambda facts: {"server", "profiles"} <= facts.names and not facts.on_gpu,
-        "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
-        "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
-        "whether others hold memory",
-    ),
-    Advice(
         ("oom.cuda", "oom.hip"),
-        lambda facts: "server" in facts.names and not facts.on_gpu and facts.holds(r"--speculative|speculative_config"),
-        "start it without speculative decoding first: the draft model takes memory too, and without its own path "
-        "(SGLang --speculative-draft-model-path) it is the whole model again; then vLLM --gpu-memory-utilization "
-        "(SGLang --mem-fraction-static) smaller, or more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N)",
-    ),
-    Advice(
-        ("oom.cuda", "oom.hip"),
-        lambda facts: {"server", "loading"} <= facts.names and not facts.on_gpu,
+        lambda facts: {"server", "loading"} <= facts.names,
         "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
         "the weights were loaded; nvidia-smi shows whether others hold memory",
     ),
@@ -1504,12 +1358,6 @@ ADVICE: tuple[Advice, ...] = (
         becomes="hip.none",
     ),
     Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
-    Advice(
-        ("xpu.call",),
-        r"\bzes_?[a-z]\w+|\bsysman\b",
-        "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
-        title="Intel's management interface (Sysman) was used before it was initialised",
-    ),
     Advice(
         ("compile.ptxas",),
         lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas", "old_llvm"},
@@ -1531,19 +1379,13 @@ ADVICE: tuple[Advice, ...] = (
         ("tensor.backend",), r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"
     ),
     Advice(
-        ("cuda.no_kernel", "cuda.capability"),
-        r"lm[- ]?studio|llmster",
-        "in LM Studio (Settings, Runtime) another runtime: Vulkan runs on any GPU, the newest CUDA one on GPUs from "
-        "Turing on; then load the model again",
-        title="LM Studio's CUDA runtime has no code for this GPU",
-    ),
-    Advice(
         ("cuda.no_kernel",),
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         lambda facts: (
             "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
             + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
-            + ", with a toolkit that knows this GPU; a program that came ready-made: its newest release or runtime"
+            + ", with a toolkit that knows this GPU; a program that came ready-made (LM Studio, Ollama): its newest "
+            "release, or another runtime, such as Vulkan"
         ),
         title="the program was not built for this GPU's architecture",
         meaning="Its CUDA code is for other GPUs than this one.",
@@ -1563,8 +1405,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.resources",),
         r"flex_?attention",
-        'flex_attention(…, kernel_options={"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}), in training also BLOCK_M1 32, '
-        "BLOCK_N1 32, BLOCK_M2 32 and BLOCK_N2 32; halve them again where it still fails, or a newer torch",
+        'flex_attention(…, kernel_options={"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}), in training also BLOCK_M1 '
+        "32, BLOCK_N1 32, BLOCK_M2 32 and BLOCK_N2 32; halve them again where it still fails, or a newer torch",
     ),
     Advice(
         ("compile.resources",),
@@ -1572,12 +1414,6 @@ ADVICE: tuple[Advice, ...] = (
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
         "of a mixture of experts or LoRA a newer release, or an unquantised model: its block sizes are for a GPU with "
         "more shared memory",
-    ),
-    Advice(
-        ("compile.resources",),
-        lambda facts: "inductor" not in facts.names,
-        "smaller blocks or num_stages in the configuration of the package whose kernel it is, a smaller head size or "
-        "chunk, its newest release, or its option without Triton; A100 (163 KiB) and H100 (227 KiB) have more of it",
     ),
     Advice(
         ("compile.resources",),
@@ -1656,17 +1492,6 @@ ADVICE: tuple[Advice, ...] = (
         "torch may lack the runtime.",
     ),
     Advice(
-        ("crash.bus",),
-        r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
-        r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|"
-        r"/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
-        "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
-        "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
-        title="the process read memory that does not exist (bus error)",
-        meaning="The text says that shared memory is not short: then it is a memory-mapped file, or the hardware.",
-        certainty="hint",
-    ),
-    Advice(
         ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
         r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
         "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
@@ -1679,12 +1504,6 @@ ADVICE: tuple[Advice, ...] = (
             f"start the program from another folder: Python imports the sources of {facts.checkout} that lie here and "
             "are not built, in place of a release; or build them here (pip install --no-build-isolation -e .)"
         ),
-    ),
-    Advice(
-        ("nccl.timeout",),
-        r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
-        "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
-        "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
     ),
     Advice(
         ("nccl.timeout",),
@@ -1702,16 +1521,16 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.nvml_assert"),
-        lambda facts: "server" in facts.names and not facts.on_gpu,
+        lambda facts: "server" in facts.names,
         "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
-        "--max-num-seqs (SGLang --mem-fraction-static 0.8 or less with a smaller --cuda-graph-max-bs and "
-        "--chunked-prefill-size); nvidia-smi shows whether others hold memory",
+        "--max-num-seqs and --max-num-batched-tokens (SGLang --mem-fraction-static 0.8 or less with a smaller "
+        "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
     ),
     Advice(
         ("oom.killed", "process.killed"),
         r"(?<![\w./])/content/|google\.colab|\bcolab\b",
-        "Runtime, View resources shows the RAM; then a runtime with more of it (High-RAM), a smaller model or data set, "
-        "or data that are not held in memory at once",
+        "Runtime, View resources shows the RAM; then a runtime with more of it (High-RAM), a smaller model or data "
+        "set, or data that are not held in memory at once",
     ),
     Advice(
         ("oom.killed",),
@@ -1737,17 +1556,11 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("torch.no_accelerator",),
         r"expected a cuda device, but got:? ?(?:cpu|meta|mps)",
-        "in the code, call torch.cuda functions only where device.type is cuda; in ComfyUI and its like update the custom "
-        "node that the traceback names, and take away options that put the model on the CPU (--cpu, device: cpu)",
+        "in the code, call torch.cuda functions only where device.type is cuda; in ComfyUI and its like update the "
+        "custom node that the traceback names, and take away options that put the model on the CPU (--cpu, device: "
+        "cpu)",
         title="a function for CUDA devices got another device",
-        meaning="torch.cuda.set_device, synchronize and the like take no CPU device.",
         certainty="strong",
-    ),
-    Advice(
-        ("torch.no_accelerator",),
-        r"\b(?:tpu|xla)accelerator\b",
-        'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
-        title="no TPU is found",
     ),
     Advice(
         ("dist.tcp",),
@@ -1802,12 +1615,6 @@ ADVICE: tuple[Advice, ...] = (
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
     Advice(
-        ("oom.cuda",),
-        lambda facts: any(0 < rank < 8 and gpu == 0 for rank, gpu in facts.on_gpu),
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made, and no "cuda:0" in '
-        "the program: a rank other than 0 is on GPU 0, where another process is too, probably the job's own rank 0",
-    ),
-    Advice(
         ("cuda.no_kernel",),
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
         _rebuild,
@@ -1835,20 +1642,6 @@ ADVICE: tuple[Advice, ...] = (
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
-    ),
-    Advice(
-        ("dist.world_size",),
-        r"quantization block_|min_thread_|block_size_k|quantized weight shape",
-        "a smaller vLLM --tensor-parallel-size (SGLang --tp), with data, pipeline or expert "
-        "parallelism for the other GPUs; or weights of another quantisation",
-        title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
-        meaning="Each GPU's part of a layer has to be a multiple of the block that the message names.",
-    ),
-    Advice(
-        ("dist.set_device",),
-        r"offloading enabled has parameters on",
-        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
-        title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
     ),
     Advice(
         ("build.extension",),
@@ -1904,12 +1697,6 @@ ADVICE: tuple[Advice, ...] = (
         "know this GPU; that of CUDA 13 does), or use a newer torch",
     ),
     Advice(
-        ("tensor.placed",),
-        r"in dispatch_model\b",
-        "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
-        "releases do not fit each other",
-    ),
-    Advice(
         ("numerics.nan",),
         lambda facts: (
             facts.holds(r"skipping step")
@@ -1922,20 +1709,6 @@ ADVICE: tuple[Advice, ...] = (
         certainty="hint",
     ),
     Advice(
-        ("numerics.nan",),
-        r"\bbf16|bfloat16",
-        "the loss, softmax and norms in float32 (x.float() under torch.autocast(\"cuda\", enabled=False)), a lower learning "
-        "rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; torch.autograd.set_detect_anomaly(True) "
-        "names the operation. The same step in float32 tells whether it is the precision",
-    ),
-    Advice(
-        ("oom.cuda", "cublas.", "cudnn.", "cusolver."),
-        r"paddle",
-        "a smaller batch size and input first: GPU memory is usually full (nvidia-smi shows others that hold it; export "
-        "FLAGS_allocator_strategy=auto_growth); else paddle.utils.run_check(), and a Paddle built for the CUDA in "
-        "nvidia-smi",
-    ),
-    Advice(
         ("cublas.", "cudnn.", "cufft.", "curand."),
         lambda facts: (
             facts.holds(r"cudatoolkit\W{1,30}(?:9|10)\.|cuda ?10[._ ]|\+cu(?:9\d|10\d)\b|release 10\.\d")
@@ -1944,7 +1717,6 @@ ADVICE: tuple[Advice, ...] = (
         "a torch for CUDA 11.1 or newer (TensorFlow 2.4 or newer; for TensorFlow 1.15 NVIDIA's nvidia-tensorflow on "
         "Linux), in a new environment",
         title="CUDA 10 does not know this GPU",
-        meaning="Ampere and newer GPUs need CUDA 11: libraries of CUDA 10 fail on them in many ways.",
         certainty="strong",
     ),
     Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),

@@ -676,7 +676,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"value cannot be converted to type at::(Half|BFloat16)",
             r"(flatten tensors with|requires) uniform dtype but got",
-            r"output tensor must have the same type as input tensor|Model data type and gradient accumulation data type",
+            r"output tensor must have the same type as input tensor|Model data type and gradient accumulation data",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),
@@ -893,8 +893,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Your device does not support bf16",
         ),
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        fix="--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
-        "torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
+        fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, in Python dtype='half'); where the "
+        "GPU is newer, python -c 'import torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows "
+        "whether torch sees it",
     ),
     Condition(
         id="attention.kernel",

@@ -267,9 +267,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The server sets aside a share of all memory, for weights and then the cache. Others hold memory, or "
         "the weights leave no room.",
-        fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang --context-length), a "
-        "larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised or smaller model, or "
-        "more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
+        fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "
+        "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised "
+        "or smaller model, or more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
         logged=True,
     ),
     Condition(

@@ -72,7 +72,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
         fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker have limits of their own), and "
-        "tensors of batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
+        "tensors of batches that are kept in a list cloned; else "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH + r"|\bmultiprocessing\b",
@@ -186,7 +187,9 @@ TEXTS: tuple[Condition, ...] = (
             r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
-        fix=_SHM,
+        fix=_SHM
+        + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk); sudo dmesg "
+        "| tail shows a failing disk or RAM",
         symptom=True,
         common=(
             r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b",
@@ -338,7 +341,8 @@ TEXTS: tuple[Condition, ...] = (
         id="vllm.start",
         title="vLLM did not start or stopped, and the text does not name the cause",
         patterns=(
-            r"Process (EngineCore|VllmWorker)\w*: ?$|RPC call to \w+ timed out|No available shared memory broadcast block found",
+            r"Process (EngineCore|VllmWorker)\w*: ?$",
+            r"RPC call to \w+ timed out|No available shared memory broadcast block found",
             r"Current node has no GPU available|Engine process failed to start",
             r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
             r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
@@ -553,7 +557,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
-        fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
+        fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16, in bfloat16 "
+        "the loss and norms in float32 (x.float() outside of autocast); then a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
         "excludes the hardware (gpucheck bench matmul compares results)",
         logged=True,
