@@ -233,8 +233,6 @@ _OPERATORS = {
         "takes heads of any size)",
     ),
 }
-# The version that the other GPUs of an AMD family run as.
-_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
@@ -471,62 +469,6 @@ def untried(then: str, facts: Facts) -> str:
     return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
 
 
-# ATen's arguments that hold a layer's weights; where the operation is a product, the second factor is one too.
-_WEIGHTS = re.compile(r"weight|bias|mat2|running_\w+|batch2")
-
-
-def _device(facts: Facts) -> str:
-    """Return the step for operands on different devices: whose is where, and what makes or moves them there."""
-    found = re.search(
-        r"found at least two devices, (?P<others>[\w:]+) and (?P<own>[\w:]+)!(?: \(when checking argument for argument "
-        r"(?P<argument>\w+))?|got (?P<role>\w+) is on (?P<here>[\w:]+), different from other tensors on "
-        r"(?P<rest>[\w:]+)",
-        facts.text,
-    )
-    if not found:
-        return ""
-    others, own = found["others"] or found["rest"], found["own"] or found["here"]
-    of_weights = _WEIGHTS.fullmatch(found["argument"] or found["role"] or "")
-    steps = (
-        (
-            r"accelerate[/\\]hooks|device_map|dispatch_model|infer_auto",
-            "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U "
-            'transformers accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
-        ),
-        (
-            r"data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py",
-            "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
-            "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
-        ),
-        (
-            "",
-            'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
-            "process, and torch.cuda.set_device(local_rank) before the model is made",
-        ),
-    )
-    if "cpu" in (others, own):
-        of_layer = re.search(r"in method \w*(?:addmm|index_select|embedding|norm|conv)", facts.text)
-        on_cpu = (own if of_weights else others) == "cpu" and (of_weights or of_layer)
-        steps = (
-            (
-                "" if on_cpu else "(?!)",
-                "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are "
-                "not moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, "
-                "x)",
-            ),
-            (
-                r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
-                'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
-            ),
-            (
-                r"\blightning\b|pytorch_lightning",
-                "device=self.device for tensors that the step makes, self.register_buffer for constants; Lightning "
-                "moves the batch (transfer_batch_to_device for types of your own)",
-            ),
-        )
-    return next((step for pattern, step in steps if facts.holds(pattern)), "")
-
-
 # The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
 _PROGRAMS: tuple[tuple[str, str], ...] = (
     (
@@ -550,7 +492,6 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
         "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
     ),
-    (r"invokeai|stable[- _]diffusion", "a smaller image or fewer at once, VAE tiling, or a smaller model (fp8, GGUF)"),
     (
         r"\.to\((?:device=)?cuda\)[\s\S]{0,600}enable_(?:model|sequential)_cpu_offload\(",
         'take .to("cuda") away from the pipeline: it puts every part on the GPU, and enable_model_cpu_offload() then '
@@ -733,23 +674,8 @@ ADVICE: tuple[Advice, ...] = (
         "drain the node and power-cycle it; sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows the "
         "GPU's error counters: where they grow again, replace the GPU that the address names",
         title="the AMD GPU reports an uncorrectable hardware error",
-        meaning="Its RAS unit names the error. The hang and the reset follow from it.",
-    ),
-    Advice(
-        ("hip.fault", "hip.hang"),
-        r"(?:updat|upgrad)\w*[^\n]{0,60}(?:rocm|kernel|firmware|driver)|\b(?:work|ran|run)\w* [^\n]{0,40}\brocm ?\d",
-        "back to the release that worked (ROCm, kernel and linux-firmware alike), and with the newer one the kernel "
-        "and firmware that its notes name; AMD_SERIALIZE_KERNEL=3 python … for a report of what fails",
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
-    Advice(
-        ("hip.arch",),
-        lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
-        lambda facts: (
-            f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
-            + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
-        ),
-    ),
     Advice(
         ("import.library",),
         lambda facts: (
@@ -960,11 +886,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capture",),
-        lambda facts: "sglang" in facts.names and facts.holds(r"enable-torch-compile|_dynamo|torchdynamo"),
-        "start SGLang without --enable-torch-compile, or with --disable-cuda-graph, more slowly; else a newer release",
-    ),
-    Advice(
-        ("cuda.capture",),
         "server",
         "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
         "above it is the cause if there is one, else a newer release",
@@ -1053,8 +974,9 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("tensor.dtype",),
         r"deepspeed",
-        '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the Trainer), '
-        "the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a newer DeepSpeed",
+        '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the '
+        "Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a "
+        "newer DeepSpeed",
         title="DeepSpeed's configuration and the model have different data types",
     ),
     Advice(
@@ -1100,6 +1022,16 @@ ADVICE: tuple[Advice, ...] = (
         "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
         title="the compiler in Triton (LLVM) does not know this GPU",
         meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
+        certainty="strong",
+    ),
+    Advice(
+        ("oom.mps",),
+        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}"
+        r"allocate [\d.]+ ?(?:byte|[km])",
+        'device="cpu" (in the code, or the program\'s option for its device), because no smaller batch helps; or a Mac '
+        "in place of a virtual machine",
+        title="the Metal device gives torch no memory",
+        meaning="Nothing is in use, and a small request fails: usually macOS runs in a virtual machine, as a CI's.",
         certainty="strong",
     ),
     Advice(
@@ -1160,13 +1092,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The handle of a piece of memory could not be made or opened.",
     ),
     Advice(
-        ("attention.kernel",),
-        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
-        "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
-        "-DGGML_CUDA_FA_ALL_QUANTS=ON",
-        title="llama.cpp was built without the attention kernels for this type of cache",
-    ),
-    Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda"),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
@@ -1179,6 +1104,11 @@ ADVICE: tuple[Advice, ...] = (
         "call; torch.backends.cuda.preferred_linalg_library('magma') goes another way",
         title="cuSOLVER does not take a matrix or batch of this size",
         meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
+    ),
+    Advice(
+        ("cudnn.version",),
+        r"ld_library_path contains",
+        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
         ("cusolver.failed",),
@@ -1234,15 +1164,42 @@ ADVICE: tuple[Advice, ...] = (
         "quantisation of the model; nvidia-smi shows what else holds memory",
     ),
     Advice(
-        ("tensor.device_mismatch",),
-        lambda facts: bool(_device(facts)) and not facts.holds(_UIS),
-        _device,
-    ),
-    Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
         _UIS,
         "update the program and the custom node or extension that the traceback names last, or do without it and "
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"(?:accelerate[/\\]hooks|device_map|dispatch_model)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U transformers "
+        'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"(?:data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
+        "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"devices, \w+:\d+ and \w+:\d",
+        'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
+        "process, and torch.cuda.set_device(local_rank) before the model is made",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        # torch names the argument that is on the second device; the arguments before it are on the first.
+        r"devices, \w+:\d+ and cpu! \(when checking argument for argument (?:weight|bias|mat2|running_\w+)|"
+        r"devices, cpu and \w+:\d+! \(when checking argument for argument (?:mat1|index) in method \w*(?:addmm|index_)|"
+        r"got (?:weight|bias|mat2|running_\w+) is on cpu, different",
+        "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
+        "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
+        'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
     ),
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn."),
@@ -1270,14 +1227,6 @@ ADVICE: tuple[Advice, ...] = (
         "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build the "
         "package for this GPU",
         title="a package has no code for this GPU's architecture",
-    ),
-    Advice(
-        ("cuda.illegal", "cuda.launch_failure", "cuda.misaligned"),
-        lambda facts: "inductor" in facts.names and "server" not in facts.names,
-        "TORCH_COMPILE_DISABLE=1 python … tells whether compiled code is at fault: then a newer torch, or "
-        "@torch.compiler.disable on that function; a custom operator needs the right mutates_args and strides. Else "
-        "CUDA_LAUNCH_BLOCKING=1 python … ends at the line that failed, and `compute-sanitizer python …` names the "
-        "kernel",
     ),
     Advice(
         ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault"),
@@ -1347,6 +1296,16 @@ ADVICE: tuple[Advice, ...] = (
         meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
     ),
     Advice(
+        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
+        lambda facts: (
+            "server" in facts.names
+            and facts.holds(r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b")
+        ),
+        "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
+        "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
+        "whether others hold memory",
+    ),
+    Advice(
         ("oom.cuda", "oom.hip"),
         lambda facts: {"server", "loading"} <= facts.names,
         "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
@@ -1414,11 +1373,6 @@ ADVICE: tuple[Advice, ...] = (
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
         "of a mixture of experts or LoRA a newer release, or an unquantised model: its block sizes are for a GPU with "
         "more shared memory",
-    ),
-    Advice(
-        ("compile.resources",),
-        "inductor",
-        "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
     ),
     Advice(
         ("nvml.mismatch",),
@@ -1535,9 +1489,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.killed",),
         "ray",
-        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), smaller batches in the object "
-        "store, optimizer or weights not offloaded to the CPU, or nodes with more RAM; ray memory and the dashboard "
-        "show who holds it. RAY_memory_usage_threshold=0.98 only raises the limit of Ray's monitor",
+        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
+        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
     ),
     Advice(
         ("process.killed",),
@@ -1705,19 +1658,7 @@ ADVICE: tuple[Advice, ...] = (
         "nothing while it is rare and the scale stays above 1: float16 training skips such steps and lowers the scale; "
         "if every step is skipped, bfloat16 or a lower learning rate",
         title="the loss scaler skipped a step, as it does while it finds its scale",
-        meaning="A gradient was infinite in float16. The step is left out, and the scale halved.",
         certainty="hint",
-    ),
-    Advice(
-        ("cublas.", "cudnn.", "cufft.", "curand."),
-        lambda facts: (
-            facts.holds(r"cudatoolkit\W{1,30}(?:9|10)\.|cuda ?10[._ ]|\+cu(?:9\d|10\d)\b|release 10\.\d")
-            and max(map(float, facts.capabilities), default=0) >= 8
-        ),
-        "a torch for CUDA 11.1 or newer (TensorFlow 2.4 or newer; for TensorFlow 1.15 NVIDIA's nvidia-tensorflow on "
-        "Linux), in a new environment",
-        title="CUDA 10 does not know this GPU",
-        certainty="strong",
     ),
     Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),
 )

@@ -532,7 +532,6 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
 
 # The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last: it only means
 # that the queue had failed before, so another status in the text is the cause.
-_OF_ADAPTER = "the other machine's log names it too; dmesg | grep -i mlx5 on both; a newer firmware of the adapters"
 _STATUSES: tuple[tuple[int, str, str], ...] = (
     (
         4,
@@ -546,18 +545,11 @@ _STATUSES: tuple[tuple[int, str, str], ...] = (
         "look for the first error of the rank on the other machine (it may have freed the buffer); the same NCCL "
         "release on all machines; NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
     ),
-    (11, "remote operation error: the other machine's adapter could not do it", _OF_ADAPTER),
-    (9, "remote invalid request: the other machine's adapter rejected it", _OF_ADAPTER),
     (
         12,
         "retries exceeded: no answer from the other machine's adapter",
         "the other rank's log first (it may have ended); then ibstat, the link's error counters, and ib_write_bw "
         "between the machines. On RoCE NCCL_IB_GID_INDEX (show_gids) and PFC; NCCL_IB_TIMEOUT=22 on a busy network",
-    ),
-    (
-        13,
-        "receiver not ready: the other rank did not post a receive in time",
-        "look for the first error of the rank on the other machine, and whether it hangs (py-spy dump --pid PID)",
     ),
     (
         5,

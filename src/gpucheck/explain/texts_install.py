@@ -362,9 +362,9 @@ TEXTS: tuple[Condition, ...] = (
             r"No valid triton configs|triton.{0,200}OutOfResources",
         ),
         meaning="Block sizes and stages were chosen for a larger GPU.",
-        fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, a smaller head size "
-        "or chunk, its newest release, or its option without Triton (A100 has 163 KiB, H100 227); "
-        "TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
+        "or its option without Triton (A100 has 163 KiB, H100 227); in a model under torch.compile "
+        "TORCHINDUCTOR_MAX_AUTOTUNE=0, a newer torch, or @torch.compiler.disable on that part",
         certainty="proof",
     ),
     Condition(

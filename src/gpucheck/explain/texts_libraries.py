@@ -493,17 +493,6 @@ TEXTS: tuple[Condition, ...] = (
         "of the number of attention heads",
     ),
     Condition(
-        id="dist.mismatch",
-        title="the ranks do not call the same collectives",
-        patterns=(
-            r"Detected mismatch between collectives on ranks|CollectiveFingerPrint",
-            r"Collectives differ in the following|Mismatched collective detected",
-        ),
-        meaning="One rank takes another branch, or tensors of another shape.",
-        fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
-        certainty="proof",
-    ),
-    Condition(
         id="dist.model",
         title="the ranks built different models",
         patterns=(
@@ -645,7 +634,7 @@ TEXTS: tuple[Condition, ...] = (
             r"indices should be either on .{1,12}or on the same device as the indexed tensor",
         ),
         meaning="One operand was not moved. The message names both devices.",
-        fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
+        fix=_TO + "; torch.zeros(…, device=x.device) (Lightning: self.device); self.register_buffer",
         certainty="proof",
     ),
     Condition(

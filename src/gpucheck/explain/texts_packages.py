@@ -187,9 +187,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
-        fix=_SHM
-        + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk); sudo dmesg "
-        "| tail shows a failing disk or RAM",
+        fix=_SHM + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk)",
         symptom=True,
         common=(
             r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b",
