@@ -87,8 +87,7 @@ def ids(pasted: str) -> list[str]:
         ),
         # Of the options of vLLM and SGLang, those of the server in the paste.
         (
-            "File '/v/sglang/srt/model_executor/model_runner.py', line 2, in f\nRuntimeError: CUDA error: an illegal memory "
-            "access was encountered",
+            "File '/sglang/srt/a.py', line 2, in f\nRuntimeError: CUDA error: an illegal memory access was encountered",
             "cuda.illegal_access",
             "--attention-backend triton",
             "vLLM|enforce-eager",
@@ -108,8 +107,8 @@ def ids(pasted: str) -> list[str]:
             "--shm-size=8g",
         ),
         (
-            "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\nNVRM: Assertion failed: "
-            "Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)",
+            "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\nNVRM: Assertion "
+            "failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)",
             "nvml.reset",
             "--gpu-reset",
             "COMPUTE",

@@ -233,6 +233,8 @@ _OPERATORS = {
         "takes heads of any size)",
     ),
 }
+# The version that the other GPUs of an AMD family run as.
+_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
@@ -654,26 +656,21 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("hip.arch",),
-        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms),
         lambda facts: (
-            "build it again in an empty folder, by the ROCm that runs it, with -DGPU_TARGETS="
-            f"{facts.gfx or 'gfxNNNN (rocminfo | grep gfx)'} (older: -DAMDGPU_TARGETS); where the target is that "
-            "already, another release of ROCm, or the program's Vulkan build"
+            facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
+            or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
         ),
+        "a release or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), or a build "
+        "for it in an empty folder, by the ROCm that runs it (PYTORCH_ROCM_ARCH=gfxNNN, cmake -DGPU_TARGETS=gfxNNN); "
+        "where that is the target already, another release of ROCm",
     ),
     Advice(
         ("hip.arch",),
-        r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[04]\w+|\bgfx950\b",
-        "a release of the package or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: "
-        "gfx950), or a build with PYTORCH_ROCM_ARCH=gfxNNN; an option that chooses another kernel (attention, MoE, "
-        "AITER) tells which one is missing",
-    ),
-    Advice(
-        ("hip.fault", "hip.hang"),
-        r"uncorrectable hardware error|\[hardware error\]|poison",
-        "drain the node and power-cycle it; sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows the "
-        "GPU's error counters: where they grow again, replace the GPU that the address names",
-        title="the AMD GPU reports an uncorrectable hardware error",
+        lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
+        lambda facts: (
+            f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
+            + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
+        ),
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
@@ -1373,6 +1370,11 @@ ADVICE: tuple[Advice, ...] = (
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
         "of a mixture of experts or LoRA a newer release, or an unquantised model: its block sizes are for a GPU with "
         "more shared memory",
+    ),
+    Advice(
+        ("compile.resources",),
+        "inductor",
+        "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
     ),
     Advice(
         ("nvml.mismatch",),

@@ -363,8 +363,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
-        "or its option without Triton (A100 has 163 KiB, H100 227); in a model under torch.compile "
-        "TORCHINDUCTOR_MAX_AUTOTUNE=0, a newer torch, or @torch.compiler.disable on that part",
+        "or its option without Triton (A100 has 163 KiB, H100 227); TORCHINDUCTOR_MAX_AUTOTUNE=0",
         certainty="proof",
     ),
     Condition(
