@@ -490,7 +490,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "Adafactor), and a smaller resolution",
     ),
     (
-        r"webui|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus",
+        r"webui|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
         "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
         "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
     ),
@@ -557,7 +557,7 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
     ),
     (
-        r"in (?:valid\w*|test\w*|eval\w*|infer\w*|predict\w*)\b",
+        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b",
         "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as "
         "they come",
     ),
@@ -592,7 +592,7 @@ _OFFLINE = (
     "xformers.setup",
 )
 # Programs that people use and do not write.
-_UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts"
+_UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga"
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
@@ -966,7 +966,13 @@ ADVICE: tuple[Advice, ...] = (
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
         "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
         title="an operation got integers or booleans, for which it has no code",
-        meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"must flatten tensors with uniform|flatparameter`? requires uniform",
+        "one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, "
+        "p.data = p.data.to(torch.bfloat16) for adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        title="FSDP got parameters of different data types in one unit",
     ),
     Advice(
         ("tensor.dtype",),
@@ -1086,7 +1092,6 @@ ADVICE: tuple[Advice, ...] = (
         "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
         "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
         title="memory could not be shared with another process (CUDA IPC)",
-        meaning="The handle of a piece of memory could not be made or opened.",
     ),
     Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda"),
@@ -1157,8 +1162,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
-        "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
-        "quantisation of the model; nvidia-smi shows what else holds memory",
+        "a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
+        "num_gpu), or a smaller quantisation of the model; nvidia-smi shows what else holds memory",
     ),
     Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
@@ -1245,12 +1250,6 @@ ADVICE: tuple[Advice, ...] = (
         "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     Advice(
-        ("assert.probabilities",),
-        "server",
-        "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
-        "release; compare with an unquantised checkpoint",
-    ),
-    Advice(
         ("cuda.fork",),
         "vllm",
         "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':; or do "
@@ -1290,7 +1289,6 @@ ADVICE: tuple[Advice, ...] = (
         "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
         "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
         title="GPU memory became free while vLLM measured what it needs",
-        meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.nvml_assert"),
@@ -1368,8 +1366,7 @@ ADVICE: tuple[Advice, ...] = (
         ("compile.resources",),
         "server",
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
-        "of a mixture of experts or LoRA a newer release, or an unquantised model: its block sizes are for a GPU with "
-        "more shared memory",
+        "of a mixture of experts or LoRA a newer release, or an unquantised model, whose block sizes are others",
     ),
     Advice(
         ("compile.resources",),
@@ -1632,7 +1629,6 @@ ADVICE: tuple[Advice, ...] = (
         "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
         "less: vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
-        meaning="On a GPU that shares the system's memory it is the system's that is full, and the machine may freeze.",
     ),
     Advice(
         ("bitsandbytes.setup",),

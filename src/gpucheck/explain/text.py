@@ -59,7 +59,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b"
     ),
     "rocm": re.compile(
-        r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
+        r"\bhsa_status_|\brocdevice\b|\bhip ?(?:error|out of)|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
     ),
     "xpu": re.compile(
         r"\bintel\b.{0,8}\b(arc|iris xe)\b|\b[uz][re]_result_|\+xpu\b|\bxpu (error|out of memory)|\bdevice xpu:\d"
@@ -213,6 +213,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
+    ("windows", r"; Task Manager$", "; Task Manager (Performance) shows whether memory is full"),
     ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),
     ("wsl", _OF_DRIVER, "Windows's Event Viewer (System, source nvlddmkm)"),
     ("mac", _DMESG, "the Console app"),
