@@ -73,6 +73,31 @@ def ids(pasted: str) -> list[str]:
             "tokenizer",
         ),
         (
+            "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
+            "tensor.dtype",
+            "bnb_4bit_quant_storage",
+            "autocast",
+        ),
+        (
+            'File "t.py", line 9, in val_one_epoch\n' + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "inference_mode",
+            "activation checkpointing",
+        ),
+        (
+            "vllm serve m\n" + OOM.format("8.00 GiB of which 9.00 MiB is free.").replace("CUDA out", "HIP out"),
+            "oom.hip",
+            "rocm-smi",
+            "nvidia-smi",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. I tried a smaller "
+            "--max-running-requests too",
+            "oom.vllm",
+            "mem-fraction-static",
+            "max-running-requests",
+        ),
+        (
             "while saving a checkpoint\n[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=31, "
             "OpType=ALLREDUCE)",
             "nccl.timeout",

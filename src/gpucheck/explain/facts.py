@@ -537,6 +537,10 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
     ),
     (
+        r"by allocator gpu_\d_bfc|resourceexhaustederror",
+        "a smaller batch or input, tf.keras.mixed_precision's mixed_float16; set_memory_growth where others use it",
+    ),
+    (
         r"diffusers\b|\bflux\b|\bimage\W{1,3}\d{3,4} ?x ?\d{3,4}",
         'pipe.enable_model_cpu_offload() in place of pipe.to("cuda"), pipe.vae.enable_tiling(), and a smaller height '
         "and width, fewer frames or fewer images at once",
@@ -625,7 +629,6 @@ ADVICE: tuple[Advice, ...] = (
         "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
         "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
         title="a collective timed out while one rank saved a checkpoint, or prepared or skipped data",
-        meaning="One rank works alone, while the others wait in the next collective.",
     ),
     Advice(
         ("nccl.timeout", "cuda.peer"),
@@ -634,7 +637,6 @@ ADVICE: tuple[Advice, ...] = (
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
         "P2P again: gpucheck bench collective",
         title="transfers between the GPUs (P2P) hang or fail",
-        meaning="Two GPUs on PCI Express write to each other's memory; an IOMMU or ACS on the way stops that.",
     ),
     Advice(
         ("import.symbol", "attention.package"),
@@ -724,7 +726,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.vllm",),
-        r"alloc_req_slots|max-running-requests",
+        r"alloc_req_slots|smaller \w+ for .{0,3}--max-running",
         "--max-running-requests smaller, or --mem-fraction-static larger while nvidia-smi shows free memory",
         title="the server has no slot left for another request",
     ),
@@ -890,9 +892,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.fork",),
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
-        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
-        'strategy="ddp_notebook")',
+        'restart the notebook\'s kernel, and let nothing before it touch the GPU: no .to("cuda"), torch.cuda or '
+        'Accelerator() outside the function that is launched (Lightning: strategy="ddp_notebook")',
         title="the notebook had started CUDA before it started processes",
     ),
     Advice(
@@ -970,8 +971,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("tensor.dtype",),
         r"must flatten tensors with uniform|flatparameter`? requires uniform",
-        "one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, "
-        "p.data = p.data.to(torch.bfloat16) for adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        "one type for all before FSDP: the same torch_dtype everywhere, p.data = p.data.to(torch.bfloat16) for "
+        "adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
         title="FSDP got parameters of different data types in one unit",
     ),
     Advice(
@@ -1252,8 +1253,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.fork",),
         "vllm",
-        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':; or do "
-        "not touch CUDA before vLLM starts",
+        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
     ),
     Advice(
         ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
@@ -1460,7 +1460,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.timeout",),
-        r"\(seqnum=[1-9],(?![\s\S]*seqnum=\d\d)",
+        r"\(seqnum=[1-3],(?![\s\S]*seqnum=\d\d)",
         "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
         "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
         "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",

@@ -263,7 +263,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
             r"KV cache pool is full\. ?Retract requests|No space left for only one request",
             r"is preempted by PreemptionMode\.|exceeds available Mamba cache blocks",
-            r"Insufficient memory to allocate KV-caches",
+            r"Insufficient memory to allocate KV-caches|leave no GPU memory for the KV cache",
         ),
         meaning="The server sets aside a share of all memory, for weights and then the cache. Others hold memory, or "
         "the weights leave no room.",

@@ -555,10 +555,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
-        fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16, in bfloat16 "
-        "the loss and norms in float32 (x.float() outside of autocast); then a lower "
-        "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
-        "excludes the hardware (gpucheck bench matmul compares results)",
+        fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
+        "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
+        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; gpucheck bench "
+        "matmul tells whether the GPU computes wrongly",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
