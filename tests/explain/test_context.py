@@ -98,6 +98,19 @@ def ids(pasted: str) -> list[str]:
             "max-running-requests",
         ),
         (
+            'File "/tmp/torchinductor_u/a.py", line 4, in call\nRuntimeError: Triton Error [CUDA]: an illegal memory '
+            "access was encountered",
+            "cuda.illegal_access",
+            "TORCHDYNAMO_DISABLE=1",
+            "vLLM",
+        ),
+        (
+            "python demo.py\n" + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "fewer frames",
+            "activation checkpointing",
+        ),
+        (
             "while saving a checkpoint\n[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=31, "
             "OpType=ALLREDUCE)",
             "nccl.timeout",

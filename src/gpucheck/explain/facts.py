@@ -186,7 +186,7 @@ _NAMED = {
     "pytorch": r"\b(?:py)?torch\b",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
     "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
-    "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
+    "inductor": r"_inductor|torchinductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
@@ -561,9 +561,9 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
     ),
     (
-        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b",
-        "with torch.inference_mode(): around the evaluation, a smaller batch there, and results moved by .cpu() as "
-        "they come",
+        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b|(?:infer|demo|predict)\w*\.(?:py|sh)\b",
+        "torch.inference_mode() around the evaluation, a smaller batch, image or clip there (fewer frames, points or "
+        "objects at once), half precision, and results moved by .cpu() as they come",
     ),
     (
         r"\.backward\(|loss\.backward",
@@ -579,7 +579,6 @@ def room(then: str, facts: Facts) -> str:
     step = next((step for pattern, step in tables if facts.holds(pattern)), "")
     if not step:
         return then
-    # Nobody searches for the batch size of such a program.
     return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
 
 
@@ -894,7 +893,6 @@ ADVICE: tuple[Advice, ...] = (
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
         'restart the notebook\'s kernel, and let nothing before it touch the GPU: no .to("cuda"), torch.cuda or '
         'Accelerator() outside the function that is launched (Lightning: strategy="ddp_notebook")',
-        title="the notebook had started CUDA before it started processes",
     ),
     Advice(
         ("xpu.none",),
@@ -959,8 +957,6 @@ ADVICE: tuple[Advice, ...] = (
         r"nll_loss\w*\W{1,3}not implemented for",
         "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
         title="labels or indices are not of an integer type that the operation takes",
-        meaning="cross_entropy and nll_loss take class numbers in int64, embedding and gather indices in int32 or "
-        "int64.",
     ),
     Advice(
         ("tensor.not_implemented",),
@@ -1209,8 +1205,7 @@ ADVICE: tuple[Advice, ...] = (
         _UIS,
         "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
         "--use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: --opt-sub-quad-attention, no "
-        "--xformers); then the newest driver, and update "
-        "the program and the node or extension that the traceback names last",
+        "--xformers); then the newest driver, and update the program and the node that the traceback names last",
     ),
     Advice(
         ("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal"),

@@ -235,6 +235,11 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"docker run --shm-size=8g …,? or --ipc=host( \(in Kubernetes an (.*?)\))?",
         "mount an emptyDir with medium: Memory on /dev/shm",
     ),
+    (
+        "inductor",
+        r"^CUDA_LAUNCH_BLOCKING=1 python …:",
+        r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
+    ),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
     ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),

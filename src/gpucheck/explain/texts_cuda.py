@@ -250,9 +250,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
-        fix="start as many processes as one machine has GPUs (--nproc-per-node), set_device(LOCAL_RANK) and not the "
-        "global rank, and device numbers from 0 within CUDA_VISIBLE_DEVICES; python -c 'import torch; "
-        "print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
+        fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
+        "CUDA_VISIBLE_DEVICES (with one GPU cuda:0 alone); with a launcher no more processes than a machine has GPUs "
+        "(--nproc-per-node), and set_device(LOCAL_RANK), not the global rank",
         certainty="proof",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
         common=(r"Invalid device id",),

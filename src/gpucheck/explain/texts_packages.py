@@ -345,7 +345,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
             r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
             r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
-            r"(WorkerProc|VllmWorker\w*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
+            r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
         ),
