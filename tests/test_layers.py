@@ -61,7 +61,7 @@ SIZES = {
     "compare": (2, 235),
     "devices": (3, 249),
     "doctor": (12, 1577),
-    "explain": (13, 1046),
+    "explain": (13, 1061),
     "fleet": (8, 1115),
     "machine": (24, 3739),
     "measure": (4, 566),
