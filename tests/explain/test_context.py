@@ -43,11 +43,119 @@ def ids(pasted: str) -> list[str]:
             "tegrastats",
             "find-batch-size",
         ),
+        # Full memory, mixed devices and timeouts: the step is that of the program in the paste.
+        (
+            "got prompt\nFile '/u/ComfyUI/comfy/sample.py', line 2, in f\n"
+            + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "VAE Decode (Tiled)",
+            "find-batch-size|activation checkpointing",
+        ),
+        (
+            "File '/v/site-packages/transformers/trainer.py', line 2, in f\n"
+            + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "per_device_train_batch_size=1",
+            "find-batch-size",
+        ),
+        (
+            'pipe = P.from_pretrained(x).to("cuda")\npipe.enable_model_cpu_offload()\n'
+            + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            'take .to("cuda") away',
+            "smaller batch",
+        ),
+        (
+            "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+            "cpu! (when checking argument for argument weight in method f)",
+            "tensor.device_mismatch",
+            "nn.ModuleList",
+            "tokenizer",
+        ),
+        (
+            "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
+            "tensor.dtype",
+            "bnb_4bit_quant_storage",
+            "autocast",
+        ),
+        (
+            'File "t.py", line 9, in val_one_epoch\n' + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "inference_mode",
+            "activation checkpointing",
+        ),
+        (
+            "vllm serve m\n" + OOM.format("8.00 GiB of which 9.00 MiB is free.").replace("CUDA out", "HIP out"),
+            "oom.hip",
+            "rocm-smi",
+            "nvidia-smi",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. I tried a smaller "
+            "--max-running-requests too",
+            "oom.vllm",
+            "mem-fraction-static",
+            "max-running-requests",
+        ),
+        (
+            'File "/tmp/torchinductor_u/a.py", line 4, in call\nRuntimeError: Triton Error [CUDA]: an illegal memory '
+            "access was encountered",
+            "cuda.illegal_access",
+            "TORCHDYNAMO_DISABLE=1",
+            "vLLM",
+        ),
+        (
+            "python demo.py\n" + OOM.format("8.00 GiB of which 9.00 MiB is free."),
+            "oom.cuda",
+            "fewer frames",
+            "activation checkpointing",
+        ),
+        (
+            "while saving a checkpoint\n[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=31, "
+            "OpType=ALLREDUCE)",
+            "nccl.timeout",
+            "timedelta(hours=2)",
+            "P2P",
+        ),
+        (
+            "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)",
+            "nccl.timeout",
+            "NCCL_P2P_DISABLE=1",
+            "ddp_timeout",
+        ),
+        # Of the options of vLLM and SGLang, those of the server in the paste.
+        (
+            "File '/sglang/srt/a.py', line 2, in f\nRuntimeError: CUDA error: an illegal memory access was encountered",
+            "cuda.illegal_access",
+            "--attention-backend triton",
+            "vLLM|enforce-eager",
+        ),
+        # A loss scaler's skipped step is no NaN.
+        (
+            "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
+            "numerics.nan",
+            "nothing while it is rare",
+            "anomaly",
+        ),
+        # What the paste says was done already is no step.
+        (
+            "torch on Linux, docker run --shm-size=16g img\nexitcode: -7 (pid: 7)",
+            "crash.bus",
+            "checkpoints and caches",
+            "--shm-size=8g",
+        ),
+        (
+            "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\nNVRM: Assertion "
+            "failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)",
+            "nvml.reset",
+            "--gpu-reset",
+            "COMPUTE",
+        ),
         # Pinned memory is the host's, whatever the message says.
         (
             "WSL version: 2.3\nx.pin_memory() of 1 GB ends in CUDA error: out of memory; 20 GB of the GPU are free",
             "oom.host",
-            "WSL's limit of pinned memory",
+            "memory= in .wslconfig",
             "smaller batch|find-batch-size",
         ),
         (
@@ -97,12 +205,6 @@ def ids(pasted: str) -> list[str]:
             "find-batch-size",
         ),
         # The GPU's generation with the version of CUDA.
-        (
-            "GPU 0: NVIDIA GeForce RTX 4070\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
-            "cufft.failed",
-            "cu118 or newer",
-            "smaller batch",
-        ),
         (
             "GPU 0: NVIDIA GeForce RTX 3090\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
             "cufft.failed",
@@ -155,12 +257,6 @@ def ids(pasted: str) -> list[str]:
             "FORCE_CUDA=1",
             "aten",
         ),
-        (
-            "offset 2,147,483,648 > INT32_MAX\nRuntimeError: CUDA error: an illegal memory access was encountered",
-            "cuda.illegal_access",
-            "32-bit index",
-            "",
-        ),
         # What the text names takes the place of what a step leaves open.
         (
             "RuntimeError: Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
@@ -200,13 +296,6 @@ def ids(pasted: str) -> list[str]:
         ),
         # A candidate is no proof.
         ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "kernel.nouveau", "usually nouveau", ""),
-        (
-            'File "torch/utils/data/_utils/pin_memory.py", line 2, in _pin_memory_loop\nValueError: not '
-            "enough values to unpack (expected 2, got 0)\nRuntimeError: Pin memory thread exited unexpectedly",
-            "loader.exited",
-            "persistent_workers=False",
-            "",
-        ),
         # A folder of Linux's is no Mac's, and no Mac has cuDNN.
         (
             'File "/users/k/a.py", line 2\nRuntimeError: GET was unable to find an engine to execute this computation',

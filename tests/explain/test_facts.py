@@ -118,12 +118,6 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "cuinit.100",
             "@ray.remote(num_gpus=1)",
         ),
-        (
-            "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total "
-            "capacity of 23.69 GiB of which 121.00 MiB is free. Process 812 has 11.70 GiB memory in use.",
-            "oom.cuda",
-            "torch.cuda.set_device",
-        ),
         (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu128", "cuda.no_kernel", "TORCH_CUDA_ARCH_LIST=12.0"),
         (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu126", "cuda.no_kernel", "torch==2.7.1 --index-url"),
         (WARNING.format("12.0"), "cuda.capability", "nothing to install"),
@@ -398,7 +392,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "flashinfer",
             "wheel for this architecture",
         ),
-        ("zesInit() failed: ZE_RESULT_ERROR_UNINITIALIZED", "xpu.call", "Sysman", "usermod"),
         (
             "/usr/local/cuda/bin/nvcc -c a.cu\nptxas fatal   : Value 'sm_52' is not defined for option 'gpu-name'",
             "nvcc.arch",
@@ -458,8 +451,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "custom-all-reduce",
             "LAUNCH_BLOCKING",
         ),
-        ("CUDA error a.cu:3 'too many blocks in cooperative launch'", "cuda.resources", "fewer blocks", "block size"),
-        ("Unsupported KV type combination, in ggml-cuda", "attention.kernel", "-ctk f16", "sdpa"),
         ("CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(h)`", "cusolver.failed", "full", "isfinite"),
         (
             "cuDNN version incompatibility: your LD_LIBRARY_PATH contains incompatible version of cudnn",
@@ -578,12 +569,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "gpu-memory-utilization",
         ),
         (
-            "ValueError: Weight output_partition_size = 576 is not divisible by weight quantization block_n = 128.",
-            "dist.world_size",
-            "--tp",
-            "train_batch_size",
-        ),
-        (
             "RuntimeError: cusolver error: CUSOLVER_STATUS_INVALID_VALUE, when calling `cusolverDnSgesvdj(handle)`",
             "cusolver.failed",
             "full_matrices=False",
@@ -603,12 +588,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "torch",
         ),
         ("(gpu_burn-drv.cpp:238): a PTX JIT compilation failed", "cuda.ptx", "COMPUTE=", "torch"),
-        (
-            "RuntimeError: An FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.",
-            "dist.set_device",
-            "do not move",
-            "set_device",
-        ),
         (
             "ImportError: /root/.cache/torch_extensions/py39_cu121/a/a.so: cannot open shared object file",
             "build.extension",
@@ -674,7 +653,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "same rank",
             "train_batch_size",
         ),
-        ("    dist.barrier()\nRuntimeError: CUDA error: invalid resource handle", "cuda.handle", "set_device", ""),
         ("GeForce GT 710: no kernel image is available for execution", "cuda.no_kernel", 'device="cpu"', "install"),
         ("GPU: RTX 3090, GT 710. no kernel image is available", "cuda.no_kernel", "get_arch_list", "too old"),
         (

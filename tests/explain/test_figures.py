@@ -567,7 +567,6 @@ def test_what_the_toolkit_says_otherwise_is_left_to_the_text() -> None:
     [
         ("with error 4, opcode 1, len 21938, vendor err 81", "status 4, local protection", "GDR_LEVEL=LOC"),
         ("with status=12 opcode=1 len=0 vendor err 129 (Send)", "status 12, retries exceeded", "ibstat"),
-        ("with status=IBV_WC_RNR_RETRY_EXC_ERR(13) opcode=1", "status 13, receiver not ready", "rank on the other"),
         ("with status=10 opcode=2", "status 10, remote access", "first error"),
         ("with status=5 opcode=2 len=0", "status 5, flushed", "another status"),
         (
@@ -596,4 +595,4 @@ def test_a_smaller_batch_is_no_step_for_weights(line: str) -> None:
         f"{line}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity "
         "of 8.00 GiB of which 9.00 MiB is free. Of the allocated memory 7.60 GiB is allocated by PyTorch"
     ).then
-    assert ("quantised" in then, "activation" in then) == (("loss" not in line), ("loss" in line))
+    assert ("quantised" in then, "checkpoint" in then) == (("loss" not in line), ("loss" in line))

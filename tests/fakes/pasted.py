@@ -30,8 +30,6 @@ REST: dict[str, str] = {
     "oom.onednn": "RuntimeError: could not create a primitive",
     "oom.handles": 'RuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED at "../c10/cuda/driver_api.cpp"',
     "cuda.initialization": "RuntimeError: CUDA error: initialization error",
-    "cuda.hardware_stack": "RuntimeError: CUDA error: hardware stack error",
-    "cuda.program_counter": "RuntimeError: CUDA error: invalid program counter",
     "cuda.contained": "cuCtxSynchronize returned 721 (CUDA_ERROR_CONTAINED)",
     "nvml.reset": "GPU 00000000:17:00.0: GPU requires reset",
     "kernel.key_rejected": "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
@@ -58,7 +56,6 @@ REST: dict[str, str] = {
     "(SIGABRT) "
     "received by PID 819025",
     "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
-    "cuda.registered": "RuntimeError: CUDA error: part or all of the requested memory range is already mapped",
     "dist.mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
     "CollectiveFingerPrint(OpType=ALLREDUCE)",
     "compile.cuda_h": "/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",

@@ -26,7 +26,7 @@ cuda.ecc                  hipError ECCNotCorrectable
 cuda.handle               hipError ContextIsDestroyed InvalidResourceHandle InvalidContext ContextAlreadyCurrent
 cuda.handle               hipError ContextAlreadyInUse InvalidGraphicsContext SetOnActiveProcess Deinitialized
 cuda.handle               hipError InvalidHandle CUDA_ERROR_ INVALID_HANDLE code 201 400 33 709
-cuda.hardware_stack       CUDA_ERROR_ HARDWARE_STACK_ERROR code 714
+cuda.launch_failure       CUDA_ERROR_ HARDWARE_STACK_ERROR code 714
 cuda.illegal_access       code 700 77 cudaError IllegalAddress
 cuda.illegal_instruction  CUDA_ERROR_ ILLEGAL_INSTRUCTION code 715 73 cudaError IllegalInstruction
 cuda.invalid_image        hipError SharedObjectSymbolNotFound NotFound FileNotFound code 200 300 302 500
@@ -41,10 +41,10 @@ cuda.ordinal              code 101 10
 cuda.peer                 hipError MapBufferObjectFailed PeerAccessAlreadyEnabled PeerAccessNotEnabled
 cuda.peer                 hipError PeerAccessUnsupported CUDA_ERROR_ PEER_ACCESS_UNSUPPORTED code 217 711
 cuda.peer                 cudaError MapBufferObjectFailed PeerAccessUnsupported TooManyPeers
-cuda.program_counter      code 717 718
+cuda.launch_failure       code 717 718
 cuda.ptx                  code 218 222 cudaError UnsupportedPtxVersion InvalidPtx
-cuda.registered           hipError HostMemoryAlreadyRegistered HostMemoryNotRegistered
-cuda.registered           CUDA_ERROR_ HOST_MEMORY_ALREADY_REGISTERED code 712 cudaError HostMemoryAlreadyRegistered
+cuda.argument             hipError HostMemoryAlreadyRegistered HostMemoryNotRegistered
+cuda.argument             CUDA_ERROR_ HOST_MEMORY_ALREADY_REGISTERED code 712 cudaError HostMemoryAlreadyRegistered
 cuda.resources            hipError CooperativeLaunchTooLarge LaunchOutOfResources CUDA_ERROR_ LAUNCH_OUT_OF_RESOURCES
 cuda.resources            code 701 7 720 cudaError LaunchOutOfResources
 cuda.unknown              hipError Unknown NotReady PriorLaunchFailure RuntimeMemory RuntimeOther IllegalState

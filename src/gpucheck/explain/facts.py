@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from gpucheck import messages
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition
-from gpucheck.explain.text import Platform, marked
+from gpucheck.explain.figures import OFFLOAD
+from gpucheck.explain.text import BACKEND, SMALLER, Platform, marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Facts:
 
     `torch` is the version without its build; `build` is `cpu`, `cu128`, `rocm6.4` or the like. `capabilities` are the
     GPUs' compute capabilities, derived from their names if needed. `architectures` are those that torch has code for.
-    `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `on_gpu` has each
-    rank that ran out of memory, and its GPU. `gfx` is the AMD GPU that code is missing for.
+    `packages` are the packages in the traceback, and `names` the keys of `_NAMED` that match a line. `gfx` is the AMD
+    GPU that code is missing for.
 
     `needs` is the major CUDA version in the name of a missing library. `asked` and `wanted` are the version and build
     requested from pip, `listed` the oldest and newest release that pip found. `free` is the free share of memory.
@@ -44,7 +45,6 @@ class Facts:
     architectures: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    on_gpu: tuple[tuple[int, int], ...] = ()
     gfx: str = ""
     needs: str = ""
     asked: str = ""
@@ -102,7 +102,7 @@ _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
-    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your)\W{1,4}(gfx\d{3,4}\w?)\b"),
+    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon)\W{1,4}(gfx\d{3,4}\w?)\b"),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
@@ -152,6 +152,9 @@ _NAMED = {
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
     r"\b(?:amd|r9) \d{3}x?\b",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "shm": r"--shm-size[= ]?\d+ ?g|ipc[=: ]host|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b|"
+    r"\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)",
+    "sharing": r"\b(?:put|tried|added|used)\b[^.]{0,60}\btorch\.multiprocessing\.set_sharing_strategy",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
@@ -166,20 +169,24 @@ _NAMED = {
     "conda": r"\bconda(?:-forge|:\w| (?:install|env\w*|create|activate|list|update)\b)",
     "dockerd": r"docker default runtime|\bdockerd\b|daemon\.json",
     "nccl_info": r"\bnccl info\b",
-    "server": r"\bvllm (?:serve|version)|enginecore|\bworker_tp\d|multiproc_executor|sglang[./\\](?:srt|launch)|"
+    "server": r"\bvllm (?:serve|version)|enginecore|\bvllmworker|\bworker_tp\d|multiproc_executor|"
+    r"sglang[./\\](?:srt|launch)|"
     r"vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|tritonserver|"
     r"\blmdeploy\b",
     "function": r"invalid device function",
-    "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
-    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
+    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
+    r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
-    "vllm": r"vllm[/\\]|vllmworker|\bvllm serve|llm_engine\.py|no module named vllm",
-    "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|"
+    r"from vllm\b|vllm\.entry|gpu_memory_utilization",
+    "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
+    "alloc_conf": r"\bpytorch_alloc_conf\b",
+    "jax": r"\bjax(?:lib)?\b|\bxla(?: runtime|\.gpu)|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
     "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
-    "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
+    "inductor": r"_inductor|torchinductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
@@ -239,7 +246,12 @@ _SET = re.compile(
 # Messages of torch.compile suggest these variables, so they do not count as set.
 _SUGGESTED = frozenset(("torch_logs", "torchdynamo_verbose"))
 # Steps that a paste may report as done. A variable counts as done if it was set.
-_STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
+_STEPS = {
+    "sharing": r".*set_sharing_strategy",
+    "shm": r".*--shm-size",
+    "reboot": r"(?:else |or )?reboot\b",
+    "redistributable": r".*redistributable",
+}
 # Packages without kernels of their own, apart from torch. Frames in them do not point to an extension.
 _TORCHS = frozenset(
     (
@@ -265,12 +277,6 @@ def read(pasted: str, spaced: str) -> Facts:
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
         names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
-        on_gpu=tuple(
-            (int(rank), int(gpu))
-            for rank, gpu in re.findall(
-                r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has", text
-            )
-        ),
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
@@ -325,7 +331,9 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device", line))
+    lines = "\n".join(
+        line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device|\bgb10\b|dgx", line)
+    )
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
@@ -396,6 +404,8 @@ def _install(facts: Facts) -> str:
 
 def _rebuild(facts: Facts) -> str:
     name = facts.extension or "the extension in the traceback"
+    if facts.holds(_UIS):
+        return f"a wheel of {name} for this GPU, torch, CUDA and Python (its release page names them), or do without it"
     arch = ";".join(facts.capabilities) or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     variable = "set" if "windows" in facts.platforms else "export"
     return (
@@ -461,6 +471,117 @@ def untried(then: str, facts: Facts) -> str:
     return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
 
 
+# The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
+_PROGRAMS: tuple[tuple[str, str], ...] = (
+    (
+        r"\bverl[/\\.]|ppo_\w*micro_batch|easyr1|openrlhf|skyrl",
+        "a smaller ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (OpenRLHF: "
+        "--micro_train_batch_size, --micro_rollout_batch_size), a smaller rollout.gpu_memory_utilization (0.4), "
+        "fsdp_config.param_offload=True and optimizer_offload=True, or shorter prompts and responses",
+    ),
+    (
+        r"comfyui|comfy[/\\]|ksampler",
+        "a smaller image or fewer frames at once, VAE Decode (Tiled) where the decoding fails, a GGUF or fp8 version "
+        "of the model, or python main.py --lowvram",
+    ),
+    (
+        r"sd[-_]scripts|kohya|fluxgym|train_network\.py",
+        "train_batch_size 1, --gradient_checkpointing, --cache_latents, --fp8_base, --optimizer_type AdamW8bit (or "
+        "Adafactor), and a smaller resolution",
+    ),
+    (
+        r"webui|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
+        "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
+        "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
+    ),
+    (
+        r"\.to\((?:device=)?cuda\)[\s\S]{0,600}enable_(?:model|sequential)_cpu_offload\(",
+        'take .to("cuda") away from the pipeline: it puts every part on the GPU, and enable_model_cpu_offload() then '
+        "comes too late; if that is not enough, enable_sequential_cpu_offload() in its place, which is slower",
+    ),
+    (
+        r"enable_model_cpu_offload\(",
+        "pipe.enable_sequential_cpu_offload() in place of enable_model_cpu_offload() (slower), or transformer and text "
+        "encoder in 4 bits (BitsAndBytesConfig of diffusers and transformers), with pipe.vae.enable_tiling()",
+    ),
+    (
+        r"ultralytics|yolov\d",
+        "a smaller batch (batch=-1 lets the program choose one; YOLOv5 --batch-size -1), a smaller imgsz, or a smaller "
+        "model (n or s)",
+    ),
+    (
+        r"gaussian[-_ ]?splat|diff_gaussian|gsplat|scene[/\\]gaussian_model|nerfstudio",
+        "smaller images (-r 2, or 4), --data_device cpu, and fewer Gaussians (a larger densify_grad_threshold)",
+    ),
+    (r"whisper", "a smaller or quantised model (turbo, medium; faster-whisper: compute_type int8), and batch_size 1"),
+)
+_FRAMES: tuple[tuple[str, str], ...] = (
+    (
+        r"torch[/\\]optim[/\\]\w+\.py[^\n]*\n(?:[^\n]*\n){0,5}[^\n]*out ?of ?memory",
+        'an optimizer with smaller states (optim="adamw_8bit" of a Trainer, bitsandbytes), LoRA, or the states spread '
+        "over more GPUs (FSDP, ZeRO): AdamW's take 8 bytes for each parameter, and a smaller batch hardly helps",
+    ),
+    (
+        r"deepspeed\.initialize|deepspeed[/\\]runtime[/\\]zero[/\\][^\n]*in (?:__init__|initialize_optimizer_states)",
+        '"stage": 3 with offload_optimizer and offload_param on "cpu" in DeepSpeed\'s configuration, or more GPUs: '
+        "parameters and states do not fit, and a smaller batch does not help",
+    ),
+    (
+        r"in (?:evaluation_loop|prediction_step|nested_concat)\b",
+        "per_device_eval_batch_size=1 and eval_accumulation_steps=1, with preprocess_logits_for_metrics to keep the "
+        "argmax alone: the evaluation collects all logits on the GPU",
+    ),
+    (
+        r"transformers[/\\]trainer\.py|trl[/\\]trainer|llama-?factory|axolotl|per_device_train_batch_size",
+        "per_device_train_batch_size=1 with more gradient_accumulation_steps, gradient_checkpointing=True, shorter "
+        "sequences (max_length, cutoff_len); then LoRA or QLoRA, or ZeRO-3 or FSDP over more GPUs",
+    ),
+    (
+        r"by allocator gpu_\d_bfc|resourceexhaustederror",
+        "a smaller batch or input, tf.keras.mixed_precision's mixed_float16; set_memory_growth where others use it",
+    ),
+    (
+        r"diffusers\b|\bflux\b|\bimage\W{1,3}\d{3,4} ?x ?\d{3,4}",
+        'pipe.enable_model_cpu_offload() in place of pipe.to("cuda"), pipe.vae.enable_tiling(), and a smaller height '
+        "and width, fewer frames or fewer images at once",
+    ),
+    (
+        r"generation[/\\]utils\.py|\.generate\(",
+        "a shorter prompt, fewer sequences and new tokens at once, under torch.inference_mode(); weights in bfloat16 "
+        'or in 4 bits (BitsAndBytesConfig(load_in_4bit=True)), or device_map="auto" over more GPUs',
+    ),
+    (
+        r"pytorch_lightning|lightning[/\\](?:pytorch|fabric)",
+        'a smaller batch_size in the DataLoader with Trainer(accumulate_grad_batches=N, precision="bf16-mixed"), or '
+        "smaller inputs",
+    ),
+    (
+        r"torch[/\\]utils[/\\]checkpoint\.py",
+        "a smaller batch or smaller inputs (activation checkpointing is on already), torch.autocast in bfloat16, or "
+        "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
+    ),
+    (
+        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b|(?:infer|demo|predict)\w*\.(?:py|sh)\b",
+        "torch.inference_mode() around the evaluation, a smaller batch, image or clip there (fewer frames, points or "
+        "objects at once), half precision, and results moved by .cpu() as they come",
+    ),
+    (
+        r"\.backward\(|loss\.backward",
+        "a smaller batch with gradient accumulation, smaller inputs, torch.autocast in bfloat16, and "
+        "torch.utils.checkpoint around the largest blocks",
+    ),
+)
+
+
+def room(then: str, facts: Facts) -> str:
+    """Return the step for full memory with what makes room in the program of the paste."""
+    tables = _PROGRAMS if OFFLOAD in then else (*_PROGRAMS, *_FRAMES)
+    step = next((step for pattern, step in tables if facts.holds(pattern)), "")
+    if not step:
+        return then
+    return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
+
+
 _CUDAS = (
     *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
     *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
@@ -473,6 +594,8 @@ _OFFLINE = (
     "bitsandbytes.setup",
     "xformers.setup",
 )
+# Programs that people use and do not write.
+_UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga"
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
@@ -491,19 +614,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     Advice(
-        ("oom.host",),
-        lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
-        "DataLoader(pin_memory=False), or pin in smaller pieces; memory= in .wslconfig raises what WSL has",
-        title="WSL's limit of pinned memory is reached",
-    ),
-    Advice(
-        ("cufft.failed",),
-        lambda facts: "cu110" <= facts.build < "cu118" and max(map(float, facts.capabilities), default=0) >= 8.9,
-        f"pip install --force-reinstall torch torchvision torchaudio --index-url {fixes.INDEX}/TAG, TAG cu118 or newer",
-        title="this torch's cuFFT (CUDA 11.7 or older) does not work on this GPU",
-        certainty="strong",
-    ),
-    Advice(
         ("hip.none",),
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
         title="the user may not open /dev/kfd, which ROCm needs",
@@ -511,11 +621,21 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
         ("nccl.timeout",),
+        r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|generating train split|skip_first_batches|"
+        r"skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
+        "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
+        "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
+        title="a collective timed out while one rank saved a checkpoint, or prepared or skipped data",
+    ),
+    Advice(
+        ("nccl.timeout", "cuda.peer"),
+        r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
         r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
         "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
         "P2P again: gpucheck bench collective",
-        title="a collective hangs, probably in transfers between the GPUs (P2P)",
-        meaning="Two GPUs on PCI Express write to each other's memory; an IOMMU or ACS on the way stops that.",
+        title="transfers between the GPUs (P2P) hang or fail",
     ),
     Advice(
         ("import.symbol", "attention.package"),
@@ -536,15 +656,15 @@ ADVICE: tuple[Advice, ...] = (
         title="an extension was compiled without CUDA",
     ),
     Advice(
-        ("cuda.illegal",),
-        r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index)",
-        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
-        "compute-sanitizer python … names the kernel for the report",
-        title="a kernel's 32-bit index overflowed",
-        meaning="The text names the limit of 32 bits: beyond it an index leads outside the memory.",
-        certainty="strong",
+        ("hip.arch",),
+        lambda facts: (
+            facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
+            or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
+        ),
+        "a release or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), or a build "
+        "for it in an empty folder, by the ROCm that runs it (PYTORCH_ROCM_ARCH=gfxNNN, cmake -DGPU_TARGETS=gfxNNN); "
+        "where that is the target already, another release of ROCm",
     ),
-    Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
         ("hip.arch",),
         lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
@@ -553,6 +673,7 @@ ADVICE: tuple[Advice, ...] = (
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
         ),
     ),
+    Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
         ("import.library",),
         lambda facts: (
@@ -563,12 +684,6 @@ ADVICE: tuple[Advice, ...] = (
             f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
             "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
         ),
-    ),
-    Advice(
-        ("loader.exited",),
-        r"_pin_memory_loop[\s\S]{0,200}not enough values to unpack",
-        "DataLoader(pin_memory=False) or persistent_workers=False; or torch 1.8 or newer",
-        title="a fault of torch 1.7's DataLoader: pin_memory together with persistent_workers",
     ),
     Advice(
         ("oom.other",),
@@ -606,20 +721,20 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.not_supported",),
         "kernels",
-        "another attention backend (VLLM_ATTENTION_BACKEND=FLASH_ATTN or TRITON_ATTN, SGLang --attention-backend "
-        "triton), or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+        f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
     ),
     Advice(
         ("oom.vllm",),
-        r"alloc_req_slots|max-running-requests",
-        "--max-running-requests smaller (SGLang), or --mem-fraction-static larger while nvidia-smi shows free memory",
+        r"alloc_req_slots|smaller \w+ for .{0,3}--max-running",
+        "--max-running-requests smaller, or --mem-fraction-static larger while nvidia-smi shows free memory",
         title="the server has no slot left for another request",
     ),
     Advice(
         ("oom.host",),
-        lambda facts: "pinned" in facts.names and not facts.platforms,
-        "pin less: pin_memory=False, smaller or fewer buffers; ulimit -l shows the limit of locked memory (docker run "
-        "--ulimit memlock=-1), free -h what is free",
+        lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
+        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (WSL limits it to a part of its memory, "
+        "which memory= in .wslconfig raises); ulimit -l shows the limit of locked memory (docker run --ulimit "
+        "memlock=-1), free -h what is free",
     ),
     Advice(
         ("oom.killed",),
@@ -643,16 +758,16 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("dist.world_size",),
         r"attention heads",
-        "a tensor-parallel size that divides the number of heads in the message (vLLM --tensor-parallel-size, SGLang "
-        "--tp); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
+        "a tensor-parallel size that divides the number of heads in the message: vLLM --tensor-parallel-size N "
+        "(SGLang --tp N); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
         title="the number of attention heads cannot be divided among these GPUs",
         meaning="Tensor parallelism gives each GPU the same number of heads.",
     ),
     Advice(
         ("cuda.ordinal",),
         r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
-        "--tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the server "
-        "runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
+        "server runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
         title="more GPUs are asked for than are visible",
     ),
     Advice(
@@ -682,15 +797,8 @@ ADVICE: tuple[Advice, ...] = (
         meaning="transformers asks which packages are installed once, as it is imported.",
     ),
     Advice(
-        ("cuda.argument", "cuda.no_kernel"),
-        r"flash[-_]attention[/\\]hopper",
-        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
-        "Hopper alone and was chosen on another GPU",
-        title="xformers chose an attention kernel that this GPU cannot run",
-    ),
-    Advice(
         ("cuda.not_supported",),
-        r"cudamallocasync",
+        r"cudamallocasync|comfyui",
         "ComfyUI: python main.py --disable-cuda-malloc; in other programs unset PYTORCH_CUDA_ALLOC_CONF: the driver of "
         "this GPU (often a virtual one) has no cudaMallocAsync",
     ),
@@ -765,8 +873,7 @@ ADVICE: tuple[Advice, ...] = (
         ("attention.flash", "attention.kernel"),
         lambda facts: "server" in facts.names or "vllm" in facts.names,
         "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
-        "--kv-cache-dtype auto; else VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton), or a "
-        "newer release",
+        f"--kv-cache-dtype auto; else {BACKEND}, or a newer release",
     ),
     Advice(
         ("cuda.peer",),
@@ -777,24 +884,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.capture",),
-        r"capturable is false|graph capture of step",
-        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
-        'group["capturable"] = True',
-        title="the optimizer was not made for CUDA graphs",
-    ),
-    Advice(
-        ("cuda.capture",),
         "server",
-        "--enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above it "
-        "is the cause if there is one, else a newer release",
+        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
+        "above it is the cause if there is one, else a newer release",
     ),
     Advice(
         ("cuda.fork",),
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
-        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
-        'strategy="ddp_notebook")',
-        title="the notebook had started CUDA before it started processes",
+        'restart the notebook\'s kernel, and let nothing before it touch the GPU: no .to("cuda"), torch.cuda or '
+        'Accelerator() outside the function that is launched (Lightning: strategy="ddp_notebook")',
     ),
     Advice(
         ("xpu.none",),
@@ -859,15 +957,34 @@ ADVICE: tuple[Advice, ...] = (
         r"nll_loss\w*\W{1,3}not implemented for",
         "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
         title="labels or indices are not of an integer type that the operation takes",
-        meaning="cross_entropy and nll_loss take class numbers in int64, embedding and gather indices in int32 or "
-        "int64.",
     ),
     Advice(
         ("tensor.not_implemented",),
         r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
         "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
         title="an operation got integers or booleans, for which it has no code",
-        meaning="softmax, mean, matrix products and random numbers need floating point.",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"must flatten tensors with uniform|flatparameter`? requires uniform",
+        "one type for all before FSDP: the same torch_dtype everywhere, p.data = p.data.to(torch.bfloat16) for "
+        "adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        title="FSDP got parameters of different data types in one unit",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"deepspeed",
+        '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the '
+        "Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a "
+        "newer DeepSpeed",
+        title="DeepSpeed's configuration and the model have different data types",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth",
+        'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
+        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
+        "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
     ),
     Advice(
         ("tensor.dtype",),
@@ -935,12 +1052,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="NCCL counts each rank once as it starts, and one came twice.",
     ),
     Advice(
-        ("cuda.handle",),
-        r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
-        meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
-    ),
-    Advice(
         ("cuda.no_kernel", "cuda.capability", "architecture."),
         lambda facts: (
             "kepler" in facts.names
@@ -978,43 +1089,25 @@ ADVICE: tuple[Advice, ...] = (
         "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
         "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
         title="memory could not be shared with another process (CUDA IPC)",
-        meaning="The handle of a piece of memory could not be made or opened.",
     ),
     Advice(
-        ("cuda.resources",),
-        r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
-        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
-        "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
-        title="a cooperative kernel needs more blocks at once than the GPU runs",
-        meaning="The number of blocks is too large, and not the size of one.",
-    ),
-    Advice(
-        ("attention.kernel",),
-        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
-        "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
-        "-DGGML_CUDA_FA_ALL_QUANTS=ON",
-        title="llama.cpp was built without the attention kernels for this type of cache",
-    ),
-    Advice(
-        ("attention.kernel",),
-        r"unsupported max_mma_kv",
-        "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
-        "FlashInfer",
-        title="FlashInfer's kernel does not fit this GPU's shared memory",
-    ),
-    Advice(
-        ("cusolver.failed",),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX takes 75 % of the GPU at once, cuSOLVER's handle is beside "
-        "it); else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset: a cuSOLVER of another version is loaded",
+        ("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
+        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
         ("cusolver.failed",),
         r"cusolver_status_invalid_value",
-        "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
-        "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        title="cuSOLVER does not take a matrix of this size",
+        "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
+        "call; torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        title="cuSOLVER does not take a matrix or batch of this size",
         meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
+    ),
+    Advice(
+        ("cudnn.version",),
+        r"ld_library_path contains",
+        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
         ("cusolver.failed",),
@@ -1023,11 +1116,6 @@ ADVICE: tuple[Advice, ...] = (
         'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
         title="cuSOLVER could not create its handle",
         meaning="A handle needs free GPU memory; the values of the matrix play no part in it.",
-    ),
-    Advice(
-        ("cudnn.version",),
-        r"ld_library_path contains",
-        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
         ("oom.cuda",),
@@ -1048,10 +1136,19 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     Advice(
-        ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
-        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
-        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
+        ("oom.cuda",),
+        lambda facts: (
+            "jax" in facts.names and "pytorch" not in facts.names and facts.holds("trying to allocate|allocate request")
+        ),
+        "a smaller batch or input, jax.checkpoint around layers, jax.jit(…, donate_argnums=…); "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take more than its 75 % of the GPU, where nvidia-smi shows no "
+        "other process; AlphaFold: TF_FORCE_UNIFIED_MEMORY=1 with XLA_PYTHON_CLIENT_MEM_FRACTION=4.0 spills into RAM",
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
+        "pip install -U 'jax[cuda12]' (jax[cuda13] on a new driver), which brings a newer XLA; XLA_FLAGS="
+        "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
     ),
     Advice(
         ("cudnn.",),
@@ -1062,14 +1159,53 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
-        "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
-        "quantisation of the model; nvidia-smi shows what else holds memory",
+        "a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
+        "num_gpu), or a smaller quantisation of the model; nvidia-smi shows what else holds memory",
     ),
     Advice(
         ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
-        r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
+        _UIS,
         "update the program and the custom node or extension that the traceback names last, or do without it and "
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"(?:accelerate[/\\]hooks|device_map|dispatch_model)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U transformers "
+        'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"(?:data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
+        "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"devices, \w+:\d+ and \w+:\d",
+        'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
+        "process, and torch.cuda.set_device(local_rank) before the model is made",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        # torch names the argument that is on the second device; the arguments before it are on the first.
+        r"devices, \w+:\d+ and cpu! \(when checking argument for argument (?:weight|bias|mat2|running_\w+)|"
+        r"devices, cpu and \w+:\d+! \(when checking argument for argument (?:mat1|index) in method \w*(?:addmm|index_)|"
+        r"got (?:weight|bias|mat2|running_\w+) is on cpu, different",
+        "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
+        "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
+        'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn."),
+        _UIS,
+        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
+        "--use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: --opt-sub-quad-attention, no "
+        "--xformers); then the newest driver, and update the program and the node that the traceback names last",
     ),
     Advice(
         ("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal"),
@@ -1091,23 +1227,28 @@ ADVICE: tuple[Advice, ...] = (
         title="a package has no code for this GPU's architecture",
     ),
     Advice(
-        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned"),
+        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault"),
         "server",
-        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; --enforce-eager, another attention backend "
-        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, SGLang --attention-backend triton) and a newer release tell whose kernel",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
+        f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
         certainty="strong",
     ),
     Advice(
-        ("assert.probabilities",),
-        "server",
-        "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
-        "release; compare with an unquantised checkpoint",
+        ("assert.index", "assert.label", "cuda.device_assert"),
+        r"nnunet",
+        "nnUNetv2_plan_and_preprocess -d DATASET --verify_dataset_integrity names the case: the values of the label "
+        "images have to be those of dataset.json, from 0 on without a gap",
+    ),
+    Advice(
+        ("assert.index", "assert.label", "cuda.device_assert"),
+        r"ultralytics|yolo",
+        "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
+        "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     Advice(
         ("cuda.fork",),
         "vllm",
-        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':; or do "
-        "not touch CUDA before vLLM starts",
+        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
     ),
     Advice(
         ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
@@ -1129,9 +1270,10 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.vllm",),
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
-        "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once (SGLang "
-        "--max-running-requests, --schedule-conservativeness 1.3; vLLM --max-num-seqs), a larger cache "
-        "(--mem-fraction-static, --gpu-memory-utilization) while nvidia-smi shows free memory, or a shorter context",
+        "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once by vLLM "
+        "--max-num-seqs (SGLang --max-running-requests or --schedule-conservativeness 1.3), a larger cache by vLLM "
+        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter "
+        "context",
         title="the server's cache of keys and values is full, and requests wait",
         meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
         certainty="hint",
@@ -1142,19 +1284,21 @@ ADVICE: tuple[Advice, ...] = (
         "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
         "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
         title="GPU memory became free while vLLM measured what it needs",
-        meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.nvml_assert"),
-        lambda facts: {"server", "profiles"} <= facts.names and not facts.on_gpu,
+        lambda facts: (
+            "server" in facts.names
+            and facts.holds(r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b")
+        ),
         "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
         "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
         "whether others hold memory",
     ),
     Advice(
         ("oom.cuda", "oom.hip"),
-        lambda facts: {"server", "loading"} <= facts.names and not facts.on_gpu,
-        "more GPUs (vLLM --tensor-parallel-size N, SGLang --tp N), a quantised or a smaller model: it ran out while "
+        lambda facts: {"server", "loading"} <= facts.names,
+        "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
         "the weights were loaded; nvidia-smi shows whether others hold memory",
     ),
     Advice(
@@ -1163,12 +1307,6 @@ ADVICE: tuple[Advice, ...] = (
         becomes="hip.none",
     ),
     Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
-    Advice(
-        ("xpu.call",),
-        r"\bzes_?[a-z]\w+|\bsysman\b",
-        "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
-        title="Intel's management interface (Sysman) was used before it was initialised",
-    ),
     Advice(
         ("compile.ptxas",),
         lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas", "old_llvm"},
@@ -1192,9 +1330,14 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.no_kernel",),
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
-        "build it again for this GPU: cmake -DCMAKE_CUDA_ARCHITECTURES=86 for 8.6 (nvidia-smi "
-        "--query-gpu=compute_cap --format=csv shows the GPU's), with a toolkit that knows it",
+        lambda facts: (
+            "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
+            + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
+            + ", with a toolkit that knows this GPU; a program that came ready-made (LM Studio, Ollama): its newest "
+            "release, or another runtime, such as Vulkan"
+        ),
         title="the program was not built for this GPU's architecture",
+        meaning="Its CUDA code is for other GPUs than this one.",
     ),
     Advice(
         ("nccl.duplicate", "cuda.ordinal"),
@@ -1207,6 +1350,18 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "windows" in facts.platforms,
         "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
         "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
+    ),
+    Advice(
+        ("compile.resources",),
+        r"flex_?attention",
+        'flex_attention(…, kernel_options={"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}), in training also BLOCK_M1 '
+        "32, BLOCK_N1 32, BLOCK_M2 32 and BLOCK_N2 32; halve them again where it still fails, or a newer torch",
+    ),
+    Advice(
+        ("compile.resources",),
+        "server",
+        "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
+        "of a mixture of experts or LoRA a newer release, or an unquantised model, whose block sizes are others",
     ),
     Advice(
         ("compile.resources",),
@@ -1285,17 +1440,6 @@ ADVICE: tuple[Advice, ...] = (
         "torch may lack the runtime.",
     ),
     Advice(
-        ("crash.bus",),
-        r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
-        r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|"
-        r"/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
-        "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
-        "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
-        title="the process read memory that does not exist (bus error)",
-        meaning="The text says that shared memory is not short: then it is a memory-mapped file, or the hardware.",
-        certainty="hint",
-    ),
-    Advice(
         ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
         r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
         "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
@@ -1311,9 +1455,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nccl.timeout",),
-        r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
-        "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
-        "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
+        r"\(seqnum=[1-3],(?![\s\S]*seqnum=\d\d)",
+        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
+        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
+        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
+        title="one of the first collectives hangs: the GPUs or machines do not reach each other",
     ),
     Advice(
         ("oom.cuda", "oom.nvml_assert"),
@@ -1322,16 +1468,23 @@ ADVICE: tuple[Advice, ...] = (
         "systemctl isolate multi-user.target); sudo tegrastats shows it",
     ),
     Advice(
-        ("oom.mps",),
-        r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
-        "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
+        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
+        lambda facts: "server" in facts.names,
+        "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
+        "--max-num-seqs and --max-num-batched-tokens (SGLang --mem-fraction-static 0.8 or less with a smaller "
+        "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
     ),
     Advice(
-        ("oom.cuda", "oom.hip", "oom.nvml_assert"),
-        lambda facts: "server" in facts.names and not facts.on_gpu,
-        "give the server another share of the GPU: vLLM --gpu-memory-utilization 0.85 (less, where the error comes "
-        "while it works), --max-model-len and --max-num-seqs smaller; SGLang --mem-fraction-static 0.8; nvidia-smi "
-        "shows whether others hold memory",
+        ("oom.killed", "process.killed"),
+        r"(?<![\w./])/content/|google\.colab|\bcolab\b",
+        "Runtime, View resources shows the RAM; then a runtime with more of it (High-RAM), a smaller model or data "
+        "set, or data that are not held in memory at once",
+    ),
+    Advice(
+        ("oom.killed",),
+        "ray",
+        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
+        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
     ),
     Advice(
         ("process.killed",),
@@ -1342,10 +1495,19 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
     ),
     Advice(
+        ("vllm.start", "sglang.start"),
+        r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
+        "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
+        "newer release (or the last that worked), and fewer options at once, tell whether the model or an option it is",
+    ),
+    Advice(
         ("torch.no_accelerator",),
-        r"\b(?:tpu|xla)accelerator\b",
-        'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
-        title="no TPU is found",
+        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)",
+        "in the code, call torch.cuda functions only where device.type is cuda; in ComfyUI and its like update the "
+        "custom node that the traceback names, and take away options that put the model on the CPU (--cpu, device: "
+        "cpu)",
+        title="a function for CUDA devices got another device",
+        certainty="strong",
     ),
     Advice(
         ("dist.tcp",),
@@ -1400,12 +1562,6 @@ ADVICE: tuple[Advice, ...] = (
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
     Advice(
-        ("oom.cuda",),
-        lambda facts: any(0 < rank < 8 and gpu == 0 for rank, gpu in facts.on_gpu),
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made, and no "cuda:0" in '
-        "the program: a rank other than 0 is on GPU 0, where another process is too, probably the job's own rank 0",
-    ),
-    Advice(
         ("cuda.no_kernel",),
         lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
         _rebuild,
@@ -1433,20 +1589,6 @@ ADVICE: tuple[Advice, ...] = (
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
-    ),
-    Advice(
-        ("dist.world_size",),
-        r"quantization block_|min_thread_|block_size_k|quantized weight shape",
-        "a smaller tensor-parallel size (SGLang --tp, vLLM --tensor-parallel-size), with data, pipeline or expert "
-        "parallelism for the other GPUs; or weights of another quantisation",
-        title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
-        meaning="Each GPU's part of a layer has to be a multiple of the block that the message names.",
-    ),
-    Advice(
-        ("dist.set_device",),
-        r"offloading enabled has parameters on",
-        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
-        title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
     ),
     Advice(
         ("build.extension",),
@@ -1482,7 +1624,6 @@ ADVICE: tuple[Advice, ...] = (
         "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
         "less: vLLM --gpu-memory-utilization 0.7",
         title="the driver found no memory for itself",
-        meaning="On a GPU that shares the system's memory it is the system's that is full, and the machine may freeze.",
     ),
     Advice(
         ("bitsandbytes.setup",),
@@ -1502,10 +1643,15 @@ ADVICE: tuple[Advice, ...] = (
         "know this GPU; that of CUDA 13 does), or use a newer torch",
     ),
     Advice(
-        ("tensor.placed",),
-        r"in dispatch_model\b",
-        "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
-        "releases do not fit each other",
+        ("numerics.nan",),
+        lambda facts: (
+            facts.holds(r"skipping step")
+            and not facts.holds(r"\bnan\b|scale:? (?:to )?(?:1(?:\.0)?|0\.\d*|[\d.]+e-\d+)(?![\d.])|at minimum")
+        ),
+        "nothing while it is rare and the scale stays above 1: float16 training skips such steps and lowers the scale; "
+        "if every step is skipped, bfloat16 or a lower learning rate",
+        title="the loss scaler skipped a step, as it does while it finds its scale",
+        certainty="hint",
     ),
     Advice(("cuda.illegal_access", "cuda.misaligned"), "", certainty="strong"),
 )

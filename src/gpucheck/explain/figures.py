@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck.doctor import fixes
+from gpucheck.explain.text import SMALLER
 from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
@@ -220,7 +221,7 @@ _LOADING = re.compile(
     r"\b(?:pipe\w*|\w*model|module|\w*net|vae|\w*transformer|text_encoder\w*)\.(?:to|cuda|half)\(|param_applied = fn\(|"
     r"\bin (?:convert|_apply|load_state_dict|load_\w*(?:model|weights)|from_pretrained)\b"
 )
-_OFFLOAD = (
+OFFLOAD = (
     "a quantised (8 or 4 bit) or smaller model, or a part of it in RAM (pipe.enable_model_cpu_offload() in place of "
     'pipe.to("cuda"), in transformers device_map="auto"): the weights do not fit, and a smaller batch does not help'
 )
@@ -307,9 +308,7 @@ def _memory_then(
             "program held them a moment before, or a limit was met (ulimit -v, a virtual or a shared GPU's)"
         )
     if not held:
-        return (
-            _OFFLOAD if is_loading else "use a smaller batch or image, a shorter sequence, or activation checkpointing"
-        )
+        return OFFLOAD if is_loading else SMALLER
     if not others:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     pids = [str(process["pid"]) for process in others]
@@ -329,8 +328,12 @@ def _vllm_then(found: Numbers) -> str:
         if share < _LEAST_SHARE:
             return "end what holds the memory (nvidia-smi shows it; often a server that did not end), or another GPU"
         return f"--gpu-memory-utilization {share:.2f}; or another GPU (nvidia-smi shows who holds memory here)"
-    if "needed_bytes" in found and "available_bytes" in found:
-        length = f"--max-model-len {found['fits_tokens']}" if "fits_tokens" in found else "a smaller --max-model-len"
+    if "fits_tokens" in found or {"needed_bytes", "available_bytes"} <= found.keys():
+        length = (
+            "--max-model-len {0} (in Python max_model_len={0})".format(found["fits_tokens"])
+            if "fits_tokens" in found
+            else "a smaller --max-model-len"
+        )
         return f"{length}, or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)"
     return ""
 
@@ -529,7 +532,6 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
 
 # The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last: it only means
 # that the queue had failed before, so another status in the text is the cause.
-_OF_ADAPTER = "the other machine's log names it too; dmesg | grep -i mlx5 on both; a newer firmware of the adapters"
 _STATUSES: tuple[tuple[int, str, str], ...] = (
     (
         4,
@@ -543,18 +545,11 @@ _STATUSES: tuple[tuple[int, str, str], ...] = (
         "look for the first error of the rank on the other machine (it may have freed the buffer); the same NCCL "
         "release on all machines; NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
     ),
-    (11, "remote operation error: the other machine's adapter could not do it", _OF_ADAPTER),
-    (9, "remote invalid request: the other machine's adapter rejected it", _OF_ADAPTER),
     (
         12,
         "retries exceeded: no answer from the other machine's adapter",
         "the other rank's log first (it may have ended); then ibstat, the link's error counters, and ib_write_bw "
         "between the machines. On RoCE NCCL_IB_GID_INDEX (show_gids) and PFC; NCCL_IB_TIMEOUT=22 on a busy network",
-    ),
-    (
-        13,
-        "receiver not ready: the other rank did not post a receive in time",
-        "look for the first error of the rank on the other machine, and whether it hangs (py-spy dump --pid PID)",
     ),
     (
         5,
@@ -679,12 +674,13 @@ _READINGS: tuple[Reading, ...] = (
             r"desired GPU memory utilization \([\d.]+, (?P<desired_bytes>SIZE)",
             r"Free memory on device[^(]{0,20}\((?P<free_gib>[\d.]+)/(?P<total_bytes>[\d.]+ GiB)\)",
             r"max seq len \((?P<max_length_tokens>\d+)\)",
-            r"maximum model length is (?P<fits_tokens>\d+)",
+            r"(?:maximum model length is|can be stored in KV cache \() ?(?P<fits_tokens>\d+)",
             r"memory utilization \((?P<utilization>\d+\.?\d*)",
         ),
         (
             "of {total_bytes} {free_bytes} free, vLLM wants {desired_bytes}",
             "one request of {max_length_tokens|the full} tokens needs {needed_bytes} of cache, {available_bytes} left",
+            "the cache holds {fits_tokens} tokens, a request may have {max_length_tokens}",
         ),
         _vllm_then,
     ),

@@ -59,7 +59,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b"
     ),
     "rocm": re.compile(
-        r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
+        r"\bhsa_status_|\brocdevice\b|\bhip ?(?:error|out of)|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
     ),
     "xpu": re.compile(
         r"\bintel\b.{0,8}\b(arc|iris xe)\b|\b[uz][re]_result_|\+xpu\b|\bxpu (error|out of memory)|\bdevice xpu:\d"
@@ -77,13 +77,22 @@ _CUDA_IS_NOT_THERE = (
 _NO_MAC = ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.")
 _DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "library.", "kernel.", "torch.sees_none")
 _AS_ON_LINUX = ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml")
-_KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert", "cuda.hardware_stack")
+_KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert")
 
 # This variable replaces CUDA_LAUNCH_BLOCKING in torch's ROCm builds.
 SERIALIZE = (
     "AMD_SERIALIZE_KERNEL=3 python …: the traceback then ends at the line that failed; sudo dmesg | grep -i amdgpu "
     "shows the driver's messages"
 )
+
+# The step for full memory where nothing else is known; `facts.room` replaces it by that of the program in the paste.
+SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
+# The servers' options are written `vLLM … (SGLang …)`; `step` keeps those of the server in the paste.
+BACKEND = (
+    "another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
+    "VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton)"
+)
+_OF_SERVERS = r"vLLM ([^(;]*) \(SGLang ([^()]*)\)"
 
 # Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
 _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
@@ -105,6 +114,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         ("compile.libcuda",),
         "export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH (WSL has its libcuda.so there, where the linker does not "
         "look), and the same folder in LD_LIBRARY_PATH",
+    ),
+    (
+        "wsl",
+        ("import.libcuda",),
+        "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH (Windows's driver puts libcuda.so there); where "
+        "nvidia-smi fails in WSL too, update NVIDIA's driver in Windows, then wsl --update and wsl --shutdown",
     ),
     (
         "wsl",
@@ -198,6 +213,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
+    ("windows", r"; Task Manager$", "; Task Manager (Performance) shows whether memory is full"),
     ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),
     ("wsl", _OF_DRIVER, "Windows's Event Viewer (System, source nvlddmkm)"),
     ("mac", _DMESG, "the Console app"),
@@ -211,10 +227,18 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("rocm", r"\bCUDA_VISIBLE_DEVICES\b", "HIP_VISIBLE_DEVICES"),
     ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
+    ("sglang", _OF_SERVERS, r"\2"),
+    ("vllm", _OF_SERVERS, r"\1"),
+    ("alloc_conf", r"PYTORCH_(CUDA|HIP)_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     (
         "kubernetes",
         r"docker run --shm-size=8g …,? or --ipc=host( \(in Kubernetes an (.*?)\))?",
         "mount an emptyDir with medium: Memory on /dev/shm",
+    ),
+    (
+        "inductor",
+        r"^CUDA_LAUNCH_BLOCKING=1 python …:",
+        r"TORCHDYNAMO_DISABLE=1 tells whether torch.compile is at fault: then a newer torch; else \g<0>",
     ),
     ("windows", r"compute runtime \(intel-compute-runtime, level-zero\)", "graphics driver from Intel"),
     ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),

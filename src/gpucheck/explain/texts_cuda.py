@@ -58,8 +58,12 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.launch_failure",
         title="a kernel crashed",
-        patterns=(r"unspecified launch failure",),
-        meaning="Usually it accessed memory outside its own. The driver gives no details.",
+        patterns=(
+            r"unspecified launch failure|hardware stack error|cudaErrorInvalid(Pc|AddressSpace)\b",
+            *messages.BY_ID["cuda.program_counter"].patterns,
+        ),
+        meaning="Usually it accessed memory outside its own, or overwrote its stack or code. The driver gives no "
+        "details.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         follows=("assert.",),
     ),
@@ -87,8 +91,10 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
         "vocabulary; else in gather, index_select or x[i].",
-        fix="compare index.max() and index.min() with the size of the dimension; for a language model "
-        "len(tokenizer) with model.get_input_embeddings().num_embeddings",
+        fix="print the index's min() and max() beside the size of that dimension: in one_hot, scatter and gather of "
+        "labels 0 to the number of classes − 1, with an ignored value such as 255 masked; in a language model "
+        "model.resize_token_embeddings(len(tokenizer)) after tokens were added, and no input longer than "
+        "config.max_position_embeddings",
         certainty="proof",
     ),
     Condition(
@@ -163,7 +169,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
             r"hipErrorInvalid(KernelFile|Image|Source)\b",
-            r"device kernel image is invalid",
+            r"(?<!HIP error: )(?<!ROCm error: )device kernel image is invalid",
             CUDA_SAYS + r"named symbol not found",
             r"cudaError(SharedObject)?SymbolNotFound|cudaErrorInvalid(KernelImage|Source)",
             r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
@@ -244,9 +250,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
         "from 0; a launcher may also have started more processes than there are GPUs.",
-        fix="start as many processes as GPUs (--nproc-per-node), and device numbers from 0 within "
-        "CUDA_VISIBLE_DEVICES; python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows "
-        "how many there are",
+        fix="only numbers below python -c 'import torch; print(torch.cuda.device_count())', from 0 within "
+        "CUDA_VISIBLE_DEVICES (with one GPU cuda:0 alone); with a launcher no more processes than a machine has GPUs "
+        "(--nproc-per-node), and set_device(LOCAL_RANK), not the global rank",
         certainty="proof",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
         common=(r"Invalid device id",),
@@ -291,11 +297,12 @@ TEXTS: tuple[Condition, ...] = (
             r"cudaDeviceEnablePeerAccess|(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
             r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh|Custom allreduce is disabled because",
             r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
+            r"\bp2p (is |was )?(disabled|off)\b.{0,40}\b(works?|well|fine|ok)\b",
             r"hip\w*Peer\w* failed|peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
         ),
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
-        fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
+        fix="NCCL_P2P_DISABLE=1, in a server of models --disable-custom-all-reduce too; `gpucheck bench transfer "
         "--device all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the "
         "firmware (gpucheck doctor looks at the IOMMU)",
         conditions=("peers.iommu", "peers.acs"),
@@ -316,21 +323,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
         certainty="proof",
-    ),
-    Condition(
-        id="cuda.hardware_stack",
-        title="a kernel's call stack was damaged",
-        patterns=(r"hardware stack error",),
-        meaning="A kernel overwrote its stack, or the hardware is faulty.",
-        fix=_SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
-        certainty="hint",
-    ),
-    Condition(
-        id="cuda.program_counter",
-        title="a kernel jumped outside its own code",
-        patterns=(*messages.BY_ID["cuda.program_counter"].patterns, r"cudaErrorInvalid(Pc|AddressSpace)\b"),
-        meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause.",
-        fix=_SANITIZER,
     ),
     Condition(
         id="cuda.contained",
@@ -362,7 +354,7 @@ TEXTS: tuple[Condition, ...] = (
         title="CUDA was called with an invalid value",
         patterns=(
             r"\bCUDA (error[;,-] ?)?invalid argument",
-            CUDA_SAYS + r"invalid argument",
+            CUDA_SAYS + r"(invalid argument|part or all of the requested memory range is already mapped)",
             r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
             CUDA_SAYS
             + r"(invalid (pitch argument|device (symbol|pointer)|texture|copy direction)|__global__ function)",
@@ -452,7 +444,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bgfx\d+\w?\b (is |are )?(not supported|unsupported)\b",
             r"No compatible (ROCm GPUs|amdgpu devices)|(HIP|ROCm) error: invalid device function",
             r"Triton Error \[HIP\]: .{0,40}(no kernel image|invalid device function)",
-            r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|HIP error: device kernel image is invalid",
+            r"hipError(InvalidDeviceFunction|NoBinaryForGpu)|(HIP|ROCm) error: device kernel image is invalid",
             r"rocBLAS error: .{0,200}Tensile|TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
             r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
@@ -624,13 +616,6 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "nvml.", "import."),
-    ),
-    Condition(
-        id="cuda.registered",
-        title="memory is registered with CUDA twice",
-        patterns=(r"part or all of the requested memory range is already mapped",),
-        meaning="The same host memory was pinned twice, or memory of another process was pinned.",
-        fix="pin it once; leave pin_memory out where the library pins on its own",
     ),
     Condition(
         id="xpu.none",

@@ -362,7 +362,8 @@ TEXTS: tuple[Condition, ...] = (
             r"No valid triton configs|triton.{0,200}OutOfResources",
         ),
         meaning="Block sizes and stages were chosen for a larger GPU.",
-        fix="smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
+        "or its option without Triton (A100 has 163 KiB, H100 227); TORCHINDUCTOR_MAX_AUTOTUNE=0",
         certainty="proof",
     ),
     Condition(

@@ -72,8 +72,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or "
         "stride is beyond 32 bits.",
-        fix='try float32 (CTranslate2, faster-whisper: compute_type="float32"): if it works, the data type is the '
-        "cause; gpucheck bench matmul shows which ones this GPU multiplies",
+        fix="float16 in place of int8 (faster-whisper: compute_type; newer CTranslate2), or float32: if it works "
+        "the data type is the cause; gpucheck bench matmul shows which ones this GPU multiplies",
     ),
     Condition(
         id="cublas.invalid",
@@ -314,13 +314,14 @@ TEXTS: tuple[Condition, ...] = (
         title="another rank is gone",
         patterns=(
             r"ncclRemoteError|NCCL group has been destroyed|remote process exited or there was a network error",
-            r"socketProgress: Connection closed by remote peer",
+            r"(socketProgress|Net) ?: Connection closed by remote peer",
             r"NCCL WARN .{0,60}(Connection closed by remote peer|Connection reset by peer|Broken pipe)",
             r"NCCL WARN .{0,40}Call to connect returned Connection refused",
             r"NCCL communicator was aborted on rank(?!.{0,40}Original reason)",
         ),
         meaning="This rank is not at fault: find the first rank that failed.",
-        fix="look in the other ranks' logs for the earliest error, and explain that one",
+        fix="look in the other ranks' logs for the earliest error, and explain that one; where all of them only report "
+        "lost connections, it is the network: NCCL_SOCKET_IFNAME=NAME of the interface, ibstat, dmesg of each machine",
         certainty="proof",
         symptom=True,
         follows=_RANK_ENDED,
@@ -493,17 +494,6 @@ TEXTS: tuple[Condition, ...] = (
         "of the number of attention heads",
     ),
     Condition(
-        id="dist.mismatch",
-        title="the ranks do not call the same collectives",
-        patterns=(
-            r"Detected mismatch between collectives on ranks|CollectiveFingerPrint",
-            r"Collectives differ in the following|Mismatched collective detected",
-        ),
-        meaning="One rank takes another branch, or tensors of another shape.",
-        fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
-        certainty="proof",
-    ),
-    Condition(
         id="dist.model",
         title="the ranks built different models",
         patterns=(
@@ -587,8 +577,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected to have finished reduction in the prior iteration before starting a new one",
         ),
         meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
-        fix="find_unused_parameters=True (Lightning: strategy='ddp_find_unused_parameters_true'), or leave the branch "
-        "out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        fix="find_unused_parameters=True (Trainer: ddp_find_unused_parameters, Lightning: strategy="
+        "'ddp_find_unused_parameters_true'), or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
         certainty="proof",
     ),
     Condition(
@@ -645,7 +635,7 @@ TEXTS: tuple[Condition, ...] = (
             r"indices should be either on .{1,12}or on the same device as the indexed tensor",
         ),
         meaning="One operand was not moved. The message names both devices.",
-        fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
+        fix=_TO + "; torch.zeros(…, device=x.device) (Lightning: self.device); self.register_buffer",
         certainty="proof",
     ),
     Condition(
@@ -676,6 +666,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"value cannot be converted to type at::(Half|BFloat16)",
             r"(flatten tensors with|requires) uniform dtype but got",
+            r"output tensor must have the same type as input tensor|Model data type and gradient accumulation data",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),
@@ -692,7 +683,8 @@ TEXTS: tuple[Condition, ...] = (
             r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         ),
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
-        fix="x.float(), or bfloat16; on the GPU where the CPU has none",
+        fix="on the CPU model.float() and x.float(), without an option for half precision (fp16); or run it on the "
+        "GPU, for which torch.cuda.is_available() has to be True; a type that the GPU lacks: bfloat16 or float32",
         certainty="proof",
     ),
     Condition(
@@ -892,8 +884,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Your device does not support bf16",
         ),
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        fix="--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
-        "torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
+        fix="--fp16 in place of --bf16 on a GPU before Ampere (vLLM: --dtype half, in Python dtype='half'); where the "
+        "GPU is newer, python -c 'import torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows "
+        "whether torch sees it",
     ),
     Condition(
         id="attention.kernel",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain.text import CUDA_SAYS
+from gpucheck.explain.text import CUDA_SAYS, SMALLER
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
-_FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
-_SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
-_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {_SMALLER}; {_FINDS}"
+_FITS = f"{SMALLER}, end other programs on the GPU; {_FINDS}"
+_OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {SMALLER}; {_FINDS}"
 # Names in the kernel's log of Python processes and of model servers.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
 
@@ -33,7 +32,7 @@ TEXTS: tuple[Condition, ...] = (
             r"RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for|(CUDA|RMM)_ERROR_OUT_OF_MEMORY",
             r"Allocation on device ?\d* ?would exceed allowed memory|OOM when allocating tensor",
             r"insufficient memory on requested size of \d+ detected for tactic|GPU memory allocation error during",
-            r"\bOut of GPU memory\b",
+            r"\bOut of GPU memory\b|RayTaskError\(OutOfMemoryError\)",
             r"CUDA memory allocation failed|OutOfGPUMemoryError|out_of_memory: CUDA error",
             r"Requested amount of GPU memory .{0,30}could not be allocated",
             r"insufficient (GPU|CUDA|video|VRAM) ?memory|Cuda (Runtime|Driver) \(out of memory\)",
@@ -264,13 +263,13 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
             r"KV cache pool is full\. ?Retract requests|No space left for only one request",
             r"is preempted by PreemptionMode\.|exceeds available Mamba cache blocks",
-            r"Insufficient memory to allocate KV-caches",
+            r"Insufficient memory to allocate KV-caches|leave no GPU memory for the KV cache",
         ),
         meaning="The server sets aside a share of all memory, for weights and then the cache. Others hold memory, or "
         "the weights leave no room.",
-        fix="nvidia-smi shows what else holds memory: end it; then a smaller --max-model-len and --max-num-seqs, a "
-        "larger --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised or smaller model, or more "
-        "GPUs (--tensor-parallel-size, SGLang --tp)",
+        fix="nvidia-smi shows what else holds memory: end it; then a smaller vLLM --max-model-len (SGLang "
+        "--context-length), a larger vLLM --gpu-memory-utilization 0.95 (SGLang --mem-fraction-static), a quantised "
+        "or smaller model, or more GPUs by vLLM --tensor-parallel-size (SGLang --tp)",
         logged=True,
     ),
     Condition(
@@ -284,7 +283,7 @@ TEXTS: tuple[Condition, ...] = (
             r"ErrorOutOf(Device|Host)Memory|unable to allocate Vulkan\d* buffer",
             r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
             r"not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
-            r"BFCArena::AllocateRawInternal|C10 Out of Memory",
+            r"cuda_host_malloc: failed to allocate|BFCArena::AllocateRawInternal|C10 Out of Memory",
             messages.HPU,
             r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",

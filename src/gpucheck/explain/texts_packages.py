@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import BACKEND
 
 _SHM = (
     "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
@@ -70,7 +71,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
-        fix="ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker have limits of their own), and "
+        "tensors of batches that are kept in a list cloned; else "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH + r"|\bmultiprocessing\b",
@@ -184,7 +187,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
-        fix=_SHM,
+        fix=_SHM + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk)",
         symptom=True,
         common=(
             r"\bSIGBUS\b|(exit|return) ?code ?[=:]? ?-7\b",
@@ -334,14 +337,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="vllm.start",
-        title="vLLM did not start, and the text does not name the cause",
+        title="vLLM did not start or stopped, and the text does not name the cause",
         patterns=(
+            r"Process (EngineCore|VllmWorker)\w*: ?$",
             r"RPC call to \w+ timed out|No available shared memory broadcast block found",
             r"Current node has no GPU available|Engine process failed to start",
             r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
             r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
             r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
-            r"(WorkerProc|VllmWorker\w*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
+            r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
         ),
@@ -350,12 +354,12 @@ TEXTS: tuple[Condition, ...] = (
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         certainty="hint",
         symptom=True,
-        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints)[/\\]",),
+        weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core)[/\\]",),
         follows=_BELOW,
     ),
     Condition(
         id="sglang.start",
-        title="SGLang did not start, and the text does not name the cause",
+        title="SGLang did not start or stopped, and the text does not name the cause",
         patterns=(
             r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?",
             r"Rank \d+ scheduler (is dead|died|exited)|Initialization failed\. warmup error",
@@ -551,9 +555,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
-        fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
-        "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
-        "excludes the hardware (gpucheck bench matmul compares results)",
+        fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
+        "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
+        "then a lower learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch; gpucheck bench "
+        "matmul tells whether the GPU computes wrongly",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
@@ -595,8 +600,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
-        "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
-        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
+        "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
         follows=("cuda.capability", "nvcc.arch"),
         common=(
             r"(fails?|failed|fa\w+s) to (launch|start|load).{0,6}kernel not found",

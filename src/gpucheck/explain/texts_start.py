@@ -61,7 +61,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cuinit.46",
-        title="another process uses the GPU exclusively",
+        title="the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
         patterns=(
             *_code(46),
             r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
@@ -69,9 +69,10 @@ TEXTS: tuple[Condition, ...] = (
             r"devices .{1,40}are occupied by other processes and can'?t be used",
             r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
-        meaning="The GPU's compute mode allows one process at a time, or none.",
+        meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
-        "several in",
+        "several in. In mode Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
+        follows=("nvml.reset", "xid.", "kernel.nvrm"),
     ),
     Condition(
         id="cuinit.100",
@@ -451,7 +452,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
             r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
-            r"GPU requires reset|GPU recovery action .{0,40}reset",
+            r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         ),
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
