@@ -91,21 +91,27 @@ class Facts:
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
 
-_VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
+_VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:(?:\+| \+ ?(?=cu\d))(?:git\w*\.)?([\w.]+))?"
 # Skips versions that a message tells the user to install.
 _TORCH = re.compile(
     r"(?<!install )(?<![\w-])(?:py)?torch(?:\.__version__| version)?(?: is| was)?(?:[ \t:=(-]|->){1,24}"
     + _VERSION
     + r"(?![\w.]*/)"
 )
+# A version with its build beside no word torch. Other packages with builds have versions that begin with 0.
+_BUILT = re.compile(r"(?<![\w.-])([12]\.\d+\.\d) ?\+ ?(cu\d{3}|cpu|rocm[\d.]+|xpu)\b")
+# Before the version that pip, uv or poetry was asked for.
+_ASKED = r"(?:requirement|distribution found for|no version of|distribution|candidates for) "
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
-    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your)\W{1,4}(gfx\d{3,4}\w?)\b"),
+    "gfx": re.compile(
+        r"(?:gpu arch\w*|\bfor|device|your|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4}(gfx\d{3,4}\w?)\b"
+    ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
-    "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
-    "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
+    "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
+    "wanted": re.compile(_ASKED + r"torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
@@ -155,7 +161,10 @@ _NAMED = {
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
-    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
+    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bcomfyui",
+    "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
+    "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b",
+    "portable": r"python_embeded",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
@@ -195,11 +204,13 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
-    "llama": r"\bggml|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
+    "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
     r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
-_COMPILED = re.compile(r"-packages[/\\](\w+?)(?:_\d)?(?:_cuda|_c)?(?:[/\\][\w./\\-]*)?\.(?:cpython|abi3|cp3|so\b|pyd)")
+_COMPILED = re.compile(
+    r"(?:-packages|\.\.\.)[/\\](\w+?)(?:_\d)?(?:_cuda|_c)?(?:[/\\][\w./\\-]*)?\.(?:cpython|abi3|cp3|so\b|pyd)"
+)
 # Reasons why xFormers has no operator, most decisive first: the title, its pattern, and the step.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
@@ -227,7 +238,7 @@ _OPERATORS = {
     ),
 }
 # The version that the other GPUs of an AMD family run as.
-_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0"}
+_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
@@ -251,7 +262,7 @@ _TORCHS = frozenset(
 
 def read(pasted: str, spaced: str) -> Facts:
     """Read the facts of a paste; `spaced` is the same without colours and prefixes."""
-    text = re.sub("\x1b?\\[\\d{1,3}(?:;\\d{1,3})*m|[\"'`]", "", pasted.lower())
+    text = re.sub("\x1b?\\[\\d{1,3}(?:;\\d{1,3})*m|[\"'`]|\\*\\*", "", pasted.lower())
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
@@ -284,7 +295,8 @@ def read(pasted: str, spaced: str) -> Facts:
 def _torch(text: str) -> tuple[str, str]:
     """Return the version and the build of torch. The first version with a build takes precedence."""
     versions = _TORCH.findall(text)
-    version, build = next((pair for pair in versions if pair[1]), versions[0] if versions else ("", ""))
+    versions = [pair for pair in versions if pair[1]] or _BUILT.findall(text) or versions
+    version, build = versions[0] if versions else ("", "")
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
     cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
     if not build and (built := re.search(cuda, text)):
@@ -325,7 +337,7 @@ def _capabilities(text: str) -> tuple[str, ...]:
     written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
-    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device", line))
+    lines = "\n".join(line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|[rg]tx|tesla|device", line))
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
 
@@ -389,9 +401,14 @@ def _install(facts: Facts) -> str:
     )
     if tag is None:
         return ""
-    # torchvision and torchaudio must match the new torch.
-    wanted = " ".join((wanted, *(name for name in ("torchvision", "torchaudio") if name in facts.names)))
+    # torchvision and torchaudio must match the new torch and its CUDA.
+    wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
+
+
+def _tag(facts: Facts) -> str:
+    """Return the index of a build for the GPUs and the driver that the paste states."""
+    return fixes.choose(facts.capabilities, facts.driver_cuda or None, version=facts.torch)[1] or "cuXYZ"
 
 
 def _rebuild(facts: Facts) -> str:
@@ -413,6 +430,10 @@ def _pip(facts: Facts) -> str:
     range_ = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
+    if facts.listed[-1:] == ((2, 2),) and "mac" in facts.platforms:
+        return (
+            "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel processors"
+        )
     is_new = bool(python and high and python > high) or (
         not python and bool(facts.listed) and release < facts.listed[0]
     )
@@ -444,6 +465,19 @@ def _for_amd(facts: Facts) -> str:
         "pip uninstall torch torchvision torchaudio, then install them from PyTorch's index for ROCm (the selector on "
         f"pytorch.org names it: {fixes.INDEX}/rocmX.Y); of {facts.extension or 'other packages'} the release for ROCm"
     )
+
+
+def filled(then: str, facts: Facts) -> str:
+    """Return the step with the versions of torch and of its CUDA that the paste states."""
+    if fixes.release_of(facts.torch):
+        then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
+    if not re.fullmatch(r"cu\d{3}", facts.build):
+        return then
+    major, minor = facts.build[2:4], facts.build[4:]
+    then = re.sub(
+        r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", facts.build)
+    )
+    return then.replace("cuda-toolkit-X-Y", f"cuda-toolkit-{major}-{minor}")
 
 
 def untried(then: str, facts: Facts) -> str:
@@ -521,7 +555,8 @@ ADVICE: tuple[Advice, ...] = (
         ("import.symbol", "attention.package"),
         lambda facts: (
             facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol")
-            and (fixes.release_of(facts.torch) or (0, 0)) < (2, 6)
+            # Of torch 2.6 only the wheel for CUDA 12.6 has the new ABI.
+            and ((fixes.release_of(facts.torch) or (0, 0)), facts.build == "cu126") < ((2, 6), True)
         ),
         "the wheel for the same torch, CUDA and Python whose name has cxx11abiFALSE; or pip install --no-cache-dir "
         "--no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it",
@@ -545,6 +580,17 @@ ADVICE: tuple[Advice, ...] = (
         certainty="strong",
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
+    Advice(
+        ("hip.arch",),
+        lambda facts: "llama" in facts.names and "windows" not in facts.platforms,
+        lambda facts: (
+            "HSA_OVERRIDE_GFX_VERSION="
+            + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
+            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, docker "
+            "run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+        ),
+        title="the program's ROCm has no code for this GPU",
+    ),
     Advice(
         ("hip.arch",),
         lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
@@ -724,18 +770,62 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library", "import.dll", "torch.no_accelerator"),
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
-        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (CUDA 12, cuDNN 9; "
-        "for CUDA 11 and cuDNN 8 release 1.18), and onnxruntime.preload_dlls() or import torch before the session is "
-        "made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', which brings the "
+        "CUDA and cuDNN that the message requires; then call onnxruntime.preload_dlls() (1.21 or newer) or import torch "
+        "before the session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
-        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu needs CUDA 12 and cuDNN 9 (before 1.19 CUDA "
-        "11 and cuDNN 8), and looks for them in the library path.",
+        meaning="The package onnxruntime is for the CPU. onnxruntime-gpu wants one major version of CUDA and cuDNN (the "
+        "message names it) in the library path.",
     ),
     Advice(
         ("import.library",),
-        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
-        "LD_LIBRARY_PATH unset; TensorFlow after 2.10 has no GPU on Windows: inside WSL",
+        lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
+        "python -m pip install -U 'tensorflow[and-cuda]' in a new virtual environment (it brings CUDA and cuDNN), with "
+        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
+        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). TensorFlow after 2.10 has no GPU on '
+        "Windows: inside WSL",
+        title="TensorFlow does not find CUDA's libraries, and uses the CPU",
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]', which brings its CUDA libraries, with LD_LIBRARY_PATH unset",
+    ),
+    Advice(
+        ("import.library",),
+        r"(?:unable to load any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:ops|cnn)",
+        lambda facts: (
+            "pip install -U ctranslate2 'nvidia-cudnn-cu12>=9' (from 4.5 on CTranslate2 wants cuDNN 9, as torch 2.4 "
+            "and newer do); with a torch before 2.4 ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*. Then "
+            + (
+                "put site-packages\\nvidia\\cudnn\\bin on PATH"
+                if "windows" in facts.platforms
+                else "before the program starts: export LD_LIBRARY_PATH=$(python -c 'import nvidia.cudnn; "
+                "print(nvidia.cudnn.__path__[0])')/lib"
+            )
+        ),
+        title="a program (usually CTranslate2, of faster-whisper) does not find its cuDNN",
+        meaning="It looks for cuDNN in the library path and not in site-packages, and wants one major version.",
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: (
+            facts.holds(r"torch/__init__\.py\W+line \d+[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open")
+            and "jetson" not in facts.names
+        ),
+        lambda facts: (
+            f"pip install --force-reinstall {fixes.pinned(facts.torch)} --index-url {fixes.INDEX}/"
+            f"{fixes.index_of('+' + facts.build) or 'cuXYZ'}"
+            + (
+                "; in the project uv lock --upgrade-package torch && uv sync --reinstall-package torch"
+                if "project" in facts.names
+                else ""
+            )
+            + ": it brings its nvidia-… packages, of which one is missing (installed with --no-deps, or from a lock "
+            "file of another index); python -m pip check lists it"
+        ),
+        title="a library that belongs to torch's wheel is not installed",
+        meaning="torch fails as it is imported: the nvidia-… package with that file is missing or of another version.",
     ),
     Advice(
         ("compile.missing",),
@@ -1125,6 +1215,23 @@ ADVICE: tuple[Advice, ...] = (
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
     ),
+    Advice(
+        ("pip.torch", "pip.conflict"),
+        lambda facts: (
+            bool(facts.wanted or facts.asked) and facts.holds(r"no solution found|there is no version of|registry\+")
+        ),
+        lambda facts: (
+            f"PyTorch's own index has that build: uv pip install … --index {fixes.INDEX}/{facts.wanted or 'cuXYZ'}; in a "
+            "project name it as [[tool.uv.index]] with explicit = true, and torch, torchvision and torchaudio under "
+            "[tool.uv.sources] (uv sync does not read [tool.uv.pip]), then lock again. "
+            + (
+                _pip(facts).rpartition(". ")[2]
+                if facts.wanted
+                else "requires-python has to be one that torch has wheels for"
+            )
+        ),
+        title="uv finds no such torch on the indexes that it looks at",
+    ),
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
         ("oom.vllm",),
@@ -1214,6 +1321,22 @@ ADVICE: tuple[Advice, ...] = (
         "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
     ),
     Advice(
+        ("kubernetes.plugin", "container.no_runtime"),
+        r"\bk3s\b",
+        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent): k3s finds NVIDIA's "
+        "runtime itself (grep nvidia /var/lib/rancher/k3s/agent/etc/containerd/config.toml); then runtimeClassName: "
+        "nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and for those that use a GPU",
+    ),
+    Advice(
+        ("kernel.build",),
+        r"nvidia(?:-dkms|-legacy)?[-/](?:304|340|390|470)",
+        "boot an older kernel (an LTS one), or install the distribution's patched package of this legacy branch (Arch: "
+        "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers); a newer driver only where it "
+        "still lists the GPU",
+        title="a driver of a legacy branch does not build for this kernel",
+        meaning="NVIDIA does not adapt these branches to new kernels any more, and later ones leave old GPUs out.",
+    ),
+    Advice(
         ("nvml.mismatch",),
         "container",
         "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
@@ -1243,8 +1366,9 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.library",),
         "jetson",
-        "sudo apt-get install nvidia-jetpack for CUDA's libraries (libcudss and libcusparseLt are packages of their "
-        "own); in a container docker run --runtime nvidia with an image of the host's JetPack",
+        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, where the torch is the one "
+        "for this JetPack; in a container docker run --runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
@@ -1274,6 +1398,14 @@ ADVICE: tuple[Advice, ...] = (
         title="a DLL was found and failed as it started (error 1114)",
         meaning="No file is missing. It got an older runtime DLL, usually from beside python.exe or from another "
         "package that was loaded first.",
+    ),
+    Advice(
+        ("import.dll",),
+        r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
+        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, Intel's "
+        "newest graphics driver, and no intel_extension_for_pytorch (torch 2.5 and newer have its device xpu); else "
+        "exactly the torch and oneAPI that the extension's installation page names, and the Visual C++ Redistributable",
+        title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
     ),
     Advice(
         ("import.dll",),
@@ -1367,6 +1499,15 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
         becomes="torch.cpu_only",
     ),
+    Advice(
+        ("torch.cpu_only",),
+        lambda facts: "project" in facts.names and "mac" not in facts.platforms,
+        lambda facts: (
+            f"in pyproject.toml [[tool.uv.index]] with name, url = {fixes.INDEX}/{_tag(facts)} and explicit = true, and "
+            "under [tool.uv.sources] that index for torch and torchvision, with a marker that includes this system; then "
+            "uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
+        ),
+    ),
     Advice(("torch.cpu_only",), lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, _install),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
@@ -1433,6 +1574,17 @@ ADVICE: tuple[Advice, ...] = (
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
+    ),
+    Advice(
+        ("cuda.capability", "cuda.no_kernel", "architecture."),
+        # Torch's own wheels have code for the GPUs between these.
+        lambda facts: (
+            facts.has_code is None
+            and any(value >= 100 or value < 70 for value in map(fixes.number, facts.capabilities) if value)
+            and not facts.names & {"kernels", "native", "llama", "jax", "tf"}
+        ),
+        _install,
+        title="this torch has no code for this GPU's architecture",
     ),
     Advice(
         ("dist.world_size",),

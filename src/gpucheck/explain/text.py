@@ -188,6 +188,13 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"(?<![\w=])([A-Z][A-Z0-9_]{3,}=\S+) (?=python|pip|torchrun|vllm)", r"set \1, then "),
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
     ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
+    ("windows", r"pip list \| grep[^);:,]*?(?= shows|[);:,]|$)", "pip list"),
+    (
+        "portable",
+        r"(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)",
+        r".\\python_embeded\\python.exe -m pip ",
+    ),
+    ("uv", r"(?<!uv )(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)", "uv pip "),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"\bsudo (?=nvidia-smi)", ""),

@@ -150,7 +150,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a kernel has no code for this GPU's architecture",
         patterns=(
             CUDA_SAYS + r"invalid device function",
-            r"no kernel image is available|not compiled with any CUDA arch",
+            r"no kernel image|not compiled with any CUDA arch",
         ),
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "

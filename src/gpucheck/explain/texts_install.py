@@ -199,7 +199,23 @@ TEXTS: tuple[Condition, ...] = (
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         common=(r"--no-build-isolation",),
-        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
+        # Without a toolkit setup.py fails in the same line, with torch at hand.
+        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
+        r"nvcc was not found",
+    ),
+    Condition(
+        id="import.architecture",
+        title="torch, or another package, is built for another processor than this Python",
+        patterns=(
+            r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need \W?(arm64e?|x86_64)",
+        ),
+        meaning="On a Mac, Python or the package is for Intel processors (x86_64, run by Rosetta) and the other one for "
+        "Apple silicon (arm64).",
+        fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to print "
+        "arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip install "
+        "--no-cache-dir the packages again",
+        certainty="proof",
+        beside=_TORCHS + r"|onnxruntime|numpy",
     ),
     Condition(
         id="import.torch_too_old",
@@ -235,13 +251,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="import.numpy",
-        title="torch and NumPy do not fit",
+        title="torch, or another package, does not fit this NumPy",
         patterns=(r"RuntimeError: Numpy is not available|UserWarning: Failed to initialize NumPy",),
-        meaning="A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
-        fix="pip install 'numpy<2', or a newer torch",
+        meaning="A package was compiled for NumPy 1 (torch before 2.3), and NumPy 2 is installed; or NumPy is missing.",
+        fix="pip install 'numpy<2', or a newer release of the package that the traceback imports last",
         certainty="proof",
-        common=(r"NumPy 1\.x cannot be run in",),
-        beside=r"\b(py)?torch(vision|audio)?\b|torch/",
+        common=(
+            r"NumPy 1\.x cannot be run in|numpy\.dtype size changed, may indicate binary incompat",
+            r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
+        ),
     ),
     Condition(
         id="import.glibc",
@@ -293,7 +311,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="compile.compiler",
-        title="Triton finds no C compiler",
+        title="no C or C++ compiler is found",
         patterns=(
             r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
             r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
@@ -301,7 +319,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
             r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         ),
-        meaning="torch.compile builds a small launcher with the system's compiler.",
+        meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
         certainty="proof",
@@ -458,6 +476,7 @@ TEXTS: tuple[Condition, ...] = (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
+            r"(causal_conv1d|mamba_ssm) is only supported on CUDA [\d.]+ and above",
         ),
         meaning="An extension must be built with the same CUDA version as torch.",
         fix="export CUDA_HOME=/usr/local/cuda-X.Y of torch's CUDA (python -c 'import torch; "

@@ -507,6 +507,9 @@ TEXTS: tuple[Condition, ...] = (
             r"doesn'?t have a source distribution or wheel",
             r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
             r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
+            r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
+            r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have a source",
             r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
@@ -533,6 +536,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
+        follows=("pip.torch",),
     ),
     Condition(
         id="numerics.nan",

@@ -349,7 +349,7 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
         weak=(
-            r"torch\.cuda\.is_available\(\)\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
+            r"torch\.cuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
         ),
     ),
     Condition(
