@@ -109,7 +109,6 @@ def ids(pasted: str) -> list[str]:
             "smaller batch",
             "cu118",
         ),
-        ("Unable to open /dev/kfd read-write: Permission denied", "hip.none", "may not open /dev/kfd", "finds no GPU"),
         # The line that says why, before those that pass it on.
         (
             "h:1:2 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\nh:1:2 [0] socket.h:9 NCCL WARN Call to connect "
@@ -146,7 +145,7 @@ def ids(pasted: str) -> list[str]:
         (
             'LoadLibrary failed with error 126 "" when trying to load "D:\\v\\onnxruntime_providers_cuda.dll"',
             "import.dll",
-            "cuDNN 9",
+            "onnxruntime-gpu[cuda,cudnn]",
             "Visual C++",
         ),
         (
@@ -200,13 +199,6 @@ def ids(pasted: str) -> list[str]:
         ),
         # A candidate is no proof.
         ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "kernel.nouveau", "usually nouveau", ""),
-        (
-            'File "torch/utils/data/_utils/pin_memory.py", line 2, in _pin_memory_loop\nValueError: not '
-            "enough values to unpack (expected 2, got 0)\nRuntimeError: Pin memory thread exited unexpectedly",
-            "loader.exited",
-            "persistent_workers=False",
-            "",
-        ),
         # A folder of Linux's is no Mac's, and no Mac has cuDNN.
         (
             'File "/users/k/a.py", line 2\nRuntimeError: GET was unable to find an engine to execute this computation',

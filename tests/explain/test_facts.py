@@ -125,9 +125,17 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "torch.cuda.set_device",
         ),
         (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu128", "cuda.no_kernel", "TORCH_CUDA_ARCH_LIST=12.0"),
-        (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu126", "cuda.no_kernel", "torch==2.7.1 --index-url"),
+        (
+            NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu126",
+            "cuda.no_kernel",
+            "torch==2.7.1 torchvision --index-url",
+        ),
         (WARNING.format("12.0"), "cuda.capability", "nothing to install"),
-        (WARNING.format("9.0"), "cuda.capability", "install torch 2.7 or newer"),
+        (
+            WARNING.format("9.0"),
+            "cuda.capability",
+            "torch torchvision --index-url https://download.pytorch.org/whl/cu13",
+        ),
         (
             'File "F:\\app\\torch\\_inductor\\cpp_builder.py", line 139, in f\nRuntimeError: '
             "Compiler: cl is not found.",
@@ -157,7 +165,7 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "hardware CC >=9.0,<10.0\nYour installed torch==2.13.0+cpu does not include kernels for this GPU.\n  For "
             "CUDA 12.9 use pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu129\n",
             "cuda.capability",
-            "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu129; nvidia-smi",
+            "pip install --force-reinstall torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cu130",
         ),
     ],
 )
@@ -398,7 +406,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "flashinfer",
             "wheel for this architecture",
         ),
-        ("zesInit() failed: ZE_RESULT_ERROR_UNINITIALIZED", "xpu.call", "Sysman", "usermod"),
         (
             "/usr/local/cuda/bin/nvcc -c a.cu\nptxas fatal   : Value 'sm_52' is not defined for option 'gpu-name'",
             "nvcc.arch",
@@ -458,7 +465,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "custom-all-reduce",
             "LAUNCH_BLOCKING",
         ),
-        ("CUDA error a.cu:3 'too many blocks in cooperative launch'", "cuda.resources", "fewer blocks", "block size"),
         ("Unsupported KV type combination, in ggml-cuda", "attention.kernel", "-ctk f16", "sdpa"),
         ("CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(h)`", "cusolver.failed", "full", "isfinite"),
         (
@@ -583,12 +589,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "--tp",
             "train_batch_size",
         ),
-        (
-            "RuntimeError: cusolver error: CUSOLVER_STATUS_INVALID_VALUE, when calling `cusolverDnSgesvdj(handle)`",
-            "cusolver.failed",
-            "full_matrices=False",
-            "isfinite",
-        ),
         ("jaxlib.XlaRuntimeError: INTERNAL: cuSolver internal error", "cusolver.failed", "PREALLOCATE", "magma"),
         (
             "BNB_CUDA_VERSION=124 environment variable detected\nConfigured CUDA binary not found at /x/y.so",
@@ -603,12 +603,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "torch",
         ),
         ("(gpu_burn-drv.cpp:238): a PTX JIT compilation failed", "cuda.ptx", "COMPUTE=", "torch"),
-        (
-            "RuntimeError: An FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.",
-            "dist.set_device",
-            "do not move",
-            "set_device",
-        ),
         (
             "ImportError: /root/.cache/torch_extensions/py39_cu121/a/a.so: cannot open shared object file",
             "build.extension",
@@ -677,12 +671,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         ("    dist.barrier()\nRuntimeError: CUDA error: invalid resource handle", "cuda.handle", "set_device", ""),
         ("GeForce GT 710: no kernel image is available for execution", "cuda.no_kernel", 'device="cpu"', "install"),
         ("GPU: RTX 3090, GT 710. no kernel image is available", "cuda.no_kernel", "get_arch_list", "too old"),
-        (
-            "Card: AMD Radeon RX 580\nNVRM: No NVIDIA graphics adapter found!",
-            "nvml.no_devices",
-            "remove NVIDIA's driver",
-            "Blackwell",
-        ),
         (
             "NVRM: gpuPowerManagementEnter: unload failed at suspend\nNVRM: nvAssertFailedNoLog: Assertion failed: x",
             "kernel.nvrm",
@@ -775,7 +763,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         (
             "OSError: /env/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
             "import.symbol",
-            "torchaudio==Z",
+            "torchaudio has torch's own number",
         ),
         (
             "ImportError: /env/dist-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c106ivalue14ConstantString6createE",

@@ -119,7 +119,7 @@ _CAPABILITY = re.compile(
 # Names of NVIDIA GPUs and their compute capability ("NVIDIA, CUDA GPUs"). Longer names come before their prefixes.
 _GPUS = (
     (r"gb10\b|dgx spark", "12.1"),
-    (r"rtx 50[5-9]0|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
+    (r"(?:rtx|geforce) 50[5-9]0|\b50[5-9]0 (?:ti|laptop)|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
     (r"\bjetson (?:agx )?thor", "11.0"),
     (r"\bg?b300\b", "10.3"),
     (r"\bg?b200\b", "10.0"),
@@ -165,6 +165,8 @@ _NAMED = {
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b",
     "portable": r"python_embeded",
+    "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
+    "fedora": r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
@@ -192,7 +194,6 @@ _NAMED = {
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
-    "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "pinned": messages.PINNED + r"|\bpin_memory\(\)",
     "allocator": messages.ALLOCATOR,
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
@@ -204,7 +205,8 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
-    "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
+    "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|"
+    r"\bollama\b|"
     r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
@@ -400,15 +402,36 @@ def _install(facts: Facts) -> str:
         facts.capabilities, facts.driver_cuda or None, facts.processor or None, version=facts.torch
     )
     if tag is None:
-        return ""
+        values = [fixes.number(value) for value in facts.capabilities]
+        return fixes.JETSON if any(value in fixes.OWN_BOARDS for value in values) else ""
     # torchvision and torchaudio must match the new torch and its CUDA.
     wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
 def _tag(facts: Facts) -> str:
-    """Return the index of a build for the GPUs and the driver that the paste states."""
-    return fixes.choose(facts.capabilities, facts.driver_cuda or None, version=facts.torch)[1] or "cuXYZ"
+    """Return the index that the paste names, or that of a build for its GPUs and driver."""
+    named = re.search(r"\bcu1[1-3]\d\b", facts.text)
+    tag = fixes.choose(facts.capabilities, facts.driver_cuda or None, version=facts.torch)[1]
+    return named[0] if named and not facts.capabilities else tag or "cuXYZ"
+
+
+def _torchvision(facts: Facts) -> str:
+    """Return the command for the torchvision that belongs to a torch 2 (0.15 to 2.0, 0.16 to 2.1)."""
+    match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
+    if match is None:
+        return (
+            "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
+            "2.N.P "
+            "(0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url "
+            f"{fixes.INDEX}/TAG, TAG what torch.__version__ shows behind the + (cpu, cu128)"
+        )
+    beside = f" torchaudio=={facts.torch}" * facts.holds(r"\btorchaudio\b")
+    index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
+    return (
+        f"pip install --force-reinstall --no-deps torchvision==0.{int(match[1]) + 15}.{match[2]}{beside} --index-url "
+        f"{fixes.INDEX}/{index}: the release that belongs to torch {facts.torch}, from the same index"
+    )
 
 
 def _rebuild(facts: Facts) -> str:
@@ -471,12 +494,11 @@ def filled(then: str, facts: Facts) -> str:
     """Return the step with the versions of torch and of its CUDA that the paste states."""
     if fixes.release_of(facts.torch):
         then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
-    if not re.fullmatch(r"cu\d{3}", facts.build):
+    build = facts.wanted or facts.build
+    if not re.fullmatch(r"cu\d{3}", build):
         return then
-    major, minor = facts.build[2:4], facts.build[4:]
-    then = re.sub(
-        r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", facts.build)
-    )
+    major, minor = build[2:4], build[4:]
+    then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
     return then.replace("cuda-toolkit-X-Y", f"cuda-toolkit-{major}-{minor}")
 
 
@@ -537,11 +559,6 @@ ADVICE: tuple[Advice, ...] = (
         title="this torch's cuFFT (CUDA 11.7 or older) does not work on this GPU",
         certainty="strong",
     ),
-    Advice(
-        ("hip.none",),
-        r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
-        title="the user may not open /dev/kfd, which ROCm needs",
-    ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
         ("nccl.timeout",),
@@ -582,22 +599,27 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
         ("hip.arch",),
-        lambda facts: "llama" in facts.names and "windows" not in facts.platforms,
+        lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
         lambda facts: (
             "HSA_OVERRIDE_GFX_VERSION="
             + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
-            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, docker "
+            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
+            "docker "
             "run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
-        ),
-        title="the program's ROCm has no code for this GPU",
-    ),
-    Advice(
-        ("hip.arch",),
-        lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
-        lambda facts: (
-            f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
+            if "llama" in facts.names
+            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
         ),
+    ),
+    Advice(
+        ("import.library",),
+        r"torch/__init__\.py\W+line \d+(?![\s\S]*jetson)[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
+        "of "
+        "which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: uv "
+        "lock --upgrade-package torch && uv sync --reinstall-package torch",
+        title="a library that belongs to torch's wheel is not installed",
+        meaning="torch fails as it is imported: the nvidia-… package with that file is missing or of another version.",
     ),
     Advice(
         ("import.library",),
@@ -609,12 +631,6 @@ ADVICE: tuple[Advice, ...] = (
             f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
             "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
         ),
-    ),
-    Advice(
-        ("loader.exited",),
-        r"_pin_memory_loop[\s\S]{0,200}not enough values to unpack",
-        "DataLoader(pin_memory=False) or persistent_workers=False; or torch 1.8 or newer",
-        title="a fault of torch 1.7's DataLoader: pin_memory together with persistent_workers",
     ),
     Advice(
         ("oom.other",),
@@ -708,12 +724,11 @@ ADVICE: tuple[Advice, ...] = (
         "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
         title="the linker does not find a library of the CUDA toolkit",
     ),
+    Advice(("import.nms",), lambda facts: "jetson" not in facts.names, _torchvision),
     Advice(
         ("import.symbol",),
         r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
-        "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==Y torchaudio==Z, the "
-        "releases that belong to this torch (torchaudio has torch's own number) and from the same index of PyTorch's "
-        "(--index-url)",
+        _torchvision,
         title="torchvision or torchaudio was built for another torch",
     ),
     Advice(
@@ -771,11 +786,19 @@ ADVICE: tuple[Advice, ...] = (
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
         "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', which brings the "
-        "CUDA and cuDNN that the message requires; then call onnxruntime.preload_dlls() (1.21 or newer) or import torch "
+        "CUDA and cuDNN that the message requires; then call onnxruntime.preload_dlls() (1.21 or newer) or import "
+        "torch "
         "before the session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
-        meaning="The package onnxruntime is for the CPU. onnxruntime-gpu wants one major version of CUDA and cuDNN (the "
+        meaning="The package onnxruntime is for the CPU. onnxruntime-gpu wants one major version of CUDA and cuDNN "
+        "(the "
         "message names it) in the library path.",
+    ),
+    Advice(
+        ("import.nvjitlink", "import.library", "cudnn.version"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: other libraries "
+        "there are loaded first",
     ),
     Advice(
         ("import.library",),
@@ -788,44 +811,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.library",),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]', which brings its CUDA libraries, with LD_LIBRARY_PATH unset",
-    ),
-    Advice(
-        ("import.library",),
         r"(?:unable to load any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:ops|cnn)",
-        lambda facts: (
-            "pip install -U ctranslate2 'nvidia-cudnn-cu12>=9' (from 4.5 on CTranslate2 wants cuDNN 9, as torch 2.4 "
-            "and newer do); with a torch before 2.4 ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*. Then "
-            + (
-                "put site-packages\\nvidia\\cudnn\\bin on PATH"
-                if "windows" in facts.platforms
-                else "before the program starts: export LD_LIBRARY_PATH=$(python -c 'import nvidia.cudnn; "
-                "print(nvidia.cudnn.__path__[0])')/lib"
-            )
-        ),
+        "pip install -U ctranslate2 'nvidia-cudnn-cu12>=9' (from 4.5 on CTranslate2 wants cuDNN 9, as torch 2.4 and "
+        "newer do); with a torch before 2.4 ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*. Then before the program "
+        "starts: export LD_LIBRARY_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])')/lib",
         title="a program (usually CTranslate2, of faster-whisper) does not find its cuDNN",
         meaning="It looks for cuDNN in the library path and not in site-packages, and wants one major version.",
-    ),
-    Advice(
-        ("import.library",),
-        lambda facts: (
-            facts.holds(r"torch/__init__\.py\W+line \d+[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open")
-            and "jetson" not in facts.names
-        ),
-        lambda facts: (
-            f"pip install --force-reinstall {fixes.pinned(facts.torch)} --index-url {fixes.INDEX}/"
-            f"{fixes.index_of('+' + facts.build) or 'cuXYZ'}"
-            + (
-                "; in the project uv lock --upgrade-package torch && uv sync --reinstall-package torch"
-                if "project" in facts.names
-                else ""
-            )
-            + ": it brings its nvidia-… packages, of which one is missing (installed with --no-deps, or from a lock "
-            "file of another index); python -m pip check lists it"
-        ),
-        title="a library that belongs to torch's wheel is not installed",
-        meaning="torch fails as it is imported: the nvidia-… package with that file is missing or of another version.",
     ),
     Advice(
         ("compile.missing",),
@@ -1033,24 +1024,13 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.no_kernel", "cuda.capability", "architecture."),
         lambda facts: (
-            "kepler" in facts.names
+            ("kepler" in facts.names or bool(facts.capabilities))
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
         'device="cpu" (in the code, or the program\'s option for its device), or a newer GPU: CUDA 12 does not know '
         "this one, and so no current torch does",
         title="this GPU (Kepler or older) is too old for a current torch",
-    ),
-    Advice(
-        ("nvml.no_devices", "nvml.not_loaded"),
-        lambda facts: (
-            facts.vendor == "amd" and not (facts.torch or facts.platforms & _NOT_LINUX or "pytorch" in facts.names)
-        ),
-        "remove NVIDIA's driver (sudo apt-get purge '^nvidia-.*', or what the distribution calls it) and reboot; for "
-        "torch install its build for ROCm",
-        title="NVIDIA's driver is installed on a machine with an AMD GPU",
-        meaning="The driver looks for an NVIDIA GPU and finds none. Where there is none, its messages are harmless.",
-        certainty="hint",
     ),
     Advice(
         ("kernel.nvrm", "cuinit.999"),
@@ -1071,14 +1051,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The handle of a piece of memory could not be made or opened.",
     ),
     Advice(
-        ("cuda.resources",),
-        r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
-        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
-        "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
-        title="a cooperative kernel needs more blocks at once than the GPU runs",
-        meaning="The number of blocks is too large, and not the size of one.",
-    ),
-    Advice(
         ("attention.kernel",),
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",
         "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
@@ -1086,25 +1058,10 @@ ADVICE: tuple[Advice, ...] = (
         title="llama.cpp was built without the attention kernels for this type of cache",
     ),
     Advice(
-        ("attention.kernel",),
-        r"unsupported max_mma_kv",
-        "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
-        "FlashInfer",
-        title="FlashInfer's kernel does not fit this GPU's shared memory",
-    ),
-    Advice(
         ("cusolver.failed",),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX takes 75 % of the GPU at once, cuSOLVER's handle is beside "
         "it); else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset: a cuSOLVER of another version is loaded",
-    ),
-    Advice(
-        ("cusolver.failed",),
-        r"cusolver_status_invalid_value",
-        "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
-        "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        title="cuSOLVER does not take a matrix of this size",
-        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
     ),
     Advice(
         ("cusolver.failed",),
@@ -1146,8 +1103,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cudnn.",),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
-        "loaded first",
+        "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
@@ -1217,19 +1173,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("pip.torch", "pip.conflict"),
-        lambda facts: (
-            bool(facts.wanted or facts.asked) and facts.holds(r"no solution found|there is no version of|registry\+")
-        ),
-        lambda facts: (
-            f"PyTorch's own index has that build: uv pip install … --index {fixes.INDEX}/{facts.wanted or 'cuXYZ'}; in a "
-            "project name it as [[tool.uv.index]] with explicit = true, and torch, torchvision and torchaudio under "
-            "[tool.uv.sources] (uv sync does not read [tool.uv.pip]), then lock again. "
-            + (
-                _pip(facts).rpartition(". ")[2]
-                if facts.wanted
-                else "requires-python has to be one that torch has wheels for"
-            )
-        ),
+        r"(?:no solution found|no version of torch|registry\+)",
+        f"PyTorch's own index has builds like +cu128: uv pip install … --index {fixes.INDEX}/cuXYZ; in a project name "
+        "it "
+        "as [[tool.uv.index]] with explicit = true, and torch, torchvision and torchaudio under [tool.uv.sources] (uv "
+        "sync does not read [tool.uv.pip]); requires-python has to be one that this torch has wheels for; then lock "
+        "again",
         title="uv finds no such torch on the indexes that it looks at",
     ),
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
@@ -1271,12 +1220,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
     Advice(
-        ("xpu.call",),
-        r"\bzes_?[a-z]\w+|\bsysman\b",
-        "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
-        title="Intel's management interface (Sysman) was used before it was initialised",
-    ),
-    Advice(
         ("compile.ptxas",),
         lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas", "old_llvm"},
         becomes="nvcc.arch",
@@ -1289,8 +1232,17 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.libcuda", "import.library"),
-        lambda facts: "windows" in facts.platforms and "bnb" in facts.names,
+        lambda facts: "bnb" in facts.names and ("windows" in facts.platforms or facts.holds(r"cuda[ _]setup:")),
         becomes="bitsandbytes.setup",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        r"cuda[ _]setup:|bitsandbytes-windows",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
+        "than "
+        "0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
+        "print(torch.cuda.is_available())' has to print True",
+        title="this bitsandbytes is too old: it has no library for torch's CUDA or system",
     ),
     Advice(("import.dll",), r"error 1455|paging file is too small", becomes="oom.host"),
     Advice(
@@ -1326,6 +1278,61 @@ ADVICE: tuple[Advice, ...] = (
         "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent): k3s finds NVIDIA's "
         "runtime itself (grep nvidia /var/lib/rancher/k3s/agent/etc/containerd/config.toml); then runtimeClassName: "
         "nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and for those that use a GPU",
+    ),
+    Advice(
+        ("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau"),
+        "fedora",
+        "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut "
+        "--force "
+        '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
+        "/etc/rpm/macros.nvidia-kmod'); modinfo -F version nvidia has to print a version before the reboot. Where "
+        "mokutil "
+        "--sb-state says enabled: sudo mokutil --import /etc/pki/akmods/certs/public_key.der, and Enroll MOK at the "
+        "reboot",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"no cuda toolset found",
+        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
+        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
+        "again after Visual Studio, with Visual Studio Integration; or -G Ninja in the `x64 Native Tools` prompt",
+        title="Visual Studio does not have the CUDA toolkit's integration",
+        meaning="CMake found the toolkit, and MSBuild has no rules for its compiler.",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|could not find cudatoolkit|cmake error",
+        "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
+        "then "
+        "export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS for "
+        "pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
+        title="CMake finds no CUDA compiler (nvcc)",
+        meaning="The program is compiled here and needs the CUDA toolkit; the driver alone does not have nvcc.",
+    ),
+    Advice(
+        ("hip.none",),
+        lambda facts: facts.holds(r"custom device \S{0,2}/dev/kfd") and bool(facts.platforms & _NOT_LINUX),
+        "Docker on Windows has no /dev/kfd: run the container on Linux with AMD's amdgpu driver; in WSL only AMD's own "
+        "ROCm for WSL, for the GPUs that its page lists, with --device /dev/dxg and its libraries mounted",
+    ),
+    Advice(
+        ("import.extension",),
+        r"mmcv\._ext",
+        lambda facts: (
+            "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
+            "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
+            "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
+            "FOLDER_OF_ITS_SOURCES, "
+            "with the CUDA toolkit of torch's CUDA"
+        ),
+    ),
+    Advice(
+        ("import.glibc",),
+        r"(?:glibcxx|cxxabi)_[\d.]+ not found",
+        "conda install -c conda-forge 'libstdcxx-ng>=13', then export "
+        "LD_LIBRARY_PATH=$CONDA_PREFIX/lib:$LD_LIBRARY_PATH; "
+        "without conda a newer gcc's runtime (on a cluster module load gcc/12 or newer)",
+        title="the C++ library (libstdc++) that is loaded is older than the package",
     ),
     Advice(
         ("kernel.build",),
@@ -1367,7 +1374,8 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         "jetson",
         "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
-        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, where the torch is the one "
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, where the torch is the "
+        "one "
         "for this JetPack; in a container docker run --runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
@@ -1402,7 +1410,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.dll",),
         r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
-        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, Intel's "
+        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, "
+        "Intel's "
         "newest graphics driver, and no intel_extension_for_pytorch (torch 2.5 and newer have its device xpu); else "
         "exactly the torch and oneAPI that the extension's installation page names, and the Visual C++ Redistributable",
         title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
@@ -1474,12 +1483,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
     ),
     Advice(
-        ("torch.no_accelerator",),
-        r"\b(?:tpu|xla)accelerator\b",
-        'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
-        title="no TPU is found",
-    ),
-    Advice(
         ("dist.tcp",),
         lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
         "nothing to do for it; the first error below or on another rank is the cause",
@@ -1503,8 +1506,10 @@ ADVICE: tuple[Advice, ...] = (
         ("torch.cpu_only",),
         lambda facts: "project" in facts.names and "mac" not in facts.platforms,
         lambda facts: (
-            f"in pyproject.toml [[tool.uv.index]] with name, url = {fixes.INDEX}/{_tag(facts)} and explicit = true, and "
-            "under [tool.uv.sources] that index for torch and torchvision, with a marker that includes this system; then "
+            f"in pyproject.toml [[tool.uv.index]] with name, url = {fixes.INDEX}/{_tag(facts)} and explicit = true, "
+            "and "
+            "under [tool.uv.sources] that index for torch and torchvision, with a marker that includes this system; "
+            "then "
             "uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
         ),
     ),
@@ -1561,22 +1566,15 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
     Advice(
-        ("cuda.capability", "cuda.no_kernel", "architecture."),
-        r"for cuda [\d.]+ use pip install",
-        lambda facts: (
-            " or ".join(re.findall(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)", facts.text))
-            + "; nvidia-smi shows the newest CUDA that the driver supports"
-        ),
-    ),
-    Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed"),
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
     ),
+    Advice(("cuda.capability", "architecture."), lambda facts: bool(facts.capabilities), _install),
     Advice(
-        ("cuda.capability", "cuda.no_kernel", "architecture."),
+        ("cuda.no_kernel",),
         # Torch's own wheels have code for the GPUs between these.
         lambda facts: (
             facts.has_code is None
@@ -1593,12 +1591,6 @@ ADVICE: tuple[Advice, ...] = (
         "parallelism for the other GPUs; or weights of another quantisation",
         title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
         meaning="Each GPU's part of a layer has to be a multiple of the block that the message names.",
-    ),
-    Advice(
-        ("dist.set_device",),
-        r"offloading enabled has parameters on",
-        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
-        title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
     ),
     Advice(
         ("build.extension",),
@@ -1641,11 +1633,6 @@ ADVICE: tuple[Advice, ...] = (
         r"bnb_cuda_version=\S",
         "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
         "bitsandbytes; python -m bitsandbytes shows what it needs",
-    ),
-    Advice(
-        ("compile.compiler",),
-        lambda facts: "windows" in facts.platforms and "cl" in facts.names,
-        title="torch.compile finds no C++ compiler (cl.exe)",
     ),
     Advice(
         ("compile.ptxas",),

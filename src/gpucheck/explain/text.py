@@ -51,7 +51,7 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
-        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b"
+        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b|\bwindowspath\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
@@ -184,6 +184,13 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
+    (
+        "windows",
+        r"CUDA_HOME=/usr/local/cuda-([\d.]+\d|X\.Y)",
+        r"CUDA_HOME=C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\1",
+    ),
+    ("windows", r"NVIDIA's package cuda-toolkit-[\dXY-]+", "NVIDIA's installer of that version"),
+    ("powershell", r"\bexport ([A-Z_]+)=([^,;:]+?)(?=$|[,;:)]| and | then | before )", r'$env:\1="\2"'),
     ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
     ("windows", r"(?<![\w=])([A-Z][A-Z0-9_]{3,}=\S+) (?=python|pip|torchrun|vllm)", r"set \1, then "),
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),

@@ -7,13 +7,6 @@ from __future__ import annotations
 from gpucheck import messages, xid
 from gpucheck.doctor.condition import Condition
 
-# A pip command without versions would install the newest torch, which may have another CUDA.
-_PAIR = (
-    "pip list | grep -i -e torch -e nvidia shows what is installed; then reinstall torch with the torchvision and "
-    "torchaudio that belong to it, each with its version (pip install --force-reinstall torch==X torchvision==Y "
-    "torchaudio==Z) and from the same index of PyTorch's; where pip says externally-managed-environment, in a virtual "
-    "environment"
-)
 # Libraries and symbols of torch, of CUDA and of packages built on them.
 _TORCHS = (
     r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
@@ -76,6 +69,7 @@ TEXTS: tuple[Condition, ...] = (
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
             r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
             r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
+            r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
         ),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn, libnccl or "
         "NVRTC (with its nvrtc-builtins) of another version than the wheel's.",
@@ -152,7 +146,7 @@ TEXTS: tuple[Condition, ...] = (
         "look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
-        "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        "name, or the program's release for the CUDA that is installed",
         follows=("cudnn.version",),
     ),
     Condition(
@@ -169,7 +163,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(No such operator|Could not run) '?torchvision::nms",
         ),
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
-        fix=_PAIR,
+        fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
     Condition(
         id="import.torch",
@@ -206,12 +200,12 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="import.architecture",
         title="torch, or another package, is built for another processor than this Python",
-        patterns=(
-            r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need \W?(arm64e?|x86_64)",
-        ),
-        meaning="On a Mac, Python or the package is for Intel processors (x86_64, run by Rosetta) and the other one for "
+        patterns=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
+        meaning="On a Mac, Python or the package is for Intel processors (x86_64, run by Rosetta) and the other one "
+        "for "
         "Apple silicon (arm64).",
-        fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to print "
+        fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
+        "print "
         "arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip install "
         "--no-cache-dir the packages again",
         certainty="proof",
@@ -462,6 +456,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(requires|needs) nvcc|nvcc (was )?not found",
             r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
             r"NameError: name '?bare_metal_version'? is not defined",
+            r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
+            r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "

@@ -262,7 +262,7 @@ TEXTS: tuple[Condition, ...] = (
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
-            r"libbitsandbytes_cpu\.(so|dll)",
+            r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll",
             r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
             r"argument of type '?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes",
             r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at",
@@ -472,7 +472,8 @@ TEXTS: tuple[Condition, ...] = (
         title="a package was installed without its CUDA extension",
         patterns=(
             r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
+            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
+            r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         ),
         meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
         "that build it did not reach the build.",
@@ -509,7 +510,7 @@ TEXTS: tuple[Condition, ...] = (
             r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
             r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
             r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
-            r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have a source",
+            r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
             r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "

@@ -396,7 +396,7 @@ TEXTS: tuple[Condition, ...] = (
             r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
             r"kernel driver does not appear to be running on this host",
             r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
-            r"nvidia-persistenced failed to initialize",
+            r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
         ),
         meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
         "Secure Boot rejects the module.",
@@ -427,7 +427,7 @@ TEXTS: tuple[Condition, ...] = (
         title="the driver is there and finds no GPU",
         patterns=(
             r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
-            r"could not insert '?nvidia\w*'?: No such device",
+            r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
         ),
         meaning="The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is "
         "assigned to a virtual machine or failed to start.",
@@ -553,6 +553,20 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         follows=("nvml.", "xid.", "bus."),
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
+    ),
+    Condition(
+        id="jax.versions",
+        title="JAX, jaxlib and the CUDA plugin are of different releases",
+        patterns=(
+            r"(Mismatched PJRT plugin|Unexpected PJRT_\w+ size|plugin is likely built with a later version)",
+            r"module 'jaxlib(\.\w+)*' has no attribute|jaxlib version [\d.]+ is (newer|older|incompatible)",
+            r"jaxlib is version [\d.]+, but this version of jax requires|incompatible with (installed )?jaxlib version",
+        ),
+        meaning="All of them are of one release; pip upgraded some of them.",
+        fix="pip list | grep -i jax, then all in one command: pip install -U 'jax[cuda12]', or 'jax[cuda12]==VERSION' "
+        "of "
+        "the jax that the program needs, which brings jaxlib and the plugins of that release",
+        certainty="proof",
     ),
     Condition(
         id="jax.cpu_only",
@@ -694,7 +708,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
             r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
-            r"Unable to load the kernel module 'nvidia\.ko'|The kernel module failed to load.{0,200}nvidia",
+            r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
+            r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
