@@ -152,7 +152,7 @@ _NAMED = {
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
-    r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
+    r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|"
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
@@ -513,7 +513,7 @@ def untried(then: str, facts: Facts) -> str:
             for name in facts.tried | facts.names & set(_STEPS)
         )
     ]
-    whole = " ".join(kept).rstrip("; ")
+    whole = re.sub(r";(?= [A-Z])", ".", " ".join(kept).rstrip("; "))
     return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
 
 
@@ -819,10 +819,11 @@ ADVICE: tuple[Advice, ...] = (
         meaning="It looks for cuDNN in the library path and not in site-packages, and wants one major version.",
     ),
     Advice(
-        ("compile.missing",),
-        lambda facts: "windows" in facts.platforms,
+        ("compile.missing", "compile.compiler"),
+        # These releases bring a small compiler; torch.compile asks for cl.exe.
+        lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         "pip install triton-windows in the version for this torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 "
-        'for 2.9 (pip install "triton-windows<3.5" brings 3.4)',
+        'for 2.9 (pip install -U "triton-windows<3.5" brings 3.4)',
     ),
     Advice(
         ("compile.", "import.torch_too_old"),
@@ -963,15 +964,6 @@ ADVICE: tuple[Advice, ...] = (
         "True, else Intel's newest graphics driver",
         title="this torch is built for Intel GPUs (XPU), and the program asks for CUDA",
         meaning="The version ends in +xpu: it has no CUDA. A wheel for CUDA would not run on an Intel GPU.",
-    ),
-    Advice(
-        ("torch.cpu_only", "vllm.start"),
-        lambda facts: facts.build == "cpu" and "no_driver" in facts.names,
-        "an unquantised model, or a quantisation that the CPU backend has; for the others a machine with a GPU, and "
-        "there the packages' CUDA builds",
-        title="a CUDA operation is called on a machine without a GPU",
-        meaning="The paste lists a torch for the CPU and no NVIDIA driver: builds for the CPU lack operations.",
-        certainty="hint",
     ),
     Advice(
         ("nvml.not_loaded",),
@@ -1345,6 +1337,31 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nvml.mismatch",),
+        lambda facts: "reboot" in facts.names and "container" not in facts.names,
+        "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
+        "libraries': "
+        "remove one of the two (sudo nvidia-uninstall for one of a .run file) and install the other whole, with its "
+        "DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start again",
+    ),
+    Advice(
+        ("container.cli", "nvml.no_library"),
+        r"\blxc\b|proxmox",
+        "in the LXC container install the host's driver version without its kernel module (the .run file with "
+        "--no-kernel-module), pass /dev/nvidia* into it (lxc.cgroup2.devices.allow, lxc.mount.entry) and, for docker "
+        "there, set no-cgroups = true in /etc/nvidia-container-runtime/config.toml",
+    ),
+    Advice(
+        ("torch.no_accelerator",),
+        lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
+        "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
+        "webui's "
+        "folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again (TORCH_COMMAND "
+        "chooses "
+        f"the build: pip install torch torchvision --index-url {fixes.INDEX}/cu128). --skip-torch-cuda-test only "
+        "hides it",
+    ),
+    Advice(
+        ("nvml.mismatch",),
         "container",
         "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
         "libraries from its image (dpkg -l | grep -i nvidia in it); where it fails there too, reboot the host",
@@ -1535,10 +1552,12 @@ ADVICE: tuple[Advice, ...] = (
         "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
     ),
     Advice(
-        ("cuinit.100", "torch.no_accelerator"),
-        r"\bsrun\b|\bslurmstepd\b|\bslurm_",
+        ("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "nvml.not_loaded", "nvml.no_devices"),
+        r"\bsrun\b|\bslurmstepd\b|\bslurm_|\bsbatch\b",
         "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
         "inside the job lists them",
+        title="the cluster's job sees no GPU",
+        certainty="hint",
     ),
     Advice(
         ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),

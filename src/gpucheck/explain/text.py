@@ -66,7 +66,9 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     ),
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
-_IS_WINDOWS = re.compile(r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b")
+_IS_WINDOWS = re.compile(
+    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bim on windows\b"
+)
 # A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.
 _NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{4}")
 
@@ -87,6 +89,12 @@ SERIALIZE = (
 
 # Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
 _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
+    (
+        "directml",
+        _CUDA_IS_NOT_THERE,
+        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML "
+        "(stable-diffusion-webui --use-directml, ComfyUI --directml)",
+    ),
     (
         "mac",
         _CUDA_IS_NOT_THERE,
@@ -163,11 +171,6 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "sign in the Device Manager names the cause",
     ),
     ("rocm", _KERNELS, SERIALIZE),
-    (
-        "directml",
-        _CUDA_IS_NOT_THERE,
-        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML",
-    ),
 )
 
 _SWAPPED = str.maketrans("\"'", "'\"")
@@ -205,7 +208,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"\bsudo (?=nvidia-smi)", ""),
-    ("windows", r"apt-get install ffmpeg, ", ""),
+    ("windows", r"apt-get install ffmpeg, conda", 'the "full-shared" build with its bin folder on PATH, or conda'),
+    ("mac", r"apt-get install ffmpeg, conda", "brew install ffmpeg, or conda"),
     ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),

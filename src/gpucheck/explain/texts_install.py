@@ -257,7 +257,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="import.glibc",
-        title="the system's C library is older than the package",
+        title="the system's C or C++ library is older than the package",
         patterns=(
             r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
@@ -265,7 +265,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
-        "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
+        "conda-forge 'libstdcxx-ng>=13', and its lib folder first in LD_LIBRARY_PATH (a cluster: module load gcc/12)",
         certainty="proof",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",

@@ -129,7 +129,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuinit.101",
         title="CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-        patterns=(r"Error 101: invalid device ordinal",),
+        patterns=(r"Error 101: invalid device ordinal|cuda driver library init failure: 101\b",),
         meaning="One entry of the list is not a device.",
         fix="nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
@@ -284,7 +284,7 @@ TEXTS: tuple[Condition, ...] = (
         id="torch.no_accelerator",
         title="torch has no device beside the CPU",
         patterns=(
-            r"no usable GPU found",
+            r"no usable GPU found|Torch is not able to use GPU",
             r"\bNoDevicesFound\b.{0,60}gpu",
             r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
             r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
