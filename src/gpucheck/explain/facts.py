@@ -228,11 +228,6 @@ _OPERATORS = {
         "device=cpu",
         'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
     ),
-    "xformers rejects how the attention bias (mask) lies in memory": (
-        r"attn_bias\.stride|attn_bias.{0,40}aligned|hint: to use an attn_bias",
-        "make the bias longer, to a multiple of 8, and slice it: torch.zeros(…, ceil(n / 8) * 8)[…, :n]; or torch's "
-        "scaled_dot_product_attention, which takes any mask",
-    ),
     "xformers has no operator for this data type or size of heads": (
         r"max\(query\.shape|dtype=torch",
         "x.half() or bfloat16 where the list names the type; else run the program without xformers (torch's attention "
@@ -324,13 +319,13 @@ def _listed(text: str) -> tuple[fixes.Release, ...]:
 def _operators(text: str) -> str:
     """Return why xFormers has no operator.
 
-    A reason about the mask applies if one operator gives it. Any other reason applies only if all operators give it.
+    A reason applies only if all operators give it.
     """
     listed = text.split("is not supported because:")[1:]
     fitting = (
         title
         for title, (pattern, _) in _OPERATORS.items()
-        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed)
+        if listed and all(re.search(pattern, block) for block in listed)
     )
     return next(fitting, "")
 
@@ -407,13 +402,6 @@ def _install(facts: Facts) -> str:
     # torchvision and torchaudio must match the new torch and its CUDA.
     wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
-
-
-def _tag(facts: Facts) -> str:
-    """Return the index that the paste names, or that of a build for its GPUs and driver."""
-    named = re.search(r"\bcu1[1-3]\d\b", facts.text)
-    tag = fixes.choose(facts.capabilities, facts.driver_cuda or None, version=facts.torch)[1]
-    return named[0] if named and not facts.capabilities else tag or "cuXYZ"
 
 
 def _torchvision(facts: Facts) -> str:
@@ -494,9 +482,10 @@ def filled(then: str, facts: Facts) -> str:
     """Return the step with the versions of torch and of its CUDA that the paste states."""
     if fixes.release_of(facts.torch):
         then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
-    build = facts.wanted or facts.build
-    if not re.fullmatch(r"cu\d{3}", build):
+    named = re.search(r"\bcu\d{3}\b", f"{facts.wanted} {facts.build} {facts.text}")
+    if named is None:
         return then
+    build = named[0]
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
     return then.replace("cuda-toolkit-X-Y", f"cuda-toolkit-{major}-{minor}")
@@ -1164,14 +1153,18 @@ ADVICE: tuple[Advice, ...] = (
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
     ),
     Advice(
-        ("pip.torch", "pip.conflict"),
-        r"(?:no solution found|no version of torch|registry\+)",
-        f"PyTorch's own index has builds like +cu128: uv pip install … --index {fixes.INDEX}/cuXYZ; in a project name "
-        "it "
-        "as [[tool.uv.index]] with explicit = true, and torch, torchvision and torchaudio under [tool.uv.sources] (uv "
-        "sync does not read [tool.uv.pip]); requires-python has to be one that this torch has wheels for; then lock "
-        "again",
-        title="uv finds no such torch on the indexes that it looks at",
+        ("pip.torch", "torch.cpu_only"),
+        lambda facts: (
+            (
+                "project" in facts.names
+                or facts.holds(r"no solution found[\s\S]{0,200}no version of torch|torch\S* @ registry\+")
+            )
+            and "mac" not in facts.platforms
+        ),
+        f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, torchvision and "
+        "torchaudio under [tool.uv.sources], with a marker that includes this system (uv sync does not read "
+        "[tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock --upgrade-package "
+        "torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128",
     ),
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
@@ -1317,14 +1310,6 @@ ADVICE: tuple[Advice, ...] = (
             "FOLDER_OF_ITS_SOURCES, "
             "with the CUDA toolkit of torch's CUDA"
         ),
-    ),
-    Advice(
-        ("import.glibc",),
-        r"(?:glibcxx|cxxabi)_[\d.]+ not found",
-        "conda install -c conda-forge 'libstdcxx-ng>=13', then export "
-        "LD_LIBRARY_PATH=$CONDA_PREFIX/lib:$LD_LIBRARY_PATH; "
-        "without conda a newer gcc's runtime (on a cluster module load gcc/12 or newer)",
-        title="the C++ library (libstdc++) that is loaded is older than the package",
     ),
     Advice(
         ("kernel.build",),
@@ -1519,17 +1504,6 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
         becomes="torch.cpu_only",
     ),
-    Advice(
-        ("torch.cpu_only",),
-        lambda facts: "project" in facts.names and "mac" not in facts.platforms,
-        lambda facts: (
-            f"in pyproject.toml [[tool.uv.index]] with name, url = {fixes.INDEX}/{_tag(facts)} and explicit = true, "
-            "and "
-            "under [tool.uv.sources] that index for torch and torchvision, with a marker that includes this system; "
-            "then "
-            "uv lock --upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build"
-        ),
-    ),
     Advice(("torch.cpu_only",), lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, _install),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
@@ -1638,14 +1612,6 @@ ADVICE: tuple[Advice, ...] = (
         ("cuda.ptx",),
         lambda facts: not facts.torch and not facts.packages and "triton" not in facts.names,
         "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
-    ),
-    Advice(
-        ("kernel.nvrm",),
-        r"nv_err_no_memory",
-        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
-        "less: vLLM --gpu-memory-utilization 0.7",
-        title="the driver found no memory for itself",
-        meaning="On a GPU that shares the system's memory it is the system's that is full, and the machine may freeze.",
     ),
     Advice(
         ("bitsandbytes.setup",),

@@ -205,6 +205,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r".\\python_embeded\\python.exe -m pip ",
     ),
     ("uv", r"(?<!uv )(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)", "uv pip "),
+    ("windows", r"venv/bin/python", r"venv\\Scripts\\python"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"\bsudo (?=nvidia-smi)", ""),

@@ -201,9 +201,7 @@ TEXTS: tuple[Condition, ...] = (
         id="import.architecture",
         title="torch, or another package, is built for another processor than this Python",
         patterns=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
-        meaning="On a Mac, Python or the package is for Intel processors (x86_64, run by Rosetta) and the other one "
-        "for "
-        "Apple silicon (arm64).",
+        meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
         fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
         "print "
         "arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip install "

@@ -502,7 +502,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="pip.torch",
-        title="pip finds no version of a package for this Python and system",
+        title="the installer finds no version of a package for this Python and system",
         patterns=(
             r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
             r"doesn'?t have a source distribution or wheel",
