@@ -218,19 +218,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         (
             "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
             "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
-            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'torch.Tensor'>\n     p           : 0.0\n"
-            "`fa2F@2.5.7-pt` is not supported because:\n    attn_bias type is <class 'torch.Tensor'>\n"
-            "`cutlassF-pt` is not supported because:\n    attn_bias.stride(-2) % 8 != 0 (attn_bias.stride() = "
-            "(77, 77, 1))\n    HINT: To use an `attn_bias` with a sequence length that is not a multiple of 8, "
-            "you need to ensure memory is aligned by slicing a bigger tensor. Example: use `attn_bias = "
-            "torch.zeros([1, 1, 5, 8])[:,:,:,:5]` instead of `torch.zeros([1, 1, 5, 5])`",
-            "attention.kernel",
-            "",
-            "SDPBackend",
-        ),
-        (
-            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
-            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
             "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'NoneType'>\n     p           : 0.0\n"
             "`decoderF` is not supported because:\n    xFormers wasn't build with CUDA support\n    operator "
             "wasn't built - see `python -m xformers.info` for more info\n`cutlassF` is not supported "

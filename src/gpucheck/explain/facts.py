@@ -119,19 +119,19 @@ _CAPABILITY = re.compile(
 # Names of NVIDIA GPUs and their compute capability ("NVIDIA, CUDA GPUs"). Longer names come before their prefixes.
 _GPUS = (
     (r"gb10\b|dgx spark", "12.1"),
-    (r"(?:rtx|geforce) 50[5-9]0|\b50[5-9]0 (?:ti|laptop)|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
+    (r"(?:rtx|geforce) ?50[5-9]0|\b50[5-9]0 (?:ti|laptop)|rtx ?pro [2-6]\d00 blackwell|rtx ?pro 6000", "12.0"),
     (r"\bjetson (?:agx )?thor", "11.0"),
     (r"\bg?b300\b", "10.3"),
     (r"\bg?b200\b", "10.0"),
     (r"\bg?h[12]00\b|\bh20\b|\bh800\b", "9.0"),
-    (r"rtx 40[5-9]0|\bl40s?\b|\bl4\b|rtx 6000 ada", "8.9"),
+    (r"rtx ?40[5-9]0|\bl40s?\b|\bl4\b|rtx ?6000 ada", "8.9"),
     (r"\borin\b", "8.7"),
-    (r"rtx 30[5-9]0|rtx a\d000|\ba10g?\b|\ba40\b", "8.6"),
+    (r"rtx ?30[5-9]0|rtx ?a\d000|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
-    (r"rtx 20[5-9]0|gtx 16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
+    (r"rtx ?20[5-9]0|gtx ?16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
     (r"\bv100\b|titan v\b", "7.0"),
-    (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
+    (r"gtx ?10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
 )
 _CODES = (
@@ -165,6 +165,7 @@ _NAMED = {
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b",
     "portable": r"python_embeded",
+    "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "fedora": r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
@@ -295,6 +296,7 @@ def _torch(text: str) -> tuple[str, str]:
     versions = [pair for pair in versions if pair[1]] or _BUILT.findall(text) or versions
     version, build = versions[0] if versions else ("", "")
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
+    build = build or ("xpu" if re.search(r"xpu used to build pytorch: \d", text) else "")
     cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
     if not build and (built := re.search(cuda, text)):
         build = (
@@ -410,9 +412,8 @@ def _torchvision(facts: Facts) -> str:
     if match is None:
         return (
             "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
-            "2.N.P "
-            "(0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url "
-            f"{fixes.INDEX}/TAG, TAG what torch.__version__ shows behind the + (cpu, cu128)"
+            f"2.N.P (0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url {fixes.INDEX}/TAG, TAG what "
+            "torch.__version__ shows behind the + (cpu, cu128)"
         )
     beside = f" torchaudio=={facts.torch}" * facts.holds(r"\btorchaudio\b")
     index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
@@ -502,8 +503,9 @@ def untried(then: str, facts: Facts) -> str:
             for name in facts.tried | facts.names & set(_STEPS)
         )
     ]
-    whole = re.sub(r";(?= [A-Z])", ".", " ".join(kept).rstrip("; "))
-    return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
+    whole = " ".join(kept).rstrip("; ")
+    shorter = re.sub(r"^(?:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
+    return whole if len(whole) == len(then) else shorter
 
 
 _CUDAS = (
@@ -593,8 +595,7 @@ ADVICE: tuple[Advice, ...] = (
             "HSA_OVERRIDE_GFX_VERSION="
             + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
             + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
-            "docker "
-            "run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+            "docker run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
             if "llama" in facts.names
             else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
@@ -604,9 +605,8 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         r"torch/__init__\.py\W+line \d+(?![\s\S]*jetson)[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
         f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
-        "of "
-        "which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: uv "
-        "lock --upgrade-package torch && uv sync --reinstall-package torch",
+        "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
+        "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
         title="a library that belongs to torch's wheel is not installed",
         meaning="torch fails as it is imported: the nvidia-… package with that file is missing or of another version.",
     ),
@@ -776,12 +776,10 @@ ADVICE: tuple[Advice, ...] = (
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
         "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', which brings the "
         "CUDA and cuDNN that the message requires; then call onnxruntime.preload_dlls() (1.21 or newer) or import "
-        "torch "
-        "before the session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
+        "torch before the session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
         meaning="The package onnxruntime is for the CPU. onnxruntime-gpu wants one major version of CUDA and cuDNN "
-        "(the "
-        "message names it) in the library path.",
+        "(the message names it) in the library path.",
     ),
     Advice(
         ("import.nvjitlink", "import.library", "cudnn.version"),
@@ -1224,8 +1222,7 @@ ADVICE: tuple[Advice, ...] = (
         ("bitsandbytes.setup",),
         r"cuda[ _]setup:|bitsandbytes-windows",
         "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
-        "than "
-        "0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
+        "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
         "print(torch.cuda.is_available())' has to print True",
         title="this bitsandbytes is too old: it has no library for torch's CUDA or system",
     ),
@@ -1271,16 +1268,15 @@ ADVICE: tuple[Advice, ...] = (
         "--force "
         '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
         "/etc/rpm/macros.nvidia-kmod'); modinfo -F version nvidia has to print a version before the reboot. Where "
-        "mokutil "
-        "--sb-state says enabled: sudo mokutil --import /etc/pki/akmods/certs/public_key.der, and Enroll MOK at the "
-        "reboot",
+        "mokutil --sb-state says enabled: sudo mokutil --import /etc/pki/akmods/certs/public_key.der, and Enroll MOK "
+        "at the reboot",
     ),
     Advice(
         ("nvcc.missing",),
         r"no cuda toolset found",
         "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
         "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
-        "again after Visual Studio, with Visual Studio Integration; or -G Ninja in the `x64 Native Tools` prompt",
+        "again after Visual Studio, with Visual Studio Integration",
         title="Visual Studio does not have the CUDA toolkit's integration",
         meaning="CMake found the toolkit, and MSBuild has no rules for its compiler.",
     ),
@@ -1288,9 +1284,8 @@ ADVICE: tuple[Advice, ...] = (
         ("nvcc.missing",),
         r"cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|could not find cudatoolkit|cmake error",
         "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
-        "then "
-        "export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS for "
-        "pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
+        "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
+        "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
         title="CMake finds no CUDA compiler (nvcc)",
         meaning="The program is compiled here and needs the CUDA toolkit; the driver alone does not have nvcc.",
     ),
@@ -1307,16 +1302,14 @@ ADVICE: tuple[Advice, ...] = (
             "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
             "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
             "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
-            "FOLDER_OF_ITS_SOURCES, "
-            "with the CUDA toolkit of torch's CUDA"
+            "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA"
         ),
     ),
     Advice(
         ("kernel.build",),
-        r"nvidia(?:-dkms|-legacy)?[-/](?:304|340|390|470)",
+        r"\A(?![\s\S]*daemonset)[\s\S]*nvidia(?:-dkms|-legacy)?[-/](?:304|340|390|470)",
         "boot an older kernel (an LTS one), or install the distribution's patched package of this legacy branch (Arch: "
-        "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers); a newer driver only where it "
-        "still lists the GPU",
+        "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers)",
         title="a driver of a legacy branch does not build for this kernel",
         meaning="NVIDIA does not adapt these branches to new kernels any more, and later ones leave old GPUs out.",
     ),
@@ -1324,9 +1317,9 @@ ADVICE: tuple[Advice, ...] = (
         ("nvml.mismatch",),
         lambda facts: "reboot" in facts.names and "container" not in facts.names,
         "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
-        "libraries': "
-        "remove one of the two (sudo nvidia-uninstall for one of a .run file) and install the other whole, with its "
-        "DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start again",
+        "libraries': remove one of the two (sudo nvidia-uninstall for one of a .run file) and install the other whole, "
+        "with its DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start "
+        "again",
     ),
     Advice(
         ("container.cli", "nvml.no_library"),
@@ -1339,11 +1332,9 @@ ADVICE: tuple[Advice, ...] = (
         ("torch.no_accelerator",),
         lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
         "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
-        "webui's "
-        "folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again (TORCH_COMMAND "
-        "chooses "
-        f"the build: pip install torch torchvision --index-url {fixes.INDEX}/cu128). --skip-torch-cuda-test only "
-        "hides it",
+        "webui's folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again "
+        f"(TORCH_COMMAND chooses the build: pip install torch torchvision --index-url {fixes.INDEX}/cu128). "
+        "--skip-torch-cuda-test only hides it",
     ),
     Advice(
         ("nvml.mismatch",),
@@ -1377,8 +1368,7 @@ ADVICE: tuple[Advice, ...] = (
         "jetson",
         "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
         "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, where the torch is the "
-        "one "
-        "for this JetPack; in a container docker run --runtime nvidia with an image of the host's JetPack",
+        "one for this JetPack; in a container docker run --runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
@@ -1413,9 +1403,9 @@ ADVICE: tuple[Advice, ...] = (
         ("import.dll",),
         r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
         f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, "
-        "Intel's "
-        "newest graphics driver, and no intel_extension_for_pytorch (torch 2.5 and newer have its device xpu); else "
-        "exactly the torch and oneAPI that the extension's installation page names, and the Visual C++ Redistributable",
+        "Intel's newest graphics driver, and no intel_extension_for_pytorch (torch 2.5 and newer have its device xpu); "
+        "else exactly the torch and oneAPI that the extension's installation page names, and the Visual C++ "
+        "Redistributable",
         title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
     ),
     Advice(
@@ -1449,7 +1439,8 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(facts.checkout),
         lambda facts: (
             f"start the program from another folder: Python imports the sources of {facts.checkout} that lie here and "
-            "are not built, in place of a release; or build them here (pip install --no-build-isolation -e .)"
+            "are not built for this torch, in place of a release; or build them here again (pip install "
+            "--no-build-isolation -e .)"
         ),
     ),
     Advice(

@@ -205,6 +205,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r".\\python_embeded\\python.exe -m pip ",
     ),
     ("uv", r"(?<!uv )(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)", "uv pip "),
+    ("webui", r"(?<![\w-])(?:python -m )?pip (?=install --force|uninstall|list|show)", "venv/bin/python -m pip "),
     ("windows", r"venv/bin/python", r"venv\\Scripts\\python"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),

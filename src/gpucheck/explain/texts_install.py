@@ -200,13 +200,13 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="import.architecture",
         title="torch, or another package, is built for another processor than this Python",
-        patterns=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
+        patterns=(),
         meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
         fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
-        "print "
-        "arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip install "
-        "--no-cache-dir the packages again",
+        "print arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip "
+        "install --no-cache-dir the packages again",
         certainty="proof",
+        common=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
         beside=_TORCHS + r"|onnxruntime|numpy",
     ),
     Condition(

@@ -518,6 +518,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="compare python --version with the release's Python versions; use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         certainty="proof",
+        common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
     ),
     Condition(
         id="pip.conflict",
@@ -535,8 +536,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
-        "package "
-        "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
+        "package after it, at a release made for that torch; python --version has to be one that the release has "
+        "wheels for",
         follows=("pip.torch",),
     ),
     Condition(
@@ -661,15 +662,16 @@ TEXTS: tuple[Condition, ...] = (
             r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
             r"any )?GPU",
             r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
-            r"no compatible GPUs were discovered|Ollama will run in CPU-only mode",
+            r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
+            r"CPU does not have AVX.{0,20}, disabling GPU support",
             r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
             r"failed to finish discovery before timeout",
             r"\bentering low vram mode.{0,60}total vram=\W?0 B",
             r"warning: no usable GPU found, --gpu-layers option will be ignored",
         ),
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
-        fix="nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery "
-        "name the reason",
+        fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "
+        "ollama serve: the lines about discovery name the reason",
         certainty="hint",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,

@@ -564,8 +564,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="All of them are of one release; pip upgraded some of them.",
         fix="pip list | grep -i jax, then all in one command: pip install -U 'jax[cuda12]', or 'jax[cuda12]==VERSION' "
-        "of "
-        "the jax that the program needs, which brings jaxlib and the plugins of that release",
+        "of the jax that the program needs, which brings jaxlib and the plugins of that release",
         certainty="proof",
     ),
     Condition(
