@@ -43,6 +43,104 @@ def ids(pasted: str) -> list[str]:
             "tegrastats",
             "find-batch-size",
         ),
+        # The GPU and the wheel as a form of a report has them.
+        (
+            "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel image",
+            "cuda.no_kernel",
+            "torch torchvision --index-url https://download.pytorch.org/whl/cu13",
+            "get_arch_list",
+        ),
+        (
+            "GTX 1080 Ti\n2.8.0 + cu128\nno kernel image is available",
+            "cuda.no_kernel",
+            "torch==2.8.0 torchvision --index-url https://download.pytorch.org/whl/cu126",
+            "cu13",
+        ),
+        (
+            "C:\\C\\python_embeded\\Lib\\site-packages\\torch\\x.py\nRTX 5070\nno kernel image is available",
+            "cuda.no_kernel",
+            "python_embeded\\python.exe -m pip install",
+            "get_arch_list",
+        ),
+        # The installer that the paste uses, and the torch that belongs to what it names.
+        (
+            "$ uv sync\ntorch 2.7.0+cpu of the index cu128, torch.cuda.is_available False",
+            "torch.cpu_only",
+            "whl/cu128 as [[tool.uv.index",
+            "pip install",
+        ),
+        (
+            "$ poetry add torch\nTorch not compiled with CUDA enabled",
+            "torch.cpu_only",
+            "poetry source add",
+            "pip install",
+        ),
+        (
+            "Because there is no version of torch==2.4.0+cu124 and your project depends on torch==2.4.0+cu124, we can "
+            "conclude that your project's requirements are unsatisfiable.",
+            "pip.torch",
+            "whl/cu124",
+            "of one release first",
+        ),
+        (
+            "pip show torch\nVersion: 2.4.1+cu121\nRuntimeError: operator torchvision::nms does not exist",
+            "import.nms",
+            "torchvision==0.19.1 --index-url https://download.pytorch.org/whl/cu121",
+            "torch==X",
+        ),
+        (
+            "torch 2.7.1\nflash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs",
+            "attention.package",
+            "cxx11abiTRUE",
+            "sdpa",
+        ),
+        # The distribution, the cluster and the engine.
+        (
+            "Fedora 43\nNVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "nvml.not_loaded",
+            "akmods --force",
+            "dkms",
+        ),
+        (
+            "sbatch job.sh\nNVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "nvml.not_loaded",
+            "--gres=gpu:1",
+            "modprobe",
+        ),
+        (
+            "k3s v1.31\nunable to create plugin manager: nvml init failed: ERROR_LIBRARY_NOT_FOUND",
+            "kubernetes.plugin",
+            "systemctl restart k3s",
+            "restart containerd",
+        ),
+        (
+            'docker: error gathering device information while adding custom device "/dev/kfd": no such file\n'
+            "C:\\Users\\me> docker run rocm/pytorch",
+            "hip.none",
+            "has no /dev/kfd",
+            "usermod",
+        ),
+        # What a build lacks.
+        (
+            "nvcc was not found. Are you sure your environment has nvcc?\nGetting requirements to build wheel: error\n"
+            "torch 2.7.0+cu126\nNameError: name 'bare_metal_version' is not defined",
+            "nvcc.missing",
+            "cuda-toolkit=12.6",
+            "--no-build-isolation",
+        ),
+        (
+            "torch/cudnn-wrapper.h:3:10: fatal error: cudnn.h: No such file",
+            "nvcc.missing",
+            "CUDNN_PATH",
+            "cuda-toolkit",
+        ),
+        ("No module named 'mmcv._ext', torch 2.1.0+cu121", "import.extension", "dist/cu121/", "apex"),
+        (
+            "Unable to load any of {libcudnn_ops.so.9.1.0, libcudnn_ops.so.9}\nwhisper",
+            "import.library",
+            "nvidia-cudnn-cu12",
+            "find /",
+        ),
         # Pinned memory is the host's, whatever the message says.
         (
             "WSL version: 2.3\nx.pin_memory() of 1 GB ends in CUDA error: out of memory; 20 GB of the GPU are free",
@@ -97,12 +195,6 @@ def ids(pasted: str) -> list[str]:
             "find-batch-size",
         ),
         # The GPU's generation with the version of CUDA.
-        (
-            "GPU 0: NVIDIA GeForce RTX 4070\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
-            "cufft.failed",
-            "cu118 or newer",
-            "smaller batch",
-        ),
         (
             "GPU 0: NVIDIA GeForce RTX 3090\ntorch: 1.13.1+cu117\nRuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
             "cufft.failed",

@@ -163,11 +163,10 @@ _NAMED = {
     "torchvision": r"\btorchvision\b|\bultralytics\b",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bcomfyui",
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
-    "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b",
+    "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
     "portable": r"python_embeded",
     "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
-    "fedora": r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
@@ -406,6 +405,15 @@ def _install(facts: Facts) -> str:
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
+def _abi(facts: Facts) -> str:
+    """Return the C++ ABI of torch's wheel, TRUE for the new one, where a missing symbol is of the other one."""
+    # Of torch 2.6 only the wheel for CUDA 12.6 has the new ABI.
+    is_new = ((fixes.release_of(facts.torch) or (0, 0)), facts.build == "cu126") >= ((2, 6), True)
+    if is_new:
+        return "TRUE" if facts.holds(r"undefined symbol:? \S*sourcelocationess\b") else ""
+    return "FALSE" if facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol") else ""
+
+
 def _torchvision(facts: Facts) -> str:
     """Return the command for the torchvision that belongs to a torch 2 (0.15 to 2.0, 0.16 to 2.1)."""
     match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
@@ -485,7 +493,8 @@ def filled(then: str, facts: Facts) -> str:
         then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
     named = re.search(r"\bcu\d{3}\b", f"{facts.wanted} {facts.build} {facts.text}")
     if named is None:
-        return then
+        tags = "; cuXYZ is cu126, cu128 or cu130, not above the CUDA version in nvidia-smi"
+        return then + tags * ("/cuXYZ" in then and "selector" not in then)
     build = named[0]
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
@@ -543,13 +552,6 @@ ADVICE: tuple[Advice, ...] = (
         "DataLoader(pin_memory=False), or pin in smaller pieces; memory= in .wslconfig raises what WSL has",
         title="WSL's limit of pinned memory is reached",
     ),
-    Advice(
-        ("cufft.failed",),
-        lambda facts: "cu110" <= facts.build < "cu118" and max(map(float, facts.capabilities), default=0) >= 8.9,
-        f"pip install --force-reinstall torch torchvision torchaudio --index-url {fixes.INDEX}/TAG, TAG cu118 or newer",
-        title="this torch's cuFFT (CUDA 11.7 or older) does not work on this GPU",
-        certainty="strong",
-    ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
         ("nccl.timeout",),
@@ -561,15 +563,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.symbol", "attention.package"),
+        lambda facts: bool(_abi(facts)),
         lambda facts: (
-            facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol")
-            # Of torch 2.6 only the wheel for CUDA 12.6 has the new ABI.
-            and ((fixes.release_of(facts.torch) or (0, 0)), facts.build == "cu126") < ((2, 6), True)
+            f"the wheel for the same torch, CUDA and Python whose name has cxx11abi{_abi(facts)}; or pip install "
+            "--no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it"
         ),
-        "the wheel for the same torch, CUDA and Python whose name has cxx11abiFALSE; or pip install --no-cache-dir "
-        "--no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it",
         title="a package was built with another C++ ABI than torch",
-        meaning="The symbol has std::string of the new ABI (cxx11); pip's torch before 2.6 was built with the old one.",
+        meaning="pip's torch is built with the new ABI of std::string (cxx11) from 2.7 on, before with the old one.",
     ),
     Advice(
         ("tensor.backend",),
@@ -628,14 +628,6 @@ ADVICE: tuple[Advice, ...] = (
         "memlock=-1), or GGML_CUDA_NO_PINNED=1",
         title="llama.cpp could not pin host memory",
         meaning="The limit of locked memory is reached. It is RAM, not the GPU's memory.",
-    ),
-    Advice(
-        ("slurm.gres",),
-        r"gres\.conf file /dev/nvidia",
-        "on that node sudo nvidia-modprobe -c 0 -u makes /dev/nvidia*, and nvidia-smi has to list the GPU; then sudo "
-        "systemctl restart slurmd. At boot: After=nvidia-persistenced.service in slurmd's unit",
-        title="slurmd starts before the GPU's device nodes exist",
-        meaning="gres.conf names /dev/nvidia0, which the driver makes as its first user starts.",
     ),
     Advice(
         ("import.symbol",),
@@ -803,7 +795,6 @@ ADVICE: tuple[Advice, ...] = (
         "newer do); with a torch before 2.4 ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*. Then before the program "
         "starts: export LD_LIBRARY_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])')/lib",
         title="a program (usually CTranslate2, of faster-whisper) does not find its cuDNN",
-        meaning="It looks for cuDNN in the library path and not in site-packages, and wants one major version.",
     ),
     Advice(
         ("compile.missing", "compile.compiler"),
@@ -1153,16 +1144,22 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("pip.torch", "torch.cpu_only"),
         lambda facts: (
-            (
+            "mac" not in facts.platforms
+            and (
                 "project" in facts.names
-                or facts.holds(r"no solution found[\s\S]{0,200}no version of torch|torch\S* @ registry\+")
+                or facts.holds(r"no solution found[\s\S]{0,200}no version of torch|@ registry\+")
             )
-            and "mac" not in facts.platforms
         ),
-        f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, torchvision and "
-        "torchaudio under [tool.uv.sources], with a marker that includes this system (uv sync does not read "
-        "[tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock --upgrade-package "
-        "torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128",
+        lambda facts: (
+            f"poetry source add --priority explicit pytorch {fixes.INDEX}/cuXYZ, then poetry add torch torchvision "
+            "--source pytorch; PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128"
+            if facts.holds(r"\bpoetry\b")
+            else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
+            "torchvision and torchaudio under [tool.uv.sources], with a marker that includes this system (uv sync does "
+            "not read [tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock "
+            "--upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no versions "
+            "like +cu128"
+        ),
     ),
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
@@ -1263,7 +1260,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau"),
-        "fedora",
+        r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
         "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut "
         "--force "
         '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
@@ -1278,7 +1275,14 @@ ADVICE: tuple[Advice, ...] = (
         "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
         "again after Visual Studio, with Visual Studio Integration",
         title="Visual Studio does not have the CUDA toolkit's integration",
-        meaning="CMake found the toolkit, and MSBuild has no rules for its compiler.",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"cudnn\w*\.h: no such|could not find cudnn",
+        "export CUDNN_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])') and "
+        "CPATH=$CUDNN_PATH/include:$CPATH, then the same build; or cuDNN's development package (apt "
+        "libcudnn9-dev-cuda-12, conda install -c conda-forge cudnn)",
+        title="cuDNN's headers or its library are not found for a build",
     ),
     Advice(
         ("nvcc.missing",),
@@ -1287,7 +1291,6 @@ ADVICE: tuple[Advice, ...] = (
         "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
         "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
         title="CMake finds no CUDA compiler (nvcc)",
-        meaning="The program is compiled here and needs the CUDA toolkit; the driver alone does not have nvcc.",
     ),
     Advice(
         ("hip.none",),
@@ -1311,7 +1314,6 @@ ADVICE: tuple[Advice, ...] = (
         "boot an older kernel (an LTS one), or install the distribution's patched package of this legacy branch (Arch: "
         "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers)",
         title="a driver of a legacy branch does not build for this kernel",
-        meaning="NVIDIA does not adapt these branches to new kernels any more, and later ones leave old GPUs out.",
     ),
     Advice(
         ("nvml.mismatch",),
@@ -1402,10 +1404,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.dll",),
         r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
-        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, "
-        "Intel's newest graphics driver, and no intel_extension_for_pytorch (torch 2.5 and newer have its device xpu); "
-        "else exactly the torch and oneAPI that the extension's installation page names, and the Visual C++ "
-        "Redistributable",
+        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, and "
+        "Intel's newest graphics driver, without intel_extension_for_pytorch (torch 2.5 and newer have its device xpu)",
         title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
     ),
     Advice(
@@ -1555,6 +1555,12 @@ ADVICE: tuple[Advice, ...] = (
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
+    ),
+    Advice(
+        ("cuda.capability",),
+        r"in this version of the container|to run this container",
+        "a newer release of the image: nvcr.io/nvidia/pytorch:25.01-py3 is the first one for Blackwell",
+        title="this container image does not support this GPU",
     ),
     Advice(("cuda.capability", "architecture."), lambda facts: bool(facts.capabilities), _install),
     Advice(

@@ -46,7 +46,7 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 # The patterns apply to text in lower case without quotes, as `normal` returns it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
-        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
+        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under|using) wsl2?\b|"
         r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(

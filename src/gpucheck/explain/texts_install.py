@@ -290,7 +290,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="compile.libcuda",
-        title="Triton does not find libcuda",
+        title="Triton, or the linker, does not find libcuda",
         patterns=(
             r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
             r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
@@ -447,7 +447,8 @@ TEXTS: tuple[Condition, ...] = (
             r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
             r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
             r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt)\.h: No such file",
+            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
+            r"Could not find (cudnn_LIBRARY|CUDNN\b)",
             r"CUDA_HOME (does not exist|is not set|not found|must be set)",
             r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",

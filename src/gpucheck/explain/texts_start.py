@@ -271,11 +271,11 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
-        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version; in conda a "
-        "CUDA build); gpucheck doctor on that machine names the command",
+        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
+        "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         certainty="proof",
         weak=(
-            r"Torch not compiled with",
+            r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
