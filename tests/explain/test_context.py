@@ -45,7 +45,8 @@ def ids(pasted: str) -> list[str]:
         ),
         # The GPU and the wheel as a form of a report has them.
         (
-            "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel image",
+            "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel "
+            "image",
             "cuda.no_kernel",
             "torch torchvision --index-url https://download.pytorch.org/whl/cu13",
             "get_arch_list",

@@ -1261,12 +1261,10 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau"),
         r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
-        "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut "
-        "--force "
+        "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut -f "
         '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
-        "/etc/rpm/macros.nvidia-kmod'); modinfo -F version nvidia has to print a version before the reboot. Where "
-        "mokutil --sb-state says enabled: sudo mokutil --import /etc/pki/akmods/certs/public_key.der, and Enroll MOK "
-        "at the reboot",
+        "/etc/rpm/macros.nvidia-kmod'), then reboot. Where mokutil --sb-state says enabled: sudo mokutil --import "
+        "/etc/pki/akmods/certs/public_key.der, and Enroll MOK at the reboot",
     ),
     Advice(
         ("nvcc.missing",),
@@ -1325,7 +1323,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("container.cli", "nvml.no_library"),
-        r"\blxc\b|proxmox",
+        r"\A(?=[\s\S]*(?:\blxc\b|proxmox))[\s\S]*libnvidia-ml",
         "in the LXC container install the host's driver version without its kernel module (the .run file with "
         "--no-kernel-module), pass /dev/nvidia* into it (lxc.cgroup2.devices.allow, lxc.mount.entry) and, for docker "
         "there, set no-cgroups = true in /etc/nvidia-container-runtime/config.toml",
@@ -1369,8 +1367,8 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         "jetson",
         "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
-        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, where the torch is the "
-        "one for this JetPack; in a container docker run --runtime nvidia with an image of the host's JetPack",
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack; in a container docker "
+        "run --runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),

@@ -651,7 +651,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="container.cdi",
-        title="the CDI description of the GPU is missing or outdated",
+        title="the CDI description of the GPU is missing or outdated, or the engine does not read it",
         patterns=(
             r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
             r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
@@ -662,7 +662,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
         "driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
-        "after each driver update",
+        'after each driver update. docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json '
+        "(rootless: ~/.config/docker/daemon.json), then a restart",
         certainty="proof",
     ),
     Condition(
