@@ -43,6 +43,30 @@ def ids(pasted: str) -> list[str]:
             "tegrastats",
             "find-batch-size",
         ),
+        # A runtime that finds no libcuda says that the driver is insufficient.
+        (
+            "docker run app\nDriver Version: 550.120\nCUDA driver version is insufficient for CUDA runtime version",
+            "cuinit.too_old",
+            "the container has no GPU",
+            "older than the program's CUDA",
+        ),
+        (
+            "PS C:\\> docker run app\nnvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+            "container.cli",
+            "update the host's driver",
+            "Docker Desktop brings",
+        ),
+        # CTranslate2's libraries by the system.
+        ("faster_whisper\nLibrary libcublas.so.12 is not found", "import.library", "nvidia-cublas-cu12", "find /"),
+        ("Could not locate cudnn_ops64_9.dll\nwhisper", "import.library", "on PATH", "LD_LIBRARY_PATH"),
+        # vLLM's wheel and torch's belong together.
+        (
+            "vllm==0.20.2\nUserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found "
+            "version 12080).",
+            "cuinit.too_old",
+            "+cu129-cp38-abi3",
+            "--force-reinstall torch",
+        ),
         # The GPU and the wheel as a form of a report has them.
         (
             "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel "
@@ -146,7 +170,7 @@ def ids(pasted: str) -> list[str]:
         (
             "WSL version: 2.3\nx.pin_memory() of 1 GB ends in CUDA error: out of memory; 20 GB of the GPU are free",
             "oom.host",
-            "WSL's limit of pinned memory",
+            "pin less: DataLoader(pin_memory=False)",
             "smaller batch|find-batch-size",
         ),
         (

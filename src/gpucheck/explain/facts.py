@@ -547,10 +547,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     Advice(
-        ("oom.host",),
-        lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
-        "DataLoader(pin_memory=False), or pin in smaller pieces; memory= in .wslconfig raises what WSL has",
-        title="WSL's limit of pinned memory is reached",
+        ("cuinit.too_old",),
+        r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
+        "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
+        "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
+        title="the container has no GPU (or its program is of CUDA 13)",
     ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
@@ -608,7 +609,16 @@ ADVICE: tuple[Advice, ...] = (
         "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
         "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
         title="a library that belongs to torch's wheel is not installed",
-        meaning="torch fails as it is imported: the nvidia-… package with that file is missing or of another version.",
+    ),
+    Advice(
+        ("import.library",),
+        r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
+        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
+        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
+        "2.4 does; an older torch ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$(python "
+        "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
+        "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
     ),
     Advice(
         ("import.library",),
@@ -660,9 +670,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.host",),
-        lambda facts: "pinned" in facts.names and not facts.platforms,
-        "pin less: pin_memory=False, smaller or fewer buffers; ulimit -l shows the limit of locked memory (docker run "
-        "--ulimit memlock=-1), free -h what is free",
+        lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
+        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers; ulimit -l shows the limit of locked memory "
+        "(docker run --ulimit memlock=-1; WSL: memory= in .wslconfig), free -h what is free",
     ),
     Advice(
         ("oom.killed",),
@@ -774,12 +784,6 @@ ADVICE: tuple[Advice, ...] = (
         "(the message names it) in the library path.",
     ),
     Advice(
-        ("import.nvjitlink", "import.library", "cudnn.version"),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: other libraries "
-        "there are loaded first",
-    ),
-    Advice(
         ("import.library",),
         lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
         "python -m pip install -U 'tensorflow[and-cuda]' in a new virtual environment (it brings CUDA and cuDNN), with "
@@ -787,14 +791,6 @@ ADVICE: tuple[Advice, ...] = (
         'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). TensorFlow after 2.10 has no GPU on '
         "Windows: inside WSL",
         title="TensorFlow does not find CUDA's libraries, and uses the CPU",
-    ),
-    Advice(
-        ("import.library",),
-        r"(?:unable to load any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:ops|cnn)",
-        "pip install -U ctranslate2 'nvidia-cudnn-cu12>=9' (from 4.5 on CTranslate2 wants cuDNN 9, as torch 2.4 and "
-        "newer do); with a torch before 2.4 ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*. Then before the program "
-        "starts: export LD_LIBRARY_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])')/lib",
-        title="a program (usually CTranslate2, of faster-whisper) does not find its cuDNN",
     ),
     Advice(
         ("compile.missing", "compile.compiler"),
@@ -1071,9 +1067,10 @@ ADVICE: tuple[Advice, ...] = (
         "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
-        ("cudnn.",),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH",
+        ("cudnn.", "import.nvjitlink", "import.library"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: other libraries "
+        "there are loaded first",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
@@ -1118,6 +1115,13 @@ ADVICE: tuple[Advice, ...] = (
         "server",
         "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
         "release; compare with an unquantised checkpoint",
+    ),
+    Advice(
+        ("cuinit.too_old",),
+        r"\A(?=[\s\S]*found version 12\d)(?=[\s\S]*\bvllm)(?![\s\S]*(?:docker|podman|kubectl))",
+        "update the driver (CUDA 13 needs 580); or a new environment with vLLM's own wheel for CUDA 12.9, not another "
+        "torch beside it: uv pip install https://github.com/vllm-project/vllm/releases/download/vV/vllm-V+cu129-cp38-"
+        "abi3-manylinux_2_28_x86_64.whl --extra-index-url https://download.pytorch.org/whl/cu129 (V the release)",
     ),
     Advice(
         ("cuda.fork",),
@@ -1292,19 +1296,16 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("hip.none",),
-        lambda facts: facts.holds(r"custom device \S{0,2}/dev/kfd") and bool(facts.platforms & _NOT_LINUX),
-        "Docker on Windows has no /dev/kfd: run the container on Linux with AMD's amdgpu driver; in WSL only AMD's own "
-        "ROCm for WSL, for the GPUs that its page lists, with --device /dev/dxg and its libraries mounted",
+        lambda facts: "windows" in facts.platforms and facts.holds("/dev/kfd"),
+        "run it on Linux: Docker on Windows has no /dev/kfd (WSL: only AMD's ROCm for WSL, with --device /dev/dxg)",
     ),
     Advice(
         ("import.extension",),
         r"mmcv\._ext",
-        lambda facts: (
-            "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
-            "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
-            "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
-            "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA"
-        ),
+        "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
+        "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
+        "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
+        "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA",
     ),
     Advice(
         ("kernel.build",),
@@ -1372,7 +1373,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
-        lambda facts: "windows" in facts.platforms or ("desktop" in facts.names and "mac" not in facts.platforms),
+        lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
         "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
         "Windows, wsl --update, then docker run --gpus all …",
     ),

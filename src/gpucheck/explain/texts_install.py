@@ -121,14 +121,14 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Error loading CUDA libraries\. GPU will not be used",
             r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
-            r"lib(?!cuda\.so|nvidia-ml)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
+            r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
             r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
             r"[\w-]*\.so[.\d]*: cannot open shared object file",
-            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|nvinfer\w*|onnxruntime_providers_\w+)"
-            r"[\w-]*\.so[.\d]*: cannot open shared object file",
+            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
+            r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
             r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
-            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc|nvinfer)",
+            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
             r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
             r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
             r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
