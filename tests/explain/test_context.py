@@ -56,6 +56,26 @@ def ids(pasted: str) -> list[str]:
             "update the host's driver",
             "Docker Desktop brings",
         ),
+        # What a system has no package for, and what is no Python.
+        (
+            "macOS 15\nERROR: No matching distribution found for triton",
+            "pip.torch",
+            "leave that line out",
+            "pip index versions",
+        ),
+        (
+            "Microsoft.ML.OnnxRuntime: LoadLibrary failed with error 126 when trying to load "
+            "onnxruntime_providers_cuda.dll",
+            "import.dll",
+            "CUDA 12 and cuDNN 9",
+            "pip uninstall",
+        ),
+        (
+            "PS C:\\me> pip install apex\nOSError: CUDA_HOME environment variable is not set",
+            "nvcc.missing",
+            '$env:CUDA_HOME="C:\\Program Files',
+            '"C"',
+        ),
         # CTranslate2's libraries by the system.
         ("faster_whisper\nLibrary libcublas.so.12 is not found", "import.library", "nvidia-cublas-cu12", "find /"),
         ("Could not locate cudnn_ops64_9.dll\nwhisper", "import.library", "on PATH", "LD_LIBRARY_PATH"),

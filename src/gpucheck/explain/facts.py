@@ -776,12 +776,15 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library", "import.dll", "torch.no_accelerator"),
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
-        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', which brings the "
-        "CUDA and cuDNN that the message requires; then call onnxruntime.preload_dlls() (1.21 or newer) or import "
-        "torch before the session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
+        lambda facts: (
+            "on PATH the bin folders of what it wants: CUDA 11.8 and cuDNN 8 before 1.19, CUDA 12 and cuDNN 9 since"
+            if facts.holds(r"microsoft\.ml|nuget")
+            else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
+            "CUDA and cuDNN of the message; then onnxruntime.preload_dlls() (1.21 or newer) or import torch before the "
+            "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
+        ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
-        meaning="The package onnxruntime is for the CPU. onnxruntime-gpu wants one major version of CUDA and cuDNN "
-        "(the message names it) in the library path.",
+        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu wants one major version of CUDA and of cuDNN.",
     ),
     Advice(
         ("import.library",),
@@ -829,14 +832,6 @@ ADVICE: tuple[Advice, ...] = (
         r"allreduce is disabled",
         "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
         title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
-        meaning="It needs GPUs that NVLink joins, or two that read each other's memory.",
-    ),
-    Advice(
-        ("cuda.capture",),
-        r"capturable is false|graph capture of step",
-        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
-        'group["capturable"] = True',
-        title="the optimizer was not made for CUDA graphs",
     ),
     Advice(
         ("cuda.capture",),
@@ -1144,6 +1139,11 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
+    ),
+    Advice(
+        ("pip.torch",),
+        lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
+        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes from 0.49 on alone",
     ),
     Advice(
         ("pip.torch", "torch.cpu_only"),

@@ -193,7 +193,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"CUDA_HOME=C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\1",
     ),
     ("windows", r"NVIDIA's package cuda-toolkit-[\dXY-]+", "NVIDIA's installer of that version"),
-    ("powershell", r"\bexport ([A-Z_]+)=([^,;:]+?)(?=$|[,;:)]| and | then | before )", r'$env:\1="\2"'),
+    ("powershell", r"\bexport ([A-Z_]+)=((?:C:)?[^,;:]+?)(?=$|[,;:)]| and | then | before )", r'$env:\1="\2"'),
     ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
     ("windows", r"(?<![\w=])([A-Z][A-Z0-9_]{3,}=\S+) (?=python|pip|torchrun|vllm)", r"set \1, then "),
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
