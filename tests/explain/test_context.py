@@ -71,6 +71,12 @@ def ids(pasted: str) -> list[str]:
             "pip uninstall",
         ),
         (
+            "PS C:\\me> python train.py\nRuntimeError: CUDA error: an illegal memory access was encountered",
+            "cuda.illegal_access",
+            '$env:CUDA_LAUNCH_BLOCKING="1", then python',
+            "set CUDA",
+        ),
+        (
             "PS C:\\me> pip install apex\nOSError: CUDA_HOME environment variable is not set",
             "nvcc.missing",
             '$env:CUDA_HOME="C:\\Program Files',

@@ -1334,8 +1334,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
         "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
         "webui's folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again "
-        f"(TORCH_COMMAND chooses the build: pip install torch torchvision --index-url {fixes.INDEX}/cu128). "
-        "--skip-torch-cuda-test only hides it",
+        f"(TORCH_COMMAND=pip install torch torchvision --index-url {fixes.INDEX}/cu128 chooses the build)",
     ),
     Advice(
         ("nvml.mismatch",),
