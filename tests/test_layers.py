@@ -61,7 +61,7 @@ SIZES = {
     "compare": (2, 238),
     "devices": (3, 249),
     "doctor": (12, 1577),
-    "explain": (13, 1050),
+    "explain": (13, 1083),
     "fleet": (8, 1115),
     "machine": (24, 3739),
     "measure": (4, 566),

@@ -151,6 +151,155 @@ def ids(pasted: str) -> list[str]:
             "--gpu-reset",
             "COMPUTE",
         ),
+        # A runtime that finds no libcuda says that the driver is insufficient.
+        (
+            "docker run app\nDriver Version: 550.120\nCUDA driver version is insufficient for CUDA runtime version",
+            "cuinit.too_old",
+            "the container has no GPU",
+            "older than the program's CUDA",
+        ),
+        (
+            "PS C:\\> docker run app\nnvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+            "container.cli",
+            "update the host's driver",
+            "Docker Desktop brings",
+        ),
+        # What a system has no package for, and what is no Python.
+        (
+            "macOS 15\nERROR: No matching distribution found for triton",
+            "pip.torch",
+            "leave that line out",
+            "pip index versions",
+        ),
+        (
+            "Microsoft.ML.OnnxRuntime: LoadLibrary failed with error 126 when trying to load "
+            "onnxruntime_providers_cuda.dll",
+            "import.dll",
+            "CUDA 12 and cuDNN 9",
+            "pip uninstall",
+        ),
+        (
+            "PS C:\\me> python train.py\nRuntimeError: CUDA error: an illegal memory access was encountered",
+            "cuda.illegal_access",
+            '$env:CUDA_LAUNCH_BLOCKING="1", then python',
+            "set CUDA",
+        ),
+        (
+            "PS C:\\me> pip install apex\nOSError: CUDA_HOME environment variable is not set",
+            "nvcc.missing",
+            '$env:CUDA_HOME="C:\\Program Files',
+            '"C"',
+        ),
+        # CTranslate2's libraries by the system.
+        ("faster_whisper\nLibrary libcublas.so.12 is not found", "import.library", "nvidia-cublas-cu12", "find /"),
+        ("Could not locate cudnn_ops64_9.dll\nwhisper", "import.library", "on PATH", "LD_LIBRARY_PATH"),
+        # vLLM's wheel and torch's belong together.
+        (
+            "vllm==0.20.2\nUserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found "
+            "version 12080).",
+            "cuinit.too_old",
+            "+cu129-cp38-abi3",
+            "--force-reinstall torch",
+        ),
+        # The GPU and the wheel as a form of a report has them.
+        (
+            "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel "
+            "image",
+            "cuda.no_kernel",
+            "torch torchvision --index-url https://download.pytorch.org/whl/cu13",
+            "get_arch_list",
+        ),
+        (
+            "GTX 1080 Ti\n2.8.0 + cu128\nno kernel image is available",
+            "cuda.no_kernel",
+            "torch==2.8.0 torchvision --index-url https://download.pytorch.org/whl/cu126",
+            "cu13",
+        ),
+        (
+            "C:\\C\\python_embeded\\Lib\\site-packages\\torch\\x.py\nRTX 5070\nno kernel image is available",
+            "cuda.no_kernel",
+            "python_embeded\\python.exe -m pip install",
+            "get_arch_list",
+        ),
+        # The installer that the paste uses, and the torch that belongs to what it names.
+        (
+            "$ uv sync\ntorch 2.7.0+cpu of the index cu128, torch.cuda.is_available False",
+            "torch.cpu_only",
+            "whl/cu128 as [[tool.uv.index",
+            "pip install",
+        ),
+        (
+            "$ poetry add torch\nTorch not compiled with CUDA enabled",
+            "torch.cpu_only",
+            "poetry source add",
+            "pip install",
+        ),
+        (
+            "Because there is no version of torch==2.4.0+cu124 and your project depends on torch==2.4.0+cu124, we can "
+            "conclude that your project's requirements are unsatisfiable.",
+            "pip.torch",
+            "whl/cu124",
+            "of one release first",
+        ),
+        (
+            "pip show torch\nVersion: 2.4.1+cu121\nRuntimeError: operator torchvision::nms does not exist",
+            "import.nms",
+            "torchvision==0.19.1 --index-url https://download.pytorch.org/whl/cu121",
+            "torch==X",
+        ),
+        (
+            "torch 2.7.1\nflash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs",
+            "attention.package",
+            "cxx11abiTRUE",
+            "sdpa",
+        ),
+        # The distribution, the cluster and the engine.
+        (
+            "Fedora 43\nNVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "nvml.not_loaded",
+            "akmods --force",
+            "dkms",
+        ),
+        (
+            "sbatch job.sh\nNVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "nvml.not_loaded",
+            "--gres=gpu:1",
+            "modprobe",
+        ),
+        (
+            "k3s v1.31\nunable to create plugin manager: nvml init failed: ERROR_LIBRARY_NOT_FOUND",
+            "kubernetes.plugin",
+            "systemctl restart k3s",
+            "restart containerd",
+        ),
+        (
+            'docker: error gathering device information while adding custom device "/dev/kfd": no such file\n'
+            "C:\\Users\\me> docker run rocm/pytorch",
+            "hip.none",
+            "has no /dev/kfd",
+            "usermod",
+        ),
+        # What a build lacks.
+        (
+            "nvcc was not found. Are you sure your environment has nvcc?\nGetting requirements to build wheel: error\n"
+            "torch 2.7.0+cu126\nNameError: name 'bare_metal_version' is not defined",
+            "nvcc.missing",
+            "cuda-toolkit=12.6",
+            "--no-build-isolation",
+        ),
+        (
+            "torch/cudnn-wrapper.h:3:10: fatal error: cudnn.h: No such file",
+            "nvcc.missing",
+            "CUDNN_PATH",
+            "cuda-toolkit",
+        ),
+        ("No module named 'mmcv._ext', torch 2.1.0+cu121", "import.extension", "dist/cu121/", "apex"),
+        (
+            "Unable to load any of {libcudnn_ops.so.9.1.0, libcudnn_ops.so.9}\nwhisper",
+            "import.library",
+            "nvidia-cudnn-cu12",
+            "find /",
+        ),
         # Pinned memory is the host's, whatever the message says.
         (
             "WSL version: 2.3\nx.pin_memory() of 1 GB ends in CUDA error: out of memory; 20 GB of the GPU are free",
@@ -211,7 +360,6 @@ def ids(pasted: str) -> list[str]:
             "smaller batch",
             "cu118",
         ),
-        ("Unable to open /dev/kfd read-write: Permission denied", "hip.none", "may not open /dev/kfd", "finds no GPU"),
         # The line that says why, before those that pass it on.
         (
             "h:1:2 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\nh:1:2 [0] socket.h:9 NCCL WARN Call to connect "
@@ -248,7 +396,7 @@ def ids(pasted: str) -> list[str]:
         (
             'LoadLibrary failed with error 126 "" when trying to load "D:\\v\\onnxruntime_providers_cuda.dll"',
             "import.dll",
-            "cuDNN 9",
+            "onnxruntime-gpu[cuda,cudnn]",
             "Visual C++",
         ),
         (

@@ -119,9 +119,17 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "@ray.remote(num_gpus=1)",
         ),
         (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu128", "cuda.no_kernel", "TORCH_CUDA_ARCH_LIST=12.0"),
-        (NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu126", "cuda.no_kernel", "torch==2.7.1 --index-url"),
+        (
+            NO_CODE + "NVIDIA GeForce RTX 5090\nPyTorch:2.7.1+cu126",
+            "cuda.no_kernel",
+            "torch==2.7.1 torchvision --index-url",
+        ),
         (WARNING.format("12.0"), "cuda.capability", "nothing to install"),
-        (WARNING.format("9.0"), "cuda.capability", "install torch 2.7 or newer"),
+        (
+            WARNING.format("9.0"),
+            "cuda.capability",
+            "torch torchvision --index-url https://download.pytorch.org/whl/cu13",
+        ),
         (
             'File "F:\\app\\torch\\_inductor\\cpp_builder.py", line 139, in f\nRuntimeError: '
             "Compiler: cl is not found.",
@@ -151,7 +159,7 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "hardware CC >=9.0,<10.0\nYour installed torch==2.13.0+cpu does not include kernels for this GPU.\n  For "
             "CUDA 12.9 use pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu129\n",
             "cuda.capability",
-            "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu129; nvidia-smi",
+            "pip install --force-reinstall torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cu130",
         ),
     ],
 )
@@ -199,19 +207,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "because:\n    device=cpu (supported: {'cuda'})\n",
             "attention.kernel",
             "cuda",
-            "SDPBackend",
-        ),
-        (
-            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
-            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
-            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'torch.Tensor'>\n     p           : 0.0\n"
-            "`fa2F@2.5.7-pt` is not supported because:\n    attn_bias type is <class 'torch.Tensor'>\n"
-            "`cutlassF-pt` is not supported because:\n    attn_bias.stride(-2) % 8 != 0 (attn_bias.stride() = "
-            "(77, 77, 1))\n    HINT: To use an `attn_bias` with a sequence length that is not a multiple of 8, "
-            "you need to ensure memory is aligned by slicing a bigger tensor. Example: use `attn_bias = "
-            "torch.zeros([1, 1, 5, 8])[:,:,:,:5]` instead of `torch.zeros([1, 1, 5, 5])`",
-            "attention.kernel",
-            "multiple of 8",
             "SDPBackend",
         ),
         (
@@ -311,8 +306,8 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         (
             "I already rebooted twice.\nFailed to initialize NVML: Driver/library version mismatch",
             "nvml.mismatch",
+            "sudo nvidia-uninstall",
             "rmmod",
-            "reboot",
         ),
         (
             "I have installed the Visual C++ Redistributable.\nOSError: [WinError 126] The specified module "
@@ -439,12 +434,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         ),
         ("AssertionError: Torch not compiled with XPU enabled", "torch.cpu_only", "/xpu", "without CUDA"),
         ("torch-2.6.0+xpu\nTorch not compiled with CUDA enabled", "torch.cpu_only", 'device="xpu"', "pip install"),
-        (
-            "Nvidia driver version: No CUDA\ntorch==2.5.1+cpu\nvLLM: No module named 'vllm._C'",
-            "vllm.start",
-            "machine without a GPU",
-            "pip install",
-        ),
         (
             "site-packages/vllm/x.py\nRuntimeError: CUDART error: invalid argument in cudaIpcGetMemHandle",
             "cuda.argument",
@@ -595,12 +584,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "",
         ),
         (
-            "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
-            "kernel.nvrm",
-            "free -h",
-            "",
-        ),
-        (
             "C:\\x\\vllm\\_custom_ops.py\nAttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'",
             "quant.extension",
             "WSL",
@@ -655,12 +638,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         ),
         ("GeForce GT 710: no kernel image is available for execution", "cuda.no_kernel", 'device="cpu"', "install"),
         ("GPU: RTX 3090, GT 710. no kernel image is available", "cuda.no_kernel", "get_arch_list", "too old"),
-        (
-            "Card: AMD Radeon RX 580\nNVRM: No NVIDIA graphics adapter found!",
-            "nvml.no_devices",
-            "remove NVIDIA's driver",
-            "Blackwell",
-        ),
         (
             "NVRM: gpuPowerManagementEnter: unload failed at suspend\nNVRM: nvAssertFailedNoLog: Assertion failed: x",
             "kernel.nvrm",
@@ -753,7 +730,7 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
         (
             "OSError: /env/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
             "import.symbol",
-            "torchaudio==Z",
+            "torchaudio has torch's own number",
         ),
         (
             "ImportError: /env/dist-packages/vllm/_C.abi3.so: undefined symbol: _ZN3c106ivalue14ConstantString6createE",

@@ -344,7 +344,6 @@ def test_a_gpu_that_is_newer_than_the_wheel() -> None:
         "wheel_architectures": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
     }
     assert read.says == "NVIDIA GeForce RTX 5090 is sm_120, torch has code for sm_50 to sm_90"
-    assert "CUDA 12.8 or newer" in read.then
 
 
 # --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ import explain_corpus
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
     "kubernetes.mps": "error waiting for MPS daemon: error checking MPS daemon health",
+    "jax.versions": "Mismatched PJRT plugin PJRT API version (0.54) and framework PJRT API version 0.51).",
+    "import.architecture": "dlopen(/v/torch/lib/libtorch.dylib): (mach-o file, but is an incompatible architecture "
+    "(have "
+    "'x86_64', need 'arm64'))",
     "quant.extension": "ERROR:auto_gptq.nn_modules.qlinear.qlinear_exllama:exllama_kernels not installed.",
     "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "assert.library": "python3: /build/faiss/gpu/Tensor.cc:120: void copy(): Assertion `numElements == size' failed.",

@@ -25,7 +25,7 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
-from gpucheck.explain.facts import room, untried
+from gpucheck.explain.facts import filled, room, untried
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
@@ -249,7 +249,7 @@ def _told(match: Match) -> TextMatch:
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
     then = then.replace("NAME==VERSION", f"{match.facts.compiled or 'NAME'}==VERSION")
-    then = step(match.facts.platforms | match.facts.names, text.id, then, specific=specific)
+    then = step(match.facts.platforms | match.facts.names, text.id, filled(then, match.facts), specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,

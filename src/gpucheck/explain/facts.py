@@ -91,21 +91,28 @@ class Facts:
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
 
-_VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
+_VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:(?:\+| \+ ?(?=cu\d))(?:git\w*\.)?([\w.]+))?"
 # Skips versions that a message tells the user to install.
 _TORCH = re.compile(
     r"(?<!install )(?<![\w-])(?:py)?torch(?:\.__version__| version)?(?: is| was)?(?:[ \t:=(-]|->){1,24}"
     + _VERSION
     + r"(?![\w.]*/)"
 )
+# A version with its build beside no word torch. Other packages with builds have versions that begin with 0.
+_BUILT = re.compile(r"(?<![\w.-])([12]\.\d+\.\d) ?\+ ?(cu\d{3}|cpu|rocm[\d.]+|xpu)\b")
+# Before the version that pip, uv or poetry was asked for.
+_ASKED = r"(?:requirement|distribution found for|no version of|distribution|candidates for) "
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
-    "gfx": re.compile(r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon)\W{1,4}(gfx\d{3,4}\w?)\b"),
+    "gfx": re.compile(
+        r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4}"
+        r"(gfx\d{3,4}\w?)\b"
+    ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
-    "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
-    "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
+    "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
+    "wanted": re.compile(_ASKED + r"torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
@@ -113,19 +120,19 @@ _CAPABILITY = re.compile(
 # Names of NVIDIA GPUs and their compute capability ("NVIDIA, CUDA GPUs"). Longer names come before their prefixes.
 _GPUS = (
     (r"gb10\b|dgx spark", "12.1"),
-    (r"rtx 50[5-9]0|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
+    (r"(?:rtx|geforce) ?50[5-9]0|\b50[5-9]0 (?:ti|laptop)|rtx ?pro [2-6]\d00 blackwell|rtx ?pro 6000", "12.0"),
     (r"\bjetson (?:agx )?thor", "11.0"),
     (r"\bg?b300\b", "10.3"),
     (r"\bg?b200\b", "10.0"),
     (r"\bg?h[12]00\b|\bh20\b|\bh800\b", "9.0"),
-    (r"rtx 40[5-9]0|\bl40s?\b|\bl4\b|rtx 6000 ada", "8.9"),
+    (r"rtx ?40[5-9]0|\bl40s?\b|\bl4\b|rtx ?6000 ada", "8.9"),
     (r"\borin\b", "8.7"),
-    (r"rtx 30[5-9]0|rtx a\d000|\ba10g?\b|\ba40\b", "8.6"),
+    (r"rtx ?30[5-9]0|rtx ?a\d000|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
-    (r"rtx 20[5-9]0|gtx 16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
+    (r"rtx ?20[5-9]0|gtx ?16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
     (r"\bv100\b|titan v\b", "7.0"),
-    (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
+    (r"gtx ?10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
 )
 _CODES = (
@@ -146,7 +153,7 @@ _NAMED = {
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
-    r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
+    r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
     "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|"
     r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b|"
@@ -158,7 +165,12 @@ _NAMED = {
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
-    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b",
+    "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bcomfyui",
+    "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
+    "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
+    "portable": r"python_embeded",
+    "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh",
+    "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
     # The excluded ones are Maxwell GPUs, or the K80, which wheels for CUDA 11.8 support.
@@ -190,7 +202,6 @@ _NAMED = {
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
-    "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "pinned": messages.PINNED + r"|\bpin_memory\(\)",
     "allocator": messages.ALLOCATOR,
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
@@ -202,11 +213,14 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
-    "llama": r"\bggml|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|\bollama\b|"
+    "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|"
+    r"\bollama\b|"
     r"koboldcpp|lm[- ]?studio",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
 }
-_COMPILED = re.compile(r"-packages[/\\](\w+?)(?:_\d)?(?:_cuda|_c)?(?:[/\\][\w./\\-]*)?\.(?:cpython|abi3|cp3|so\b|pyd)")
+_COMPILED = re.compile(
+    r"(?:-packages|\.\.\.)[/\\](\w+?)(?:_\d)?(?:_cuda|_c)?(?:[/\\][\w./\\-]*)?\.(?:cpython|abi3|cp3|so\b|pyd)"
+)
 # Reasons why xFormers has no operator, most decisive first: the title, its pattern, and the step.
 _OPERATORS = {
     "xformers was built without its CUDA code": (
@@ -222,11 +236,6 @@ _OPERATORS = {
         "device=cpu",
         'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
     ),
-    "xformers rejects how the attention bias (mask) lies in memory": (
-        r"attn_bias\.stride|attn_bias.{0,40}aligned|hint: to use an attn_bias",
-        "make the bias longer, to a multiple of 8, and slice it: torch.zeros(…, ceil(n / 8) * 8)[…, :n]; or torch's "
-        "scaled_dot_product_attention, which takes any mask",
-    ),
     "xformers has no operator for this data type or size of heads": (
         r"max\(query\.shape|dtype=torch",
         "x.half() or bfloat16 where the list names the type; else run the program without xformers (torch's attention "
@@ -234,7 +243,7 @@ _OPERATORS = {
     ),
 }
 # The version that the other GPUs of an AMD family run as.
-_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0"}
+_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
@@ -263,7 +272,7 @@ _TORCHS = frozenset(
 
 def read(pasted: str, spaced: str) -> Facts:
     """Read the facts of a paste; `spaced` is the same without colours and prefixes."""
-    text = re.sub("\x1b?\\[\\d{1,3}(?:;\\d{1,3})*m|[\"'`]", "", pasted.lower())
+    text = re.sub("\x1b?\\[\\d{1,3}(?:;\\d{1,3})*m|[\"'`]|\\*\\*", "", pasted.lower())
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
@@ -290,8 +299,10 @@ def read(pasted: str, spaced: str) -> Facts:
 def _torch(text: str) -> tuple[str, str]:
     """Return the version and the build of torch. The first version with a build takes precedence."""
     versions = _TORCH.findall(text)
-    version, build = next((pair for pair in versions if pair[1]), versions[0] if versions else ("", ""))
+    versions = [pair for pair in versions if pair[1]] or _BUILT.findall(text) or versions
+    version, build = versions[0] if versions else ("", "")
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
+    build = build or ("xpu" if re.search(r"xpu used to build pytorch: \d", text) else "")
     cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
     if not build and (built := re.search(cuda, text)):
         build = (
@@ -316,13 +327,13 @@ def _listed(text: str) -> tuple[fixes.Release, ...]:
 def _operators(text: str) -> str:
     """Return why xFormers has no operator.
 
-    A reason about the mask applies if one operator gives it. Any other reason applies only if all operators give it.
+    A reason applies only if all operators give it.
     """
     listed = text.split("is not supported because:")[1:]
     fitting = (
         title
         for title, (pattern, _) in _OPERATORS.items()
-        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed)
+        if listed and all(re.search(pattern, block) for block in listed)
     )
     return next(fitting, "")
 
@@ -332,7 +343,7 @@ def _capabilities(text: str) -> tuple[str, ...]:
     if found := tuple(dict.fromkeys(written)):
         return found
     lines = "\n".join(
-        line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|rtx|tesla|device|\bgb10\b|dgx", line)
+        line for line in text.splitlines() if re.search(r"nvidia|geforce|gpu|[rg]tx|tesla|device|\bgb10\b|dgx", line)
     )
     return tuple(capability for pattern, capability in _GPUS if re.search(pattern, lines))
 
@@ -396,10 +407,37 @@ def _install(facts: Facts) -> str:
         facts.capabilities, facts.driver_cuda or None, facts.processor or None, version=facts.torch
     )
     if tag is None:
-        return ""
-    # torchvision and torchaudio must match the new torch.
-    wanted = " ".join((wanted, *(name for name in ("torchvision", "torchaudio") if name in facts.names)))
+        values = [fixes.number(value) for value in facts.capabilities]
+        return fixes.JETSON if any(value in fixes.OWN_BOARDS for value in values) else ""
+    # torchvision and torchaudio must match the new torch and its CUDA.
+    wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
     return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
+
+
+def _abi(facts: Facts) -> str:
+    """Return the C++ ABI of torch's wheel, TRUE for the new one, where a missing symbol is of the other one."""
+    # Of torch 2.6 only the wheel for CUDA 12.6 has the new ABI.
+    is_new = ((fixes.release_of(facts.torch) or (0, 0)), facts.build == "cu126") >= ((2, 6), True)
+    if is_new:
+        return "TRUE" if facts.holds(r"undefined symbol:? \S*sourcelocationess\b") else ""
+    return "FALSE" if facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol") else ""
+
+
+def _torchvision(facts: Facts) -> str:
+    """Return the command for the torchvision that belongs to a torch 2 (0.15 to 2.0, 0.16 to 2.1)."""
+    match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
+    if match is None:
+        return (
+            "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==0.N+15.P for torch "
+            f"2.N.P (0.19.1 for 2.4.1; torchaudio has torch's own number) --index-url {fixes.INDEX}/TAG, TAG what "
+            "torch.__version__ shows behind the + (cpu, cu128)"
+        )
+    beside = f" torchaudio=={facts.torch}" * facts.holds(r"\btorchaudio\b")
+    index = facts.build or "cuXYZ (what python -c 'import torch; print(torch.__version__)' shows behind the +)"
+    return (
+        f"pip install --force-reinstall --no-deps torchvision==0.{int(match[1]) + 15}.{match[2]}{beside} --index-url "
+        f"{fixes.INDEX}/{index}: the release that belongs to torch {facts.torch}, from the same index"
+    )
 
 
 def _rebuild(facts: Facts) -> str:
@@ -423,6 +461,10 @@ def _pip(facts: Facts) -> str:
     range_ = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
     builds = fixes.RELEASES.get(release) or fixes.BUILDS_OF_TORCH_1.get(release, ())
+    if facts.listed[-1:] == ((2, 2),) and "mac" in facts.platforms:
+        return (
+            "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel processors"
+        )
     is_new = bool(python and high and python > high) or (
         not python and bool(facts.listed) and release < facts.listed[0]
     )
@@ -456,6 +498,20 @@ def _for_amd(facts: Facts) -> str:
     )
 
 
+def filled(then: str, facts: Facts) -> str:
+    """Return the step with the versions of torch and of its CUDA that the paste states."""
+    if fixes.release_of(facts.torch):
+        then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
+    named = re.search(r"\bcu\d{3}\b", f"{facts.wanted} {facts.build} {facts.text}")
+    if named is None:
+        tags = "; cuXYZ is cu126, cu128 or cu130, not above the CUDA version in nvidia-smi"
+        return then + tags * ("/cuXYZ" in then and "selector" not in then)
+    build = named[0]
+    major, minor = build[2:4], build[4:]
+    then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
+    return then.replace("cuda-toolkit-X-Y", f"cuda-toolkit-{major}-{minor}")
+
+
 def untried(then: str, facts: Facts) -> str:
     """Return the advice without steps that were already tried; empty if nothing is left."""
     # Text in brackets, or in the code of `python -c`, is not split.
@@ -468,7 +524,8 @@ def untried(then: str, facts: Facts) -> str:
         )
     ]
     whole = " ".join(kept).rstrip("; ")
-    return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
+    shorter = re.sub(r"^(?:then|else|or) ", "", re.sub(r";(?= [A-Z])", ".", whole))
+    return whole if len(whole) == len(then) else shorter
 
 
 # The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
@@ -618,6 +675,13 @@ ADVICE: tuple[Advice, ...] = (
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
         title="the user may not open /dev/kfd, which ROCm needs",
     ),
+    Advice(
+        ("cuinit.too_old",),
+        r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
+        "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
+        "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
+        title="the container has no GPU (or its program is of CUDA 13)",
+    ),
     Advice(("nccl.in", "nccl.un", "nccl.re"), r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     Advice(
         ("nccl.timeout",),
@@ -639,14 +703,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.symbol", "attention.package"),
+        lambda facts: bool(_abi(facts)),
         lambda facts: (
-            facts.holds(r"undefined symbol:? \S*cxx11|cxx11abitrue[\s\S]*undefined symbol")
-            and (fixes.release_of(facts.torch) or (0, 0)) < (2, 6)
+            f"the wheel for the same torch, CUDA and Python whose name has cxx11abi{_abi(facts)}; or pip install "
+            "--no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it"
         ),
-        "the wheel for the same torch, CUDA and Python whose name has cxx11abiFALSE; or pip install --no-cache-dir "
-        "--no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it",
         title="a package was built with another C++ ABI than torch",
-        meaning="The symbol has std::string of the new ABI (cxx11); pip's torch before 2.6 was built with the old one.",
+        meaning="pip's torch is built with the new ABI of std::string (cxx11) from 2.7 on, before with the old one.",
     ),
     Advice(
         ("tensor.backend",),
@@ -667,13 +730,36 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("hip.arch",),
-        lambda facts: bool(facts.gfx) and "windows" not in facts.platforms,
+        lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
         lambda facts: (
-            f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
+            "HSA_OVERRIDE_GFX_VERSION="
+            + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
+            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
+            "docker run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+            if "llama" in facts.names
+            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
         ),
     ),
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
+    Advice(
+        ("import.library",),
+        r"torch/__init__\.py\W+line \d+(?![\s\S]*jetson)[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
+        "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
+        "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
+        title="a library that belongs to torch's wheel is not installed",
+    ),
+    Advice(
+        ("import.library",),
+        r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
+        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
+        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
+        "2.4 does; an older torch ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$(python "
+        "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
+        "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
+    ),
     Advice(
         ("import.library",),
         lambda facts: (
@@ -692,14 +778,6 @@ ADVICE: tuple[Advice, ...] = (
         "memlock=-1), or GGML_CUDA_NO_PINNED=1",
         title="llama.cpp could not pin host memory",
         meaning="The limit of locked memory is reached. It is RAM, not the GPU's memory.",
-    ),
-    Advice(
-        ("slurm.gres",),
-        r"gres\.conf file /dev/nvidia",
-        "on that node sudo nvidia-modprobe -c 0 -u makes /dev/nvidia*, and nvidia-smi has to list the GPU; then sudo "
-        "systemctl restart slurmd. At boot: After=nvidia-persistenced.service in slurmd's unit",
-        title="slurmd starts before the GPU's device nodes exist",
-        meaning="gres.conf names /dev/nvidia0, which the driver makes as its first user starts.",
     ),
     Advice(
         ("import.symbol",),
@@ -777,12 +855,11 @@ ADVICE: tuple[Advice, ...] = (
         "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
         title="the linker does not find a library of the CUDA toolkit",
     ),
+    Advice(("import.nms",), lambda facts: "jetson" not in facts.names, _torchvision),
     Advice(
         ("import.symbol",),
         r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
-        "pip list | grep -i torch, then pip install --force-reinstall --no-deps torchvision==Y torchaudio==Z, the "
-        "releases that belong to this torch (torchaudio has torch's own number) and from the same index of PyTorch's "
-        "(--index-url)",
+        _torchvision,
         title="torchvision or torchaudio was built for another torch",
     ),
     Advice(
@@ -832,24 +909,31 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library", "import.dll", "torch.no_accelerator"),
         r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
         r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
-        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]' (CUDA 12, cuDNN 9; "
-        "for CUDA 11 and cuDNN 8 release 1.18), and onnxruntime.preload_dlls() or import torch before the session is "
-        "made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider",
+        lambda facts: (
+            "on PATH the bin folders of what it wants: CUDA 11.8 and cuDNN 8 before 1.19, CUDA 12 and cuDNN 9 since"
+            if facts.holds(r"microsoft\.ml|nuget")
+            else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
+            "CUDA and cuDNN of the message; then onnxruntime.preload_dlls() (1.21 or newer) or import torch before the "
+            "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
+        ),
         title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
-        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu needs CUDA 12 and cuDNN 9 (before 1.19 CUDA "
-        "11 and cuDNN 8), and looks for them in the library path.",
+        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu wants one major version of CUDA and of cuDNN.",
     ),
     Advice(
         ("import.library",),
-        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names and facts.vendor != "amd",
-        "pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]', which bring their CUDA libraries, with "
-        "LD_LIBRARY_PATH unset; TensorFlow after 2.10 has no GPU on Windows: inside WSL",
+        lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
+        "python -m pip install -U 'tensorflow[and-cuda]' in a new virtual environment (it brings CUDA and cuDNN), with "
+        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
+        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). TensorFlow after 2.10 has no GPU on '
+        "Windows: inside WSL",
+        title="TensorFlow does not find CUDA's libraries, and uses the CPU",
     ),
     Advice(
-        ("compile.missing",),
-        lambda facts: "windows" in facts.platforms,
+        ("compile.missing", "compile.compiler"),
+        # These releases bring a small compiler; torch.compile asks for cl.exe.
+        lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
         "pip install triton-windows in the version for this torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 "
-        'for 2.9 (pip install "triton-windows<3.5" brings 3.4)',
+        'for 2.9 (pip install -U "triton-windows<3.5" brings 3.4)',
     ),
     Advice(
         ("compile.", "import.torch_too_old"),
@@ -880,7 +964,6 @@ ADVICE: tuple[Advice, ...] = (
         r"allreduce is disabled",
         "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
         title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
-        meaning="It needs GPUs that NVLink joins, or two that read each other's memory.",
     ),
     Advice(
         ("cuda.capture",),
@@ -1001,15 +1084,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The version ends in +xpu: it has no CUDA. A wheel for CUDA would not run on an Intel GPU.",
     ),
     Advice(
-        ("torch.cpu_only", "vllm.start"),
-        lambda facts: facts.build == "cpu" and "no_driver" in facts.names,
-        "an unquantised model, or a quantisation that the CPU backend has; for the others a machine with a GPU, and "
-        "there the packages' CUDA builds",
-        title="a CUDA operation is called on a machine without a GPU",
-        meaning="The paste lists a torch for the CPU and no NVIDIA driver: builds for the CPU lack operations.",
-        certainty="hint",
-    ),
-    Advice(
         ("nvml.not_loaded",),
         lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"),
         becomes="nvml.wsl",
@@ -1054,24 +1128,13 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.no_kernel", "cuda.capability", "architecture."),
         lambda facts: (
-            "kepler" in facts.names
+            ("kepler" in facts.names or bool(facts.capabilities))
             and not (facts.has_code or "native" in facts.names)
             and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
         ),
         'device="cpu" (in the code, or the program\'s option for its device), or a newer GPU: CUDA 12 does not know '
         "this one, and so no current torch does",
         title="this GPU (Kepler or older) is too old for a current torch",
-    ),
-    Advice(
-        ("nvml.no_devices", "nvml.not_loaded"),
-        lambda facts: (
-            facts.vendor == "amd" and not (facts.torch or facts.platforms & _NOT_LINUX or "pytorch" in facts.names)
-        ),
-        "remove NVIDIA's driver (sudo apt-get purge '^nvidia-.*', or what the distribution calls it) and reboot; for "
-        "torch install its build for ROCm",
-        title="NVIDIA's driver is installed on a machine with an AMD GPU",
-        meaning="The driver looks for an NVIDIA GPU and finds none. Where there is none, its messages are harmless.",
-        certainty="hint",
     ),
     Advice(
         ("kernel.nvrm", "cuinit.999"),
@@ -1151,10 +1214,10 @@ ADVICE: tuple[Advice, ...] = (
         "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
     ),
     Advice(
-        ("cudnn.",),
-        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
-        "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
-        "loaded first",
+        ("cudnn.", "import.nvjitlink", "import.library"),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: other libraries "
+        "there are loaded first",
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
@@ -1246,6 +1309,13 @@ ADVICE: tuple[Advice, ...] = (
         "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     Advice(
+        ("cuinit.too_old",),
+        r"\A(?=[\s\S]*found version 12\d)(?=[\s\S]*\bvllm)(?![\s\S]*(?:docker|podman|kubectl))",
+        "update the driver (CUDA 13 needs 580); or a new environment with vLLM's own wheel for CUDA 12.9, not another "
+        "torch beside it: uv pip install https://github.com/vllm-project/vllm/releases/download/vV/vllm-V+cu129-cp38-"
+        "abi3-manylinux_2_28_x86_64.whl --extra-index-url https://download.pytorch.org/whl/cu129 (V the release)",
+    ),
+    Advice(
         ("cuda.fork",),
         "vllm",
         "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
@@ -1265,6 +1335,31 @@ ADVICE: tuple[Advice, ...] = (
         ),
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
+    ),
+    Advice(
+        ("pip.torch",),
+        lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
+        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes from 0.49 on alone",
+    ),
+    Advice(
+        ("pip.torch", "torch.cpu_only"),
+        lambda facts: (
+            "mac" not in facts.platforms
+            and (
+                "project" in facts.names
+                or facts.holds(r"no solution found[\s\S]{0,200}no version of torch|@ registry\+")
+            )
+        ),
+        lambda facts: (
+            f"poetry source add --priority explicit pytorch {fixes.INDEX}/cuXYZ, then poetry add torch torchvision "
+            "--source pytorch; PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128"
+            if facts.holds(r"\bpoetry\b")
+            else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
+            "torchvision and torchaudio under [tool.uv.sources], with a marker that includes this system (uv sync does "
+            "not read [tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock "
+            "--upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no versions "
+            "like +cu128"
+        ),
     ),
     Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
@@ -1320,8 +1415,16 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.libcuda", "import.library"),
-        lambda facts: "windows" in facts.platforms and "bnb" in facts.names,
+        lambda facts: "bnb" in facts.names and ("windows" in facts.platforms or facts.holds(r"cuda[ _]setup:")),
         becomes="bitsandbytes.setup",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        r"cuda[ _]setup:|bitsandbytes-windows",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
+        "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
+        "print(torch.cuda.is_available())' has to print True",
+        title="this bitsandbytes is too old: it has no library for torch's CUDA or system",
     ),
     Advice(("import.dll",), r"error 1455|paging file is too small", becomes="oom.host"),
     Advice(
@@ -1369,6 +1472,87 @@ ADVICE: tuple[Advice, ...] = (
         "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
     ),
     Advice(
+        ("kubernetes.plugin", "container.no_runtime"),
+        r"\bk3s\b",
+        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent): k3s finds NVIDIA's "
+        "runtime itself (grep nvidia /var/lib/rancher/k3s/agent/etc/containerd/config.toml); then runtimeClassName: "
+        "nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and for those that use a GPU",
+    ),
+    Advice(
+        ("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau"),
+        r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
+        "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut -f "
+        '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
+        "/etc/rpm/macros.nvidia-kmod'), then reboot. Where mokutil --sb-state says enabled: sudo mokutil --import "
+        "/etc/pki/akmods/certs/public_key.der, and Enroll MOK at the reboot",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"no cuda toolset found",
+        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
+        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
+        "again after Visual Studio, with Visual Studio Integration",
+        title="Visual Studio does not have the CUDA toolkit's integration",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"cudnn\w*\.h: no such|could not find cudnn",
+        "export CUDNN_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])') and "
+        "CPATH=$CUDNN_PATH/include:$CPATH, then the same build; or cuDNN's development package (apt "
+        "libcudnn9-dev-cuda-12, conda install -c conda-forge cudnn)",
+        title="cuDNN's headers or its library are not found for a build",
+    ),
+    Advice(
+        ("nvcc.missing",),
+        r"cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|could not find cudatoolkit|cmake error",
+        "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
+        "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
+        "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
+        title="CMake finds no CUDA compiler (nvcc)",
+    ),
+    Advice(
+        ("hip.none",),
+        lambda facts: "windows" in facts.platforms and facts.holds("/dev/kfd"),
+        "run it on Linux: Docker on Windows has no /dev/kfd (WSL: only AMD's ROCm for WSL, with --device /dev/dxg)",
+    ),
+    Advice(
+        ("import.extension",),
+        r"mmcv\._ext",
+        "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
+        "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
+        "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
+        "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA",
+    ),
+    Advice(
+        ("kernel.build",),
+        r"\A(?![\s\S]*daemonset)[\s\S]*nvidia(?:-dkms|-legacy)?[-/](?:304|340|390|470)",
+        "boot an older kernel (an LTS one), or install the distribution's patched package of this legacy branch (Arch: "
+        "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers)",
+        title="a driver of a legacy branch does not build for this kernel",
+    ),
+    Advice(
+        ("nvml.mismatch",),
+        lambda facts: "reboot" in facts.names and "container" not in facts.names,
+        "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
+        "libraries': remove one of the two (sudo nvidia-uninstall for one of a .run file) and install the other whole, "
+        "with its DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start "
+        "again",
+    ),
+    Advice(
+        ("container.cli", "nvml.no_library"),
+        r"\A(?=[\s\S]*(?:\blxc\b|proxmox))[\s\S]*libnvidia-ml",
+        "in the LXC container install the host's driver version without its kernel module (the .run file with "
+        "--no-kernel-module), pass /dev/nvidia* into it (lxc.cgroup2.devices.allow, lxc.mount.entry) and, for docker "
+        "there, set no-cgroups = true in /etc/nvidia-container-runtime/config.toml",
+    ),
+    Advice(
+        ("torch.no_accelerator",),
+        lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
+        "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
+        "webui's folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again "
+        f"(TORCH_COMMAND=pip install torch torchvision --index-url {fixes.INDEX}/cu128 chooses the build)",
+    ),
+    Advice(
         ("nvml.mismatch",),
         "container",
         "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
@@ -1398,12 +1582,13 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.library",),
         "jetson",
-        "sudo apt-get install nvidia-jetpack for CUDA's libraries (libcudss and libcusparseLt are packages of their "
-        "own); in a container docker run --runtime nvidia with an image of the host's JetPack",
+        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack; in a container docker "
+        "run --runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
-        lambda facts: "windows" in facts.platforms or ("desktop" in facts.names and "mac" not in facts.platforms),
+        lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
         "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
         "Windows, wsl --update, then docker run --gpus all …",
     ),
@@ -1432,6 +1617,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("import.dll",),
+        r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
+        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, and "
+        "Intel's newest graphics driver, without intel_extension_for_pytorch (torch 2.5 and newer have its device xpu)",
+        title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
+    ),
+    Advice(
+        ("import.dll",),
         r"fbgemm\.dll",
         "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
         "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
@@ -1450,7 +1642,8 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(facts.checkout),
         lambda facts: (
             f"start the program from another folder: Python imports the sources of {facts.checkout} that lie here and "
-            "are not built, in place of a release; or build them here (pip install --no-build-isolation -e .)"
+            "are not built for this torch, in place of a release; or build them here again (pip install "
+            "--no-build-isolation -e .)"
         ),
     ),
     Advice(
@@ -1551,10 +1744,12 @@ ADVICE: tuple[Advice, ...] = (
         "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
     ),
     Advice(
-        ("cuinit.100", "torch.no_accelerator"),
-        r"\bsrun\b|\bslurmstepd\b|\bslurm_",
+        ("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "nvml.not_loaded", "nvml.no_devices"),
+        r"\bsrun\b|\bslurmstepd\b|\bslurm_|\bsbatch\b",
         "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
         "inside the job lists them",
+        title="the cluster's job sees no GPU",
+        certainty="hint",
     ),
     Advice(
         ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),
@@ -1576,19 +1771,29 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
     Advice(
-        ("cuda.capability", "cuda.no_kernel", "architecture."),
-        r"for cuda [\d.]+ use pip install",
-        lambda facts: (
-            " or ".join(re.findall(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)", facts.text))
-            + "; nvidia-smi shows the newest CUDA that the driver supports"
-        ),
-    ),
-    Advice(
         ("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed"),
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
         _install,
         title="torch has no code for this GPU's architecture",
         certainty="proof",
+    ),
+    Advice(
+        ("cuda.capability",),
+        r"in this version of the container|to run this container",
+        "a newer release of the image: nvcr.io/nvidia/pytorch:25.01-py3 is the first one for Blackwell",
+        title="this container image does not support this GPU",
+    ),
+    Advice(("cuda.capability", "architecture."), lambda facts: bool(facts.capabilities), _install),
+    Advice(
+        ("cuda.no_kernel",),
+        # Torch's own wheels have code for the GPUs between these.
+        lambda facts: (
+            facts.has_code is None
+            and any(value >= 100 or value < 70 for value in map(fixes.number, facts.capabilities) if value)
+            and not facts.names & {"kernels", "native", "llama", "jax", "tf"}
+        ),
+        _install,
+        title="this torch has no code for this GPU's architecture",
     ),
     Advice(
         ("build.extension",),
@@ -1630,11 +1835,6 @@ ADVICE: tuple[Advice, ...] = (
         r"bnb_cuda_version=\S",
         "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
         "bitsandbytes; python -m bitsandbytes shows what it needs",
-    ),
-    Advice(
-        ("compile.compiler",),
-        lambda facts: "windows" in facts.platforms and "cl" in facts.names,
-        title="torch.compile finds no C++ compiler (cl.exe)",
     ),
     Advice(
         ("compile.ptxas",),

@@ -443,31 +443,6 @@ _TOOLKITS = (
 )
 
 
-def _wheel_then(found: Numbers) -> str:
-    """Return the wheel that has code for an architecture, according to torch's release table (RELEASE.md) and issue
-    157517.
-    """
-    if "architecture" not in found:
-        return ""
-    architecture = int(re.sub(r"\D", "", found["architecture"]))
-    wanted, tag = fixes.choose((f"{architecture // 10}.{architecture % 10}",), "12.8")
-    if architecture < 50:
-        return 'run it on the CPU (device="cpu"), or on a newer GPU: no current torch has code for this one'
-    if tag is None:
-        return "on a Jetson NVIDIA's torch wheel for its JetPack; elsewhere the newest torch, from a wheel for CUDA 13"
-    wheels = (
-        (100, "install torch 2.7 or newer from a wheel for CUDA 12.8 or newer"),
-        (75, "install a newer torch for a CUDA that nvidia-smi shows"),
-        (70, "install a torch wheel for CUDA 12, because wheels for CUDA 13 drop this GPU"),
-        (0, "install a torch wheel for CUDA 12.6 or older, because newer wheels drop this GPU"),
-    )
-    wheel = next(wheel for least, wheel in wheels if architecture >= least)
-    return (
-        f"{wheel}: pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}, with the torchvision and "
-        "torchaudio of that release"
-    )
-
-
 # --- the kernel's log -------------------------------------------------------------------------------------------------
 
 
@@ -771,7 +746,6 @@ _READINGS: tuple[Reading, ...] = (
             r"supports CUDA capabilities (?P<wheel_architectures>(?:sm_\d+\w?[ ,]*)+)",
         ),
         "{device|the GPU} is {architecture}[, torch has code for {wheel_architectures}]",
-        _wheel_then,
     ),
     *(
         Reading("nccl.infiniband", rf"{_COMPLETION}(?P<status>{number})\b", f"status {{status}}, {says}", then)

@@ -167,7 +167,7 @@ _QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [
 # NCCL tells at this level what it tries and does not need: a plugin or a device that is not there.
 _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A drive of Windows: a backslash before an n is then a path and no line end.
-_DRIVE = re.compile(r"\b[A-Za-z]:\\")
+_DRIVE = re.compile(r"\b[A-Za-z]:\\|\\(?:Lib\\)?site-packages\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
 # JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
 _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")

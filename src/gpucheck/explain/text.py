@@ -46,12 +46,12 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 # The patterns apply to text in lower case without quotes, as `normal` returns it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
-        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
+        r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under|using) wsl2?\b|"
         r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(
         r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b|"
-        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b"
+        r"\bexit status 0xc0000|\bcl is not found|\bwhere, cl\b|\bwindowspath\b"
     ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
@@ -66,7 +66,9 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     ),
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
-_IS_WINDOWS = re.compile(r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b")
+_IS_WINDOWS = re.compile(
+    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bim on windows\b"
+)
 # A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.
 _NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{4}")
 
@@ -96,6 +98,12 @@ _OF_SERVERS = r"vLLM ([^(;]*) \(SGLang ([^()]*)\)"
 
 # Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
 _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
+    (
+        "directml",
+        _CUDA_IS_NOT_THERE,
+        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML "
+        "(stable-diffusion-webui --use-directml, ComfyUI --directml)",
+    ),
     (
         "mac",
         _CUDA_IS_NOT_THERE,
@@ -178,11 +186,6 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "sign in the Device Manager names the cause",
     ),
     ("rocm", _KERNELS, SERIALIZE),
-    (
-        "directml",
-        _CUDA_IS_NOT_THERE,
-        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML",
-    ),
 )
 
 _SWAPPED = str.maketrans("\"'", "'\"")
@@ -199,14 +202,32 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
+    (
+        "windows",
+        r"CUDA_HOME=/usr/local/cuda-([\d.]+\d|X\.Y)",
+        r"CUDA_HOME=C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\1",
+    ),
+    ("windows", r"NVIDIA's package cuda-toolkit-[\dXY-]+", "NVIDIA's installer of that version"),
+    ("powershell", r"(?<![\w=])([A-Z][A-Z0-9_]{3,})=(\S+) (?=python|pip|torchrun|vllm)", r'$env:\1="\2", then '),
+    ("powershell", r"\b(?:export|set) ([A-Z_]+)=((?:C:)?[^,;:]+?)(?=$|[,;:)]| and | then | before )", r'$env:\1="\2"'),
     ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
     ("windows", r"(?<![\w=])([A-Z][A-Z0-9_]{3,}=\S+) (?=python|pip|torchrun|vllm)", r"set \1, then "),
     ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
     ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
+    ("windows", r"pip list \| grep[^);:,]*?(?= shows|[);:,]|$)", "pip list"),
+    (
+        "portable",
+        r"(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)",
+        r".\\python_embeded\\python.exe -m pip ",
+    ),
+    ("uv", r"(?<!uv )(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)", "uv pip "),
+    ("webui", r"(?<![\w-])(?:python -m )?pip (?=install --force|uninstall|list|show)", "venv/bin/python -m pip "),
+    ("windows", r"venv/bin/python", r"venv\\Scripts\\python"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"\bsudo (?=nvidia-smi)", ""),
-    ("windows", r"apt-get install ffmpeg, ", ""),
+    ("windows", r"apt-get install ffmpeg, conda", 'the "full-shared" build with its bin folder on PATH, or conda'),
+    ("mac", r"apt-get install ffmpeg, conda", "brew install ffmpeg, or conda"),
     ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),

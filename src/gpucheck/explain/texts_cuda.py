@@ -156,7 +156,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a kernel has no code for this GPU's architecture",
         patterns=(
             CUDA_SAYS + r"invalid device function",
-            r"no kernel image is available|not compiled with any CUDA arch",
+            r"no kernel image|not compiled with any CUDA arch",
         ),
         meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
         fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
@@ -479,7 +479,7 @@ TEXTS: tuple[Condition, ...] = (
             r"no ROCm-capable device is detected|No HIP GPUs are available",
             r"is not member of .{0,3}(render|video).{0,3} group|ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
-            r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+            r"(Failed|Unable) to (open|get).{0,20}/dev/kfd|adding custom device \W{0,2}/dev/(kfd|dri)",
             r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
             r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),

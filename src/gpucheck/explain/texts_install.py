@@ -7,13 +7,6 @@ from __future__ import annotations
 from gpucheck import messages, xid
 from gpucheck.doctor.condition import Condition
 
-# A pip command without versions would install the newest torch, which may have another CUDA.
-_PAIR = (
-    "pip list | grep -i -e torch -e nvidia shows what is installed; then reinstall torch with the torchvision and "
-    "torchaudio that belong to it, each with its version (pip install --force-reinstall torch==X torchvision==Y "
-    "torchaudio==Z) and from the same index of PyTorch's; where pip says externally-managed-environment, in a virtual "
-    "environment"
-)
 # Libraries and symbols of torch, of CUDA and of packages built on them.
 _TORCHS = (
     r"(torch|libc10|flash_?attn|xformers|vllm|sgl_kernel|flashinfer|triton|deepspeed|apex_C|amp_C|mmcv|detectron2|"
@@ -76,6 +69,7 @@ TEXTS: tuple[Condition, ...] = (
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
             r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
             r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
+            r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
         ),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn, libnccl or "
         "NVRTC (with its nvrtc-builtins) of another version than the wheel's.",
@@ -127,14 +121,14 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Error loading CUDA libraries\. GPU will not be used",
             r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
-            r"lib(?!cuda\.so|nvidia-ml)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
+            r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
             r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
             r"[\w-]*\.so[.\d]*: cannot open shared object file",
-            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|nvinfer\w*|onnxruntime_providers_\w+)"
-            r"[\w-]*\.so[.\d]*: cannot open shared object file",
+            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
+            r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
             r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
-            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc|nvinfer)",
+            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
             r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
             r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
             r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
@@ -152,7 +146,7 @@ TEXTS: tuple[Condition, ...] = (
         "look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
-        "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        "name, or the program's release for the CUDA that is installed",
         follows=("cudnn.version",),
     ),
     Condition(
@@ -169,7 +163,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(No such operator|Could not run) '?torchvision::nms",
         ),
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
-        fix=_PAIR,
+        fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
     Condition(
         id="import.torch",
@@ -199,7 +193,21 @@ TEXTS: tuple[Condition, ...] = (
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
         common=(r"--no-build-isolation",),
-        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
+        # Without a toolkit setup.py fails in the same line, with torch at hand.
+        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
+        r"nvcc was not found",
+    ),
+    Condition(
+        id="import.architecture",
+        title="torch, or another package, is built for another processor than this Python",
+        patterns=(),
+        meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
+        fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
+        "print arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip "
+        "install --no-cache-dir the packages again",
+        certainty="proof",
+        common=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
+        beside=_TORCHS + r"|onnxruntime|numpy",
     ),
     Condition(
         id="import.torch_too_old",
@@ -235,17 +243,19 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="import.numpy",
-        title="torch and NumPy do not fit",
+        title="torch, or another package, does not fit this NumPy",
         patterns=(r"RuntimeError: Numpy is not available|UserWarning: Failed to initialize NumPy",),
-        meaning="A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
-        fix="pip install 'numpy<2', or a newer torch",
+        meaning="A package was compiled for NumPy 1 (torch before 2.3), and NumPy 2 is installed; or NumPy is missing.",
+        fix="pip install 'numpy<2', or a newer release of the package that the traceback imports last",
         certainty="proof",
-        common=(r"NumPy 1\.x cannot be run in",),
-        beside=r"\b(py)?torch(vision|audio)?\b|torch/",
+        common=(
+            r"NumPy 1\.x cannot be run in|numpy\.dtype size changed, may indicate binary incompat",
+            r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
+        ),
     ),
     Condition(
         id="import.glibc",
-        title="the system's C library is older than the package",
+        title="the system's C or C++ library is older than the package",
         patterns=(
             r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
@@ -253,7 +263,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
-        "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
+        "conda-forge 'libstdcxx-ng>=13', and its lib folder first in LD_LIBRARY_PATH (a cluster: module load gcc/12)",
         certainty="proof",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
@@ -280,7 +290,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="compile.libcuda",
-        title="Triton does not find libcuda",
+        title="Triton, or the linker, does not find libcuda",
         patterns=(
             r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
             r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
@@ -293,7 +303,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="compile.compiler",
-        title="Triton finds no C compiler",
+        title="no C or C++ compiler is found",
         patterns=(
             r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
             r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
@@ -301,7 +311,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
             r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         ),
-        meaning="torch.compile builds a small launcher with the system's compiler.",
+        meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
         certainty="proof",
@@ -438,13 +448,16 @@ TEXTS: tuple[Condition, ...] = (
             r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
             r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
             r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt)\.h: No such file",
+            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
+            r"Could not find (cudnn_LIBRARY|CUDNN\b)",
             r"CUDA_HOME (does not exist|is not set|not found|must be set)",
             r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
             r"(requires|needs) nvcc|nvcc (was )?not found",
             r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
             r"NameError: name '?bare_metal_version'? is not defined",
+            r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
+            r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
@@ -459,6 +472,7 @@ TEXTS: tuple[Condition, ...] = (
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
+            r"(causal_conv1d|mamba_ssm) is only supported on CUDA [\d.]+ and above",
         ),
         meaning="An extension must be built with the same CUDA version as torch.",
         fix="export CUDA_HOME=/usr/local/cuda-X.Y of torch's CUDA (python -c 'import torch; "

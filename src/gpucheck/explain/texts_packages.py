@@ -265,7 +265,7 @@ TEXTS: tuple[Condition, ...] = (
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
-            r"libbitsandbytes_cpu\.(so|dll)",
+            r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll",
             r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
             r"argument of type '?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes",
             r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at",
@@ -476,7 +476,8 @@ TEXTS: tuple[Condition, ...] = (
         title="a package was installed without its CUDA extension",
         patterns=(
             r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
+            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
+            r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
         ),
         meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
         "that build it did not reach the build.",
@@ -505,12 +506,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="pip.torch",
-        title="pip finds no version of a package for this Python and system",
+        title="the installer finds no version of a package for this Python and system",
         patterns=(
             r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
             r"doesn'?t have a source distribution or wheel",
-            r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
-            r"No matching distribution found for (torch|torchvision|torchaudio|triton|pytorch)\b",
+            r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes)\b",
+            r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes)\b",
+            r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
+            r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
+            r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
             r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
@@ -518,6 +522,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="compare python --version with the release's Python versions; use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         certainty="proof",
+        common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
     ),
     Condition(
         id="pip.conflict",
@@ -535,8 +540,9 @@ TEXTS: tuple[Condition, ...] = (
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
-        "package "
-        "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
+        "package after it, at a release made for that torch; python --version has to be one that the release has "
+        "wheels for",
+        follows=("pip.torch",),
     ),
     Condition(
         id="numerics.nan",
@@ -660,15 +666,16 @@ TEXTS: tuple[Condition, ...] = (
             r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
             r"any )?GPU",
             r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
-            r"no compatible GPUs were discovered|Ollama will run in CPU-only mode",
+            r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
+            r"CPU does not have AVX.{0,20}, disabling GPU support",
             r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
             r"failed to finish discovery before timeout",
             r"\bentering low vram mode.{0,60}total vram=\W?0 B",
             r"warning: no usable GPU found, --gpu-layers option will be ignored",
         ),
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
-        fix="nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery "
-        "name the reason",
+        fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "
+        "ollama serve: the lines about discovery name the reason",
         certainty="hint",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,

@@ -130,7 +130,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuinit.101",
         title="CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-        patterns=(r"Error 101: invalid device ordinal",),
+        patterns=(r"Error 101: invalid device ordinal|cuda driver library init failure: 101\b",),
         meaning="One entry of the list is not a device.",
         fix="nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
@@ -272,11 +272,11 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
-        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version; in conda a "
-        "CUDA build); gpucheck doctor on that machine names the command",
+        "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
+        "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
         certainty="proof",
         weak=(
-            r"Torch not compiled with",
+            r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
@@ -285,7 +285,7 @@ TEXTS: tuple[Condition, ...] = (
         id="torch.no_accelerator",
         title="torch has no device beside the CPU",
         patterns=(
-            r"no usable GPU found",
+            r"no usable GPU found|Torch is not able to use GPU",
             r"\bNoDevicesFound\b.{0,60}gpu",
             r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
             r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
@@ -350,7 +350,7 @@ TEXTS: tuple[Condition, ...] = (
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
         weak=(
-            r"torch\.cuda\.is_available\(\)\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
+            r"torch\.cuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
         ),
     ),
     Condition(
@@ -397,7 +397,7 @@ TEXTS: tuple[Condition, ...] = (
             r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
             r"kernel driver does not appear to be running on this host",
             r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
-            r"nvidia-persistenced failed to initialize",
+            r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
         ),
         meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
         "Secure Boot rejects the module.",
@@ -428,7 +428,7 @@ TEXTS: tuple[Condition, ...] = (
         title="the driver is there and finds no GPU",
         patterns=(
             r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
-            r"could not insert '?nvidia\w*'?: No such device",
+            r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
         ),
         meaning="The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is "
         "assigned to a virtual machine or failed to start.",
@@ -556,6 +556,19 @@ TEXTS: tuple[Condition, ...] = (
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
     ),
     Condition(
+        id="jax.versions",
+        title="JAX, jaxlib and the CUDA plugin are of different releases",
+        patterns=(
+            r"(Mismatched PJRT plugin|Unexpected PJRT_\w+ size|plugin is likely built with a later version)",
+            r"module 'jaxlib(\.\w+)*' has no attribute|jaxlib version [\d.]+ is (newer|older|incompatible)",
+            r"jaxlib is version [\d.]+, but this version of jax requires|incompatible with (installed )?jaxlib version",
+        ),
+        meaning="All of them are of one release; pip upgraded some of them.",
+        fix="pip list | grep -i jax, then all in one command: pip install -U 'jax[cuda12]', or 'jax[cuda12]==VERSION' "
+        "of the jax that the program needs, which brings jaxlib and the plugins of that release",
+        certainty="proof",
+    ),
+    Condition(
         id="jax.cpu_only",
         title="this jaxlib is built without CUDA",
         patterns=(
@@ -639,7 +652,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="container.cdi",
-        title="the CDI description of the GPU is missing or outdated",
+        title="the CDI description of the GPU is missing or outdated, or the engine does not read it",
         patterns=(
             r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
             r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
@@ -650,7 +663,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
         "driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
-        "after each driver update",
+        'after each driver update. docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json '
+        "(rootless: ~/.config/docker/daemon.json), then a restart",
         certainty="proof",
     ),
     Condition(
@@ -695,7 +709,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
             r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
             r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
-            r"Unable to load the kernel module 'nvidia\.ko'|The kernel module failed to load.{0,200}nvidia",
+            r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
+            r"The kernel module failed to load.{0,200}nvidia",
             r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
