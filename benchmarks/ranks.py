@@ -310,7 +310,7 @@ def launched(
 
 def spread(folder: Path, ranks: Iterable[int]) -> float | None:
     """The standard deviation of a rank's lateness in a step, over these ranks; None if the job has too few steps."""
-    table, _ = files._table(files.read(folder), has_inside=False)
+    table, _ = files._table(files.read(folder))
     late = ranks_judge._lateness(table).late if table.steps > ranks_judge.FEWEST_STEPS else {}
     series = [list(late[rank].values()) for rank in ranks if len(late.get(rank, ())) > 1]
     return math.sqrt(statistics.fmean(map(statistics.pvariance, series))) if series else None

@@ -27,7 +27,7 @@ def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """Return the known name that was probably meant; None where no name is similar."""
     import difflib  # most commands know every name that they are given
 
-    # The first word of a name twice as long is another name: `device` of `device-arrival`.
+    # The first word of a name twice as long is another name: `hang` of `hang-after`.
     others = [other for other in known if 2 * len(name) >= len(other) or not other.startswith(f"{name}-")]
     return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 

@@ -52,7 +52,7 @@ def fleet(count: int) -> Report:
 
 def program() -> Report:
     """A run that waited, with memory by line."""
-    line = TracedLine("/job/train.py", 40, "Net.head", "forward", 3 * 2**30, 0.0, 0, None)
+    line = TracedLine("/job/train.py", 40, "Net.head", "forward", 3 * 2**30, 0.0, None)
     traced = Traced(3, 4 * 2**30, 1.2, (line,))
     return program_scenes.document(replace(program_scenes.a_run(0.4, data=10, copies=50, waits=5), traced=traced))
 

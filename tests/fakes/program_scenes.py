@@ -121,9 +121,9 @@ def job_that_hangs() -> Report:
 
 def with_memory_by_line() -> RunResult:
     """A run with memory by line, of which some lines hold next to nothing."""
-    line = TracedLine("/job/train.py", 15, "Sequential.0", "forward", 2**26, 0.0, 0, None)
+    line = TracedLine("/job/train.py", 15, "Sequential.0", "forward", 2**26, 0.0, None)
     little = [replace(line, module=f"Sequential.{n}", peak_bytes=n) for n in (4, 512)]
-    kept = replace(line, module="Metric", peak_bytes=4, kept_bytes_per_step=4.0, kept_tensors=1)
+    kept = replace(line, module="Metric", peak_bytes=4, kept_bytes_per_step=4.0)
     return replace(a_run(0.97), traced=Traced(2, 2**27, 2.6, (line, *little, kept)))
 
 
@@ -161,9 +161,7 @@ PEAK = MemoryMoment(
 )
 MEMORY = DryMemory(
     total_bytes=1024 * MIB,
-    total_of="simulated GPU",
     peak=PEAK,
-    peak_by_phase={"backward": 900 * MIB},
     parameters_bytes=100 * MIB,
     gradients_bytes=100 * MIB,
     optimizer_bytes=200 * MIB,
@@ -175,10 +173,6 @@ LINE = DryLine(
     line=33,
     count=2,
     bytes=0,
-    steps=2,
-    pinned=0,
-    pageable=0,
-    unpinned_async=0,
     source="total += loss.item()",
 )
 CLEAN = DryResult(
@@ -275,7 +269,7 @@ ROWS = (
         devices=("cuda:0",),
     ),
 )
-TOTALS = Totals(parameters=1_300_000, parameter_bytes=5 * MIB, buffer_bytes=0, trained_bytes=5 * MIB)
+TOTALS = Totals(parameters=1_300_000, parameter_bytes=5 * MIB, buffer_bytes=0)
 TRAINING = TrainingBytes(optimizer="torch.optim.AdamW", gradient_bytes=5 * MIB, optimizer_bytes=10 * MIB)
 
 

@@ -270,8 +270,6 @@ def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any,
         lambda x: torch.utils.dlpack.to_dlpack(x),
         lambda x: torch.ones(3).type("torch.cuda.HalfTensor"),
         lambda x: x.type(torch.FloatTensor),
-        lambda x: torch.set_default_tensor_type("torch.cuda.DoubleTensor"),
-        lambda x: torch.set_default_tensor_type(torch.cuda.FloatTensor),
         lambda x: torch.jit.load("module.pt"),
     ],
 )

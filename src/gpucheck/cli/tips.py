@@ -191,6 +191,15 @@ def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
 # An example value of each kind, by its name on help pages.
 _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "PERCENT": "5%", "SIZE": "64MiB"}
 
+# What to do in place of an option that a command does not have, where no corrected line says it.
+_TIPS = {
+    **{
+        ("judge", threshold.option): "set thresholds in a file and give it with --config FILE"
+        for threshold in config.THRESHOLDS
+    },
+    ("run", "--devices"): "the device says how many, as in --dry cuda:80GiBx2",
+}
+
 
 def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     """Return Typer's error reworded, with a line to type instead of `given`."""
@@ -207,8 +216,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     elif (name := getattr(error, "option_name", None)) is not None:
         if hasattr(error, "possibilities"):  # only an unknown option has this attribute
             what, lines = f"unknown option {name!r}", _for_option(command, name, given)
-            if command == "judge" and name in [threshold.option for threshold in config.THRESHOLDS]:
-                tip = "set thresholds in a file and give it with --config FILE"
+            tip = _TIPS.get((command, name), "")
         elif taker := next((known for known in own if name in known.names and not known.is_flag), None):
             value = "report.zip" if name == "--bundle" else (*taker.choices, _VALUES.get(taker.metavar, ""))[0]
             what, lines = f"option {name!r} needs a value", iter([[*given, value]] if value else [])
@@ -340,7 +348,7 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
             yield [*before, *text.format(each).split(), *rest]
     own = [option.name for option in parameters(command) if not option.positional]
     dashed = f"--{word.lstrip('-').replace('_', '-')}"
-    # A first word alone is not an abbreviation: `--device` does not stand for `--device-arrival`.
+    # A first word alone is not an abbreviation: `--hang` does not stand for `--hang-after`.
     meant = dashed if dashed in own else near(dashed, [each for each in own if not each.startswith(f"{dashed}-")])
     if meant is not None:
         yield [*before, meant + equals + (value if equals else ""), *after]

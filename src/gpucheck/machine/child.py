@@ -352,8 +352,8 @@ class Program:
     killed.
     """
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], folder: str | None = None) -> None:
-        """Start the program, in `folder` if given. Raises OSError."""
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
+        """Start the program. Raises OSError."""
         self._has_terminal = os.name == "posix" and _is_in_foreground()
         self._masked: set[int] = set()
         prepare = None
@@ -362,7 +362,7 @@ class Program:
             self._masked = set(_HANDED_ON | {signal.SIGCHLD}) - set(before)
             prepare = _preparation(before, leads=not self._has_terminal)
         try:
-            self._process = subprocess.Popen(list(argv), env=dict(env), cwd=folder, preexec_fn=prepare, close_fds=False)
+            self._process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=prepare, close_fds=False)
         except BaseException:
             self._unmask()
             raise

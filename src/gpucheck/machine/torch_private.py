@@ -37,7 +37,7 @@ _DEVICE: tuple[Use, ...] = ("device",)
 _C10D, _DISPATCH = "torch._C._distributed_c10d", "torch.utils._python_dispatch"
 _STEPS = "the operations of traced steps"
 _FUNCTORCH, _AUTOCAST, _JOBS = "transforms of torch.func", "autocast", "torch.distributed with NCCL"
-_FILES, _SAVED = "files of tensors without values", "hooks of saved tensors, as of checkpoints"
+_SAVED = "hooks of saved tensors, as of checkpoints"
 
 _TABLE = (
     # -- modes, operations and storages
@@ -91,8 +91,6 @@ _TABLE = (
     Private("torch.ops.aten.lift_fresh.default._op_dk", _SIMULATION, _AUTOCAST),
     Private("torch.library.Library._destroy", _SIMULATION, _AUTOCAST),
     # -- files
-    Private("torch._utils._rebuild_meta_tensor_no_storage", _SIMULATION, _FILES),
-    Private("torch.serialization._get_restore_location", _SIMULATION, _FILES),
     Private("torch.serialization._package_registry", _SIMULATION, "torch.load"),
     # -- modules, data and jobs
     Private("torch.nn.Module()._forward_hooks", _SIMULATION, "what hooks hold"),
@@ -108,8 +106,6 @@ _TABLE = (
     # -- memory and devices
     Private("torch._C._cuda_memoryStats", _RUN, "memory of the devices"),
     Private("torch._C._cuda_attach_out_of_memory_observer", _RUN, "who holds memory as it runs out"),
-    Private("torch.cuda.memory._record_memory_history", ("trace",), "--memory-snapshot"),
-    Private("torch.cuda.memory._dump_snapshot", ("trace",), "--memory-snapshot"),
     Private("torch.cuda._sleep", _DEVICE),
     Private("torch._C._host_emptyCache", _DEVICE),
     Private("torch._scaled_mm", _DEVICE, "float8"),

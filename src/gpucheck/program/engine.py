@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import threading
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -359,7 +358,7 @@ class World:
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
             raise NotImplementedError(f"the program read {MOST_ASSUMED} values; a loop seems to wait for one of them")
-        self.assumed.append(AssumedValue(what=what, value=repr(value), place=text_of(place)))
+        self.assumed.append(AssumedValue(what=what, place=text_of(place)))
         return value
 
     def _operand(
@@ -675,10 +674,7 @@ def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool
 
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
-    """Yield the replacements of torch's functions for files. A file records the devices of its tensors, as with CUDA.
-
-    A tensor without values is saved without its storage. It is loaded to its old device, or to `map_location`.
-    """
+    """Yield the replacements of torch's functions for files. A file records the devices of its tensors."""
 
     def tag(storage: Any) -> str | None:
         device = world.claims.device_of_storage(storage)
@@ -695,30 +691,6 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
     yield from torch_private.replacing(
         "torch.serialization._package_registry", lambda rows: [(-1, tag, restore), *rows]
     )
-    load, located_by = torch.load, torch_private.find("torch.serialization._get_restore_location")
-    asked = types.SimpleNamespace(location=None)
-
-    @functools.wraps(load)
-    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with replaced([(asked, "location", map_location)]):
-            return load(f, map_location, *args, **kwargs)
-
-    def rebuilding(rebuild: Any) -> Callable[..., Tensor]:
-        @functools.wraps(rebuild)
-        def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
-            located = located_by(asked.location)(torch.UntypedStorage(0), "cuda:0")
-            device = world.claims.device_of_storage(located)
-            if device == CPU:
-                return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
-            out: Tensor = rebuild(dtype, size, stride, requires_grad)
-            world.claims.put(out, device)
-            return out
-
-        return rebuilt
-
-    yield torch, "load", loading
-    if not world.has_values and located_by is not None:
-        yield from torch_private.replacing("torch._utils._rebuild_meta_tensor_no_storage", rebuilding)
 
 
 @contextlib.contextmanager

@@ -49,9 +49,9 @@ def findings(result: ModelResult) -> list[Finding]:
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
     """Return a finding for features that are not followed, because this torch lacks a private name. They are not a
     pass."""
-    fix = "use a version of torch that gpucheck was tested with, or update gpucheck"
     title = f"with {torch} not followed: {', '.join(texts)}"
-    return [Finding(name, "inconclusive", title, evidence={"not_followed": [*texts]}, fix=fix)] if texts else []
+    evidence = {"not_followed": [*texts]}
+    return [Finding(name, "inconclusive", title, evidence=evidence, fix=_FOLLOWED[2])] if texts else []
 
 
 # -- the static half ---------------------------------------------------------------------------------------------------
@@ -259,6 +259,11 @@ def _bare(device: str) -> str:
     return device.removesuffix(":0")
 
 
+_FOLLOWED = (
+    "gpucheck follows all that this torch does",
+    "This torch lacks a private name that gpucheck needs for what is named; the rest was judged or measured.",
+    "use a version of torch that gpucheck was tested with, or update gpucheck",
+)
 _UNJUDGED = (
     "every operation could be judged",
     "An operation of another library was not judged. It may accept tensors on any device.",
@@ -303,12 +308,7 @@ _MODEL = of(
         "It was not run, or the analysis stopped; the finding names the line.",
         "add --input; gpucheck run measures the program while it runs",
     ),
-    Id(
-        "model.followed",
-        "gpucheck follows all that this torch does",
-        "This torch lacks a private name that gpucheck needs for what is named; the rest was judged.",
-        "use a version of torch that gpucheck was tested with, or update gpucheck",
-    ),
+    Id("model.followed", *_FOLLOWED),
     Id("model.unjudged", *_UNJUDGED),
 )
 _RUN_DRY = of(
@@ -456,19 +456,14 @@ _RUN = of(
         "run.memory.growth",
         "memory does not grow from step to step",
         "An object keeps tensors, often a list of losses with their graphs.",
-        "gpucheck run --memory names the line; keep loss.item()",
+        "gpucheck run --trace 5 names the line; keep loss.item()",
     ),
     Id(
         "run.ended",
         "the program comes to its end",
         "It raised an error, a signal ended it, or its exit status was not 0. gpucheck ends with the same status.",
     ),
-    Id(
-        "run.followed",
-        "gpucheck follows all that this torch does",
-        "This torch lacks a private name that gpucheck needs for what is named; the rest was measured.",
-        "use a version of torch that gpucheck was tested with, or update gpucheck",
-    ),
+    Id("run.followed", *_FOLLOWED),
     Id(
         "run.not_seen",
         "gpucheck could measure the program",

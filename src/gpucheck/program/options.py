@@ -105,7 +105,7 @@ class Device:
 
 
 def parse_device(text: str, option: str) -> Device:
-    """Return the device of `cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`, or several like `cuda:80GiB×2`. Raises
+    """Return the device of `cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`, or several like `cuda:80GiBx2`. Raises
     UsageError."""
     if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
         return replace(parse_device(several[1], option), count=int(several[2]))
@@ -191,7 +191,6 @@ class RunOptions:
         metavar="N",
         parse=units.Whole(largest=1000),
     )
-    memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
     hang_after_s: float | None = option(
         "Under torchrun: call a collective a hang after TIME.",
@@ -201,21 +200,12 @@ class RunOptions:
         parse=units.parse_duration,
     )
     end_on_hang: bool = option("Under torchrun: end a job that hangs, once it is known where.", False)
-    device_arrival: bool = option(
-        "Under torchrun with NCCL: time collectives on the device; torch warns that this may provoke watchdog hangs.",
-        False,
-    )
 
     dry: Device | None = option(
-        "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200.",
+        "Run without a GPU, on a simulated one: cuda, with its memory cuda:80GiB, or as a part cuda:H200. cuda:80GiBx2 "
+        "are two; memory is counted on cuda:0.",
         metavar="cuda[:SIZE|:NAME]",
         parse=parse_device,
-    )
-    devices: int | None = option(
-        "With --dry: simulate N GPUs of this kind, as cuda:80GiB×N does. Memory is counted on cuda:0.",
-        shown="1, under torchrun one for each rank",
-        metavar="N",
-        parse=units.Whole(largest=99),
     )
     steps: int | None = option(
         "With --dry: end each loop over a DataLoader after N rounds, and the program after 3N optimizer steps.",
@@ -224,26 +214,11 @@ class RunOptions:
         parse=units.Whole(largest=1_000_000),
     )
     no_values: bool = option("With --dry: tensors on the device have no data, for a model larger than the host.", False)
-    scratch: bool = option("With --dry: run in a copy of this folder, so that relative writes go there.", False)
 
     def check(self) -> None:
         """Raise UsageError for options that exclude or need each other."""
-        alone = {"--devices": self.devices is not None, "--steps": self.steps is not None}
-        alone |= {"--no-values": self.no_values, "--scratch": self.scratch}
-        for name, is_given in alone.items():
+        for name, is_given in {"--steps": self.steps is not None, "--no-values": self.no_values}.items():
             if is_given and self.dry is None:
                 raise UsageError(f"{name} needs --dry", "", f"gpucheck run --dry cuda {name} …")
-        if self.devices is not None and self.dry is not None and self.dry.count > 1:
-            raise UsageError("--devices and ×N exclude each other", "", "leave one of them out")
-        if self.dry is not None and (self.trace is not None or self.memory):
-            name = "--trace" if self.trace is not None else "--memory"
-            raise UsageError(f"{name} and --dry exclude each other", "", "a dry run counts memory by line already")
-
-    @property
-    def traced(self) -> int:
-        """Return the number of steps to trace."""
-        return self.trace if self.trace is not None else TRACED if self.memory else 0
-
-
-# A leak appears between one step and the next; a few more steps show that it continues.
-TRACED = 5
+        if self.dry is not None and self.trace is not None:
+            raise UsageError("--trace and --dry exclude each other", "", "a dry run counts memory by line already")

@@ -275,7 +275,6 @@ def totals(model: nn.Module) -> results.Totals:
         parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(map(size_of, parameters)),
         buffer_bytes=sum(map(size_of, model.buffers())),
-        trained_bytes=sum(size_of(parameter) for parameter in parameters if parameter.requires_grad),
     )
 
 

@@ -58,15 +58,13 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Table:
     """The input of the judge: `clock_error_s` is how far a rank's clock may be off, as a mean of its calls, and
-    `clock_most_s` at any call. `inside` means that the arrivals are the time inside the call, negated, of ranks that
-    have no clock in common."""
+    `clock_most_s` at any call."""
 
     ranks: tuple[int, ...]
     steps: int
     step_s: float
     calls: Sequence[Call]
     clock_error_s: Mapping[int, float] = field(default_factory=dict)
-    inside: bool = False
     clock_most_s: float = 0.0
 
 
@@ -101,10 +99,10 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
-    if not table.inside and _ahead(table) > AHEAD:
+    if _ahead(table) > AHEAD:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
-    if not table.inside and not any(call.waits for call in table.calls):
+    if not any(call.waits for call in table.calls):
         reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
         return Verdict("not_decided", reason=reason)
     if math.inf in table.clock_error_s.values():
@@ -351,11 +349,10 @@ class _Lateness:
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
     """The calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
-    if not table.inside:
-        # A call that ranks wait for comes after all that its ranks did before; other groups do not matter.
-        calls.sort(key=lambda call: max(call.arrivals.values()))
+    # A call that ranks wait for comes after all that its ranks did before; other groups do not matter.
+    calls.sort(key=lambda call: max(call.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
-    return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
+    return calls, _releasing(calls, 2 * table.clock_most_s)
 
 
 def _lateness(table: Table) -> _Lateness:
@@ -366,8 +363,8 @@ def _lateness(table: Table) -> _Lateness:
         if not is_release:
             continue
         # A group that meets for the first time is left out: the cause of earlier lateness is unknown.
-        if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
-            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
+        if call.step >= APART and released.keys() >= call.arrivals.keys():
+            own = {rank: at - released[rank] for rank, at in call.arrivals.items()}
             ordered = sorted(own.values())
             for rank, value in own.items():  # beside the median of the others in its group
                 later = value - stats.median_without(ordered, bisect.bisect_left(ordered, value))

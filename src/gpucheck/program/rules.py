@@ -22,7 +22,7 @@ FORKED = (
 )
 FORKED_KERNEL = "CUDA error: initialization error"
 # CUDA's error for a GPU that is not there, with how many the program needs and how many there are.
-NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --devices {0}"
+NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --dry cuda:SIZEx{0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
 # The error of a CPU build for `torch.device(0)`, which Python cannot replace.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"

@@ -768,7 +768,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, surface.world)),
         (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, surface.world)),
         (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, surface.world))),
-        (torch, "set_default_tensor_type", functools.partial(_set_default_type, torch.set_default_tensor_type)),
         *engine.of_files(surface.world),
         (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
@@ -867,12 +866,6 @@ def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
 def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
     home = CPU if target in (-1, "cpu") else device_of(target)
     return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
-
-
-def _set_default_type(original: Any, kind: Any) -> None:
-    if ".cuda." in str(kind):
-        _refuse("a default type of tensors on CUDA")
-    original(kind)
 
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:

@@ -79,8 +79,6 @@ def page(report: Report) -> Page:
     if rows:
         body += [Line(), _lines(rows, folder)]
     body += [Line(), *_memory(result), *_traced(result, folder)]
-    if result.snapshot is not None:
-        body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
     body = [finding_line(ended), *body] if ended is not None and main is time else body
     # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
@@ -99,8 +97,8 @@ def ranks_page(report: Report) -> Page:
     if any(row.late_s is not None or row.own_s is not None for row in result.ranks):
         body.append(_ranks(result))
     if result.arrival != "arrival":
-        how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
-        body.append(Line(f"collectives by {how}; gpucheck was never tried with NCCL between GPUs", "dim"))
+        how = "collectives by when the host issued them"
+        body.append(Line(f"{how}; gpucheck was never tried with NCCL between GPUs", "dim"))
     return Page(None, body, [Line(f"not seen: {text}") for text in result.not_seen], found, main)
 
 

@@ -102,7 +102,8 @@ class Storages:
             collected, self._collected = self._collected, {}
             for key, reference in collected.items():
                 row = self.rows[key]
-                if not row.end.alive and not reference.expired():
+                # As Python exits, finalizers end without a call: there is nothing to take back.
+                if not row.end.alive and key in self._ended and not reference.expired():
                     self._ended.remove(key)
                     row.end = self._watched(_with_weak_ptr(reference.cdata))
 
@@ -137,10 +138,9 @@ class Memory(Generic[P]):
     where: Callable[[], P | None] = lambda: None
     block_bytes: int = BLOCK_BYTES
     storages: Storages = field(default_factory=Storages)
-    # The peaks since the start, since the program reset them, and in each phase.
+    # The peaks since the start and since the program reset them.
     peak: int = 0
     peak_since_reset: int = 0
-    peaks: dict[str, int] = field(default_factory=dict)
     peak_at: tuple[P | None, str, int, int] = (None, "forward", 0, 0)
     exceeded: Moment[P] | None = None
     _allocated: int = 0
@@ -194,7 +194,6 @@ class Memory(Generic[P]):
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
             self._allocated += size
             self.peak_since_reset = max(self.peak_since_reset, self._allocated)
-            self.peaks[phase] = max(self.peaks.get(phase, 0), self._allocated)
             if self._allocated > self.peak:
                 self.peak, self.peak_at, self._at_peak = self._allocated, (place, phase, step, size), None
             if self.total_bytes is not None and self._allocated > self.total_bytes and self.exceeded is None:

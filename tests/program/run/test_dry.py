@@ -242,17 +242,6 @@ def test_no_file_from_before_is_written_over_once_a_loop_was_ended(dry: Dry, tmp
     assert seen == [f"not overwritten, because loops were ended early: {name}" for name in kept]
 
 
-def test_in_a_scratch_copy_nothing_is_written_here(dry: Dry, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "read.txt").write_text("given")
-    text = "import torch\nprint(open('read.txt').read())\ntorch.save(torch.ones(1).cuda(), 'out.pt')\n"
-    (folder / "write.py").write_text(text)
-    document = dry("--scratch", "write.py", cwd=folder, whole=True)
-    assert document["stdout"] == "given\n"
-    assert sorted(entry.name for entry in folder.iterdir()) == ["read.txt", "write.py"]
-
-
 CAUGHT = """
 import torch
 x = torch.ones(2, device="cuda")
@@ -327,7 +316,7 @@ def test_a_gpu_that_is_not_there_raises_and_is_inconclusive(dry: Dry, tmp_path: 
     (tmp_path / "beyond.py").write_text("import torch\nx = torch.ones(2).cuda()\nx.to('cuda:1')\n")
     document = dry("beyond.py", cwd=tmp_path, status=1)
     assert wrong(document) == [("run.dry.followed", "not judged from beyond.py:3 on")]
-    assert "invalid device ordinal: the program needs 2 GPUs, simulate them with --devices 2" in document["screen"]
+    assert "the program needs 2 GPUs, simulate them with --dry cuda:SIZEx2" in document["screen"]
 
 
 PARALLEL = """
@@ -356,10 +345,9 @@ with torch.no_grad():
 def test_several_gpus_of_a_kind(dry: Dry, tmp_path: Path) -> None:
     """Each replica has its own current device, and gradients come back to the first GPU without a copy to the host."""
     (tmp_path / "parallel.py").write_text(PARALLEL)
-    document = dry("--devices", "2", "parallel.py", cwd=tmp_path)
+    document = dry("parallel.py", cwd=tmp_path, device="cuda:80GiBx2")
     assert wrong(document) == [] and document["stdout"].split() == ["2", "cuda:0", "cuda:0", "2"]
     assert "copy to host" not in document["screen"]
-    assert dry("parallel.py", cwd=tmp_path, device="cuda:80GiB×2")["stdout"] == document["stdout"]
     (tmp_path / "masked.py").write_text(
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2'\nimport torch\ntorch.zeros(3, device='cuda:2')\n"
     )

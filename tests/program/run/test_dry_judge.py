@@ -99,7 +99,7 @@ def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: t
 
 
 def test_after_an_assumed_value_nothing_is_a_fault_and_nothing_is_clear() -> None:
-    assumed = (AssumedValue(what="item", value="0.0", place="train.py:9"),)
+    assumed = (AssumedValue(what="item", place="train.py:9"),)
     result = replace(
         CLEAN,
         has_values=False,

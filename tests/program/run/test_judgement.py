@@ -155,7 +155,7 @@ def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str, title
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
-    kept = TracedLine("/here/train.py", 7, "Net.0", "forward", 2**21, 2.0**20, 4, None)
+    kept = TracedLine("/here/train.py", 7, "Net.0", "forward", 2**21, 2.0**20, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
     traced = Traced(5, 2**21, 2.0, (held, kept))
     counted = {finding.id: finding for finding in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}

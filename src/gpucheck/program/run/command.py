@@ -12,7 +12,6 @@ import math
 import mmap
 import os
 import re
-import shutil
 import statistics
 import sys
 import tempfile
@@ -53,18 +52,16 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
         _check_file(script)
     if options.dry is not None:
         return _dry(options, options.dry, emit)
-    snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
     asked = None if job is None else job.asked()
-    added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
+    added = {} if job is None else ranks.enlarged(os.environ)
     cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
-        with started(options, snapshot=snapshot, ranks=asked, added=added) as running:
+        with started(options, ranks=asked, added=added) as running:
             code, busy, unknown = _watched(running, job, emit)
             at, (cpu, peak) = time.perf_counter_ns(), _used()
             cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
-            written = snapshot if snapshot and os.path.exists(snapshot) else None
-            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, written, began_s)
+            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, began_s)
             _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
@@ -113,36 +110,31 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     The status is 1 if a finding failed. Otherwise it is the program's own, or 4 if that is 0 and a finding is
     inconclusive.
     """
-    simulated = asdict(replace(device, count=options.devices or device.count))
-    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": simulated}
+    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
     began, began_s, is_said = time.perf_counter_ns(), time.time(), False
     try:
-        with scratch(enabled=options.scratch) as place:
-            folder = place or os.getcwd()
-            real = "files that the program writes are real (--scratch: relative writes go to a copy)"
-            copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
-            emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
-            with started(options, dry=asked, folder=folder) as running:
-                while (code := running.wait()) is None:
-                    if running.is_torch_unseen:
-                        running.program.kill()
-                    elif running.child and not is_said:
-                        is_said = True
-                        emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
-                failure, read = running.failure(), counters.read(running.memory)
+        emit(Notice("dry run: no GPU is used, but files that the program writes are real"))
+        with started(options, dry=asked) as running:
+            while (code := running.wait()) is None:
                 if running.is_torch_unseen:
-                    emit(Judged(judge.unseen("it was stopped before it trained for real")))
-                    return BUG
-                if failure is not None or not read.head[counters.TORCH_NS]:
-                    emit(Judged(judge.not_seen(failure, running.child)))
-                    return code or UNDECIDED
-                ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
-                counted = answer(read, ended)
-                result = judge.dry_result(read, counted, options, folder, not_reached(read, began_s))
+                    running.program.kill()
+                elif running.child and not is_said:
+                    is_said = True
+                    emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
+            failure, read = running.failure(), counters.read(running.memory)
+            if running.is_torch_unseen:
+                emit(Judged(judge.unseen("it was stopped before it trained for real")))
+                return BUG
+            if failure is not None or not read.head[counters.TORCH_NS]:
+                emit(Judged(judge.not_seen(failure, running.child)))
+                return code or UNDECIDED
+            ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
+            counted = answer(read, ended)
+            result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", result))
-    findings = judge.dry_findings(result, counted, folder)
+    findings = judge.dry_findings(result, counted, os.getcwd())
     for finding in findings:
         emit(Judged(finding))
     judged = exit_code(tuple(findings))
@@ -229,39 +221,6 @@ def _used() -> tuple[float | None, int | None]:
     return usage.ru_utime + usage.ru_stime, int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 
-# -- a copy of the folder ----------------------------------------------------------------------------------------------
-
-# The largest folder that is copied. Copying more would take longer than a dry run should.
-LARGEST = units.GIB
-_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv", "node_modules")
-
-
-@contextlib.contextmanager
-def scratch(*, enabled: bool) -> Iterator[str | None]:
-    """Yield the path of a copy of the current folder, or None if not `enabled`. The copy is deleted at the end.
-
-    Raise UsageError if the folder is larger than `LARGEST`, and OSError if the copy fails.
-    """
-    if not enabled:
-        yield None
-        return
-    here, copied = os.getcwd(), 0
-
-    def copy(source: str, target: str) -> str:
-        nonlocal copied
-        copied += os.path.getsize(source)
-        if copied > LARGEST:
-            more = f"it has more than {units.capacity(LARGEST)}"
-            fix = "start it in a folder that contains only the program"
-            raise UsageError(f"--scratch cannot copy {here}", more, fix)
-        return shutil.copy2(source, target)
-
-    with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
-        path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
-        shutil.copytree(here, path, ignore=_LEFT_OUT, ignore_dangling_symlinks=True, copy_function=copy)
-        yield path
-
-
 _HOOK = Path(__file__).parent / "hook"
 _ROOT = Path(__file__).resolve().parents[3]
 # A file system in memory, if the system has it.
@@ -314,16 +273,13 @@ class Started:
 def started(
     options: RunOptions,
     *,
-    snapshot: str = "",
     dry: Mapping[str, Any] | None = None,
-    folder: str | None = None,
     ranks: Mapping[str, Any] | None = None,
     added: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
     """Start `python SCRIPT ARGS…` or `python -m MODULE ARGS…`. Raise OSError if it cannot be started.
 
-    `snapshot` is the file for CUDA's memory history. `dry` has the arguments of `dry.begin` for a simulated device.
-    `folder` is the program's folder, by default the current one. `ranks` has the arguments of `recorder.begin` for a
+    `dry` has the arguments of `dry.begin` for a simulated device. `ranks` has the arguments of `recorder.begin` for a
     rank of a job, and `added` has the additions to its environment.
     """
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
@@ -338,11 +294,11 @@ def started(
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
-        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.traced), snapshot, *asked, given))
+        env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.trace or 0), *asked, given))
         if dry is not None:  # hide real GPUs, because the data of simulated tensors is on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
-        yield Started(Program(argv, env=env, folder=folder), memory)
+        yield Started(Program(argv, env=env), memory)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -394,7 +350,6 @@ class Ended:
     host_peak_bytes: int | None
     busy: tuple[tuple[float, float], ...] = ()
     busy_unknown: str | None = None
-    snapshot: str | None = None
     began_s: float = math.inf
 
 
@@ -423,7 +378,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         error=next(iter(judge.rows_of(read, "error", results.RunError)), None),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        snapshot=ended.snapshot,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
@@ -450,7 +404,6 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
     steps = RunSteps(
         count,
         "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
-        len(steady),
         statistics.median(durations) if durations else None,
         max(durations, default=None),
         tuple(row["duration_ns"] / 1e9 for row in first),

@@ -491,7 +491,7 @@ def _end() -> None:
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
         peak, assumed = _row_of(memory.top()), len(_world.assumed)
-        _say("memory", peak=peak, phases=memory.peaks, assumed=assumed, trains=_trains)
+        _say("memory", peak=peak, assumed=assumed, trains=_trains)
         if memory.exceeded is not None:
             _say("exceeded", peak=_row_of(memory.exceeded))
     hooks.cells[counters.END_NS] = hooks.now()

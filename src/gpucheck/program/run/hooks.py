@@ -517,9 +517,7 @@ def uninstall() -> None:
             setattr(holder, name, original)
 
 
-def begin(
-    shared: counters.Shared, folder: str, trace: int = 0, snapshot: str = "", use: torch_private.Use = "run"
-) -> None:
+def begin(shared: counters.Shared, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
     """Look at this process from now on, and write to the shared counters."""
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
@@ -529,13 +527,13 @@ def begin(
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
     counters.write(memory, cells, {"say": "torch", "version": torch.__version__})
-    lost = torch_private.lost(use) + (torch_private.lost("trace") if trace or snapshot else ())
+    lost = torch_private.lost(use) + (torch_private.lost("trace") if trace else ())
     for text in dict.fromkeys(lost):
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
         _tracing = memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins, trace)
-    memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines, snapshot)
+    memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
 
@@ -554,7 +552,6 @@ def _end() -> None:
     if _tracing is not None and _tracing.began_ns:
         _stop_trace()  # the program ended within the window
     memory_peaks.read(cells, cells[counters.PHASE])
-    memory_peaks.dump()
     error = getattr(sys, "last_value", None)
     if error is not None:
         memory_peaks.tell_error(error, _steps.optimizers, cells[counters.STEPS], cells[counters.PHASE])

@@ -170,7 +170,7 @@ def _growth(result: RunResult, folder: str) -> Finding:
         held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     else:
-        fix = "gpucheck run --memory … names the line that creates the remaining tensors"
+        fix = "gpucheck run --trace 5 … names the line that creates the remaining tensors"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
@@ -353,9 +353,7 @@ def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMem
     exceeded = next(read.said("exceeded"), None)
     return DryMemory(
         total_bytes=device.total_bytes,
-        total_of=None if device.total_bytes is None else device.name,
         peak=from_json(results.MemoryMoment, said["peak"]),
-        peak_by_phase=said["phases"],
         parameters_bytes=kept.get("parameters"),
         gradients_bytes=kept.get("gradients"),
         optimizer_bytes=kept.get("optimizer"),

@@ -128,27 +128,17 @@ _LOOK_AGAIN = 256
 # Limits on the named holders, on the depth of nested containers, and on the members of each.
 _MOST_HOLDERS, _DEPTH, _MOST_MEMBERS = 12, 3, 10_000
 _TEXT = 2000
-# A dump of this many entries takes seconds with Python stacks. C++ stacks would take minutes (torchtitan issue 3628).
-_MOST_ENTRIES = 100_000
 
 _say: Callable[[dict[str, Any]], bool]
 _lines: Lines
-_snapshot = ""
 _devices: list[int] = []
 _readings = 0
 
 
-def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) -> None:
-    """Report out-of-memory errors to `say` from now on. `snapshot` is the file for CUDA's memory history, if wanted."""
-    global _say, _lines, _snapshot
-    _say, _lines, _snapshot = say, lines, snapshot
-
-
-def dump() -> None:
-    """Write CUDA's memory history if it was recorded. pytorch.org/memory_viz shows the file."""
-    write = torch_private.find("torch.cuda.memory._dump_snapshot")
-    if _snapshot and _devices and write is not None:
-        write(_snapshot)
+def observe(say: Callable[[dict[str, Any]], bool], lines: Lines) -> None:
+    """Report out-of-memory errors to `say` from now on."""
+    global _say, _lines
+    _say, _lines = say, lines
 
 
 def read(cells: memoryview, phase: int) -> None:
@@ -180,9 +170,6 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
                 attach = torch_private.find("torch._C._cuda_attach_out_of_memory_observer")
                 if attach is not None:
                     attach(_out_of_memory)
-                record = torch_private.find("torch.cuda.memory._record_memory_history")
-                if _snapshot and record is not None:
-                    record(max_entries=_MOST_ENTRIES, stacks="python")
             _devices.append(index)
             properties = torch.cuda.get_device_properties(index)
             uuid = getattr(properties, "uuid", None)
@@ -217,7 +204,6 @@ def resident() -> int:
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
     """Record a failed allocation. torch's allocator calls this before it raises the error."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
-    dump()
     row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
     _say({"say": "oom", "device": device, "asked": asked, **row})
 
@@ -439,7 +425,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             file, line, module = place or ("", 0, "")
             row = {"file": file, "line": line, "module": module or None, "phase": phase}
             row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": sizes.get(owner, 0) / counted}
-            say({"say": "traced", **row, "kept_tensors": len(kept.get(owner, [])), "held_by": holders.get(owner)})
+            say({"say": "traced", **row, "held_by": holders.get(owner)})
 
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:

@@ -63,7 +63,6 @@ class RankRecord:
     # The start of the job, and its key.
     job: tuple[int, str] = (0, "")
     calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)
-    inside: dict[_Key, float] = field(default_factory=dict)
     kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
@@ -128,7 +127,7 @@ class RankRecord:
             case "calls":
                 self.lost, self.p2p = self.lost + int(line["lost"]), self.p2p + int(line["p2p"])
                 for row in line["rows"]:
-                    self._call(*map(int, row[:3]), *row[3:])
+                    self._call(*map(int, row))
             case "steps":
                 rows = ([*map(int, row)] for row in line["rows"])
                 self.steps += [row for row in rows if len(row) == 2 + len(_TIMES)]
@@ -153,18 +152,15 @@ class RankRecord:
             case "failed":
                 self.failed = visible(str(line["why"]))
 
-    def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
+    def _call(self, kind: int, number: int, created_ns: int) -> None:
         group = self.kinds[kind]["group"]
         # A group that is made again restarts its numbers: only the last one's count.
         if number < self._latest.get(group, 0):
-            for calls in (self.calls, self.inside, self.places):
+            for calls in (self.calls, self.places):
                 for key in [key for key in calls if key[0] == group]:
                     del calls[key]
         self._latest[group] = number
-        key = group, number
-        self.calls[key] = kind, created_ns
-        if duration_ms is not None and math.isfinite(duration_ms):
-            self.inside[key] = float(duration_ms) / 1e3
+        self.calls[group, number] = kind, created_ns
 
     def _end(self, line: dict[str, Any]) -> None:
         self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
@@ -263,8 +259,7 @@ def result(folder: Path) -> RanksResult:
     except OSError as error:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
     world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
-    has_inside = any(record.inside for record in ranks)
-    table, positions = _table(ranks, has_inside=has_inside)
+    table, positions = _table(ranks)
     own = _own(ranks, table)
     verdict = _verdict(ranks, table, own, world)
     means = {record.rank: _means(record) for record in ranks}
@@ -274,7 +269,7 @@ def result(folder: Path) -> RanksResult:
         world=world,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        arrival="inside" if has_inside else "host issue" if any(record.is_of_nccl for record in ranks) else "arrival",
+        arrival="host issue" if any(record.is_of_nccl for record in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
         late=verdict.ranks if decided else (),
@@ -353,17 +348,13 @@ def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
     yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
 
 
-def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dict[_Key, _Place | None]]:
+def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None]]:
     """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
     arrivals: dict[_Key, dict[int, float]] = defaultdict(dict)
     starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
     errors: dict[int, float] = {}
     most_s = 0.0
     for record in ranks:
-        if has_inside:
-            for key, inside_s in record.inside.items():
-                arrivals[key][record.rank] = -inside_s
-            continue
         off: list[float] = []
         for key, (_, created) in record.calls.items():
             offset_s, error_s = record.offset(created)
@@ -401,7 +392,7 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
     # A mean, like the costs: the median ignores a few long steps.
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
-    return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
+    return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
 
 
 # -- sends and receives ------------------------------------------------------------------------------------------------

@@ -193,13 +193,12 @@ def _meeting() -> Path:
     return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
 
-def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
+def enlarged(env: Mapping[str, str]) -> dict[str, str]:
     """The environment that sets up the program's flight recorder; variables that the user has set stay."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
-    added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
-    return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
+    return {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
 
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:

@@ -135,11 +135,8 @@ class Recorder:
             record = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
             entries = record.get("entries", [])
             new = [entry for entry in entries if entry["record_id"] > self.last_id]
-            rows: list[list[Any]] = []
-            for entry in (entry for entry in new if not entry["is_p2p"]):
-                duration = entry.get("duration_ms")
-                row = [self.kind(entry), entry["collective_seq_id"], entry["time_created_ns"]]
-                rows.append(row if duration is None else [*row, duration])
+            made = [entry for entry in new if not entry["is_p2p"]]
+            rows = [(self.kind(entry), entry["collective_seq_id"], entry["time_created_ns"]) for entry in made]
             lost = max(entries[0]["record_id"] - self.last_id - 1, 0) if entries else 0
             if entries:
                 self.last_id = max(self.last_id, entries[-1]["record_id"])

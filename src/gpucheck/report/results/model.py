@@ -41,12 +41,11 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The model's totals, with tied tensors counted once. `trained_bytes` counts parameters that take a gradient."""
+    """The model's totals, with tied tensors counted once."""
 
     parameters: int
     parameter_bytes: int
     buffer_bytes: int
-    trained_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

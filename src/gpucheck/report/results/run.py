@@ -34,12 +34,10 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps seen. `first_s` are the times of those that stand apart from the steady ones, of which `kept` are known
-    one by one."""
+    """The steps seen. `first_s` are the times of those that stand apart from the steady ones."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
-    kept: int
     median_s: float | None
     slowest_s: float | None
     # Earlier documents have none.
@@ -158,7 +156,6 @@ class TracedLine:
     phase: str
     peak_bytes: int
     kept_bytes_per_step: float
-    kept_tensors: int
     held_by: str | None
 
 
@@ -197,7 +194,6 @@ class RunResult:
     error: RunError | None
     out_of_memory: OutOfMemory | None
     traced: Traced | None
-    snapshot: str | None
     not_followed: tuple[str, ...] = ()
 
 
@@ -213,10 +209,6 @@ class DryLine:
     line: int
     count: int
     bytes: int
-    steps: int
-    pinned: int
-    pageable: int
-    unpinned_async: int
     source: str | None
 
 
@@ -255,9 +247,7 @@ class DryMemory:
     """
 
     total_bytes: int | None
-    total_of: str | None
     peak: MemoryMoment
-    peak_by_phase: dict[str, int]
     parameters_bytes: int | None
     gradients_bytes: int | None
     optimizer_bytes: int | None
@@ -279,10 +269,9 @@ class DryMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedValue:
-    """A missing value that the program read, and what it got."""
+    """A missing value that the program read: it got 0 or False."""
 
     what: str
-    value: str
     place: str | None
 
 
@@ -446,15 +435,15 @@ class PeriodicWork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
-    `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. Arrivals name nobody in a job with sends and receives in its
-    steps: `busiest` are the ranks of the stage that works longest, without blame, and a late rank is slower than the
-    siblings of its stage, or than itself before step `since`."""
+    `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, or when the
+    host issued the calls (NCCL). Arrivals name nobody in a job with sends and receives in its steps: `busiest` are the
+    ranks of the stage that works longest, without blame, and a late rank is slower than the siblings of its stage, or
+    than itself before step `since`."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     reason: str
-    arrival: Literal["arrival", "host issue", "inside"]
+    arrival: Literal["arrival", "host issue"]
     steps: int
     step_s: float | None
     late: tuple[int, ...]

@@ -65,7 +65,7 @@ def _shared(path):
 
 def _begin():
     here = os.path.dirname(os.path.abspath(__file__))
-    path, root, trace, snapshot, dry, ranks, before = os.environ.pop("GPUCHECK_RUN").split("\n")
+    path, root, trace, dry, ranks, before = os.environ.pop("GPUCHECK_RUN").split("\n")
     folder = os.getcwd()
     if before:
         os.environ["PYTHONPATH"] = before[1:]
@@ -87,7 +87,7 @@ def _begin():
             else:
                 from gpucheck.program.run import hooks
 
-                hooks.begin(memory, folder, int(trace), snapshot)
+                hooks.begin(memory, folder, int(trace))
                 if ranks:
                     import json
 
