@@ -62,10 +62,9 @@ def fleet(
     return figures, planted
 
 
-def called_slow(figures: list[tuple[str, NodeFigure]], comparisons: int) -> set[tuple[str, str]]:
-    *_, placed = siblings.place(figures, comparisons)
-    beside = zip(figures, placed, strict=True)
-    return {(node, figure.device) for (node, figure), one in beside if one.standing == "slow"}
+def called_slow(figures: list[tuple[str, NodeFigure]]) -> set[tuple[str, str]]:
+    *_, placed = siblings.place(figures, FIGURES)
+    return {(figures[index][0], figures[index][1].device) for index, one in placed.items() if one.certain}
 
 
 FIGURES_OF_NODES = 4
@@ -231,9 +230,9 @@ def main() -> int:
         false = found = planted_in_all = 0
         for _ in range(fleets):
             even, _ = fleet(random_, nodes, 8)
-            false += len(called_slow(even, nodes * 8 * FIGURES))
+            false += len(called_slow(even))
             slow, planted = fleet(random_, nodes, 8, 0.05, max(nodes // 20, 1))
-            told = called_slow(slow, nodes * 8 * FIGURES)
+            told = called_slow(slow)
             found, planted_in_all = found + len(told & planted), planted_in_all + len(planted)
             false += len(told - planted)
         print(f"{nodes} nodes: {false} false of {2 * fleets} fleets; {found} of {planted_in_all} stragglers found")

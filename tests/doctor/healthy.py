@@ -84,7 +84,6 @@ STACK = Stack(
     modules=frozenset(("nvidia", "nvidia_uvm")),
     built_for=("6.8.0-45-generic",),
     running="6.8.0-45-generic",
-    parameters={"uvm_disable_hmm": "N"},
     nodes=tuple(
         Node(path, True, True, 0) for path in ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
     ),
@@ -113,7 +112,6 @@ PROBE = TorchProbe(
     libcuda="/lib/libcuda.so.580.95.05",
     kernels=(KernelRun("cuda:0"), KernelRun("cuda:1")),
     has_compiler=True,
-    cache_has_libcuda=True,
 )
 HEALTHY = Evidence(FACTS, STACK, PROBE, frozenset(("PATH", "HOME")))
 

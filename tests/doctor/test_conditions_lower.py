@@ -154,7 +154,7 @@ SEEN: dict[str, Evidence] = {
     "driver.out_of_memory": cuinit(2),
     "driver.uvm_missing": with_stack(cuinit(999), nodes=(CONTROL, FIRST)),
     "driver.unknown_error": cuinit(999),
-    "driver.not_initialised": with_stack(cuinit(3), parameters={"uvm_disable_hmm": "Y"}),
+    "driver.not_initialised": cuinit(3),
     "gpu.unavailable": cuinit(46),
     "driver.toolchain": cuinit(222),
     "driver.not_supported": cuinit(801),

@@ -78,7 +78,7 @@ def test_a_fix_is_given_as_it_works_here(fix: str, host: Host, text: str) -> Non
 
 
 def test_the_findings_carry_it() -> None:
-    unexplained = with_stack(cuinit(3), parameters={"uvm_disable_hmm": "Y"})
+    unexplained = cuinit(3)
     assert fix_of("driver.not_initialised", unexplained) == "sudo dmesg | grep -i -e nvrm -e nvidia"
     container = with_host(unexplained, container="docker")
     assert fix_of("driver.not_initialised", container) == "on the host: sudo dmesg | grep -i -e nvrm -e nvidia"

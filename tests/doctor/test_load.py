@@ -41,7 +41,7 @@ def under_load(
 
 
 def load_of(outcome: LoadOutcome, reason: str | None = None, **more: Any) -> LoadResult:
-    return LoadResult(outcome, reason, more.get("load_s"), more.get("cards", ()), more.get("left_out", {}))
+    return LoadResult(outcome, reason, more.get("cards", ()), more.get("left_out", {}))
 
 
 def telemetry(**changes: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def loaded(
         under_load("cuda:0", telemetry()),
         under_load("cuda:1", telemetry(**changes or {}), held_by=held_by or {}),
     )
-    return replace(evidence, load=load_of("ran", load_s=1.0, cards=cards))
+    return replace(evidence, load=load_of("ran", cards=cards))
 
 
 def judged(condition: str, evidence: Evidence) -> Seen | None:
@@ -263,7 +263,7 @@ def test_only_readings_under_load_count() -> None:
     seen = command.gathered(
         said, "", {"cuda:0": samples, "cuda:1": []}, {"cuda:1": "NVML is silent"}, {"cuda:2": "lost"}
     )
-    assert (seen.outcome, seen.load_s, seen.left_out) == ("ran", 1.0, {"cuda:2": "lost"})
+    assert (seen.outcome, seen.left_out) == ("ran", {"cuda:2": "lost"})
     first, second = seen.cards
     assert first.telemetry is not None and first.telemetry["readings"] == 2
     assert first.held_by == {"sw_power_cap": 1}
@@ -386,7 +386,7 @@ def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
 def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
     hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
     parts = (under_load("cuda:0", telemetry()),)
-    evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=parts))
+    evidence = replace(with_cards(card(0), hidden), load=load_of("ran", cards=parts))
     words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES=0"
     assert said(evidence) == [("load.not_run", "skip", words)]
 

@@ -103,11 +103,6 @@ def fabric(machine: FakeMachine) -> FakeMachine:
     return machine.driven().switch()
 
 
-def unlinked(machine: FakeMachine) -> None:
-    machine.card().module().on_disk().nodes().libraries(names=("nvidia-ml",))
-    machine.write({f"usr/lib/x86_64-linux-gnu/libcuda.so.{DRIVER}": "elf"})
-
-
 def astray(machine: FakeMachine) -> None:
     machine.card().module().on_disk().nodes().libraries(names=("nvidia-ml",))
     machine.write({"usr/local/nvidia/lib64/libcuda.so.1": "elf"})
@@ -218,7 +213,6 @@ RIGS = (
         certainty="proof",
     ),
     Rig("library.broken", driven, libraries={"cuda": False}),
-    Rig("library.cuda_not_searched", unlinked, libraries={"cuda": None}),
     Rig("library.cuda_not_searched", astray, libraries={"cuda": None}),
     Rig("library.cuda_missing", headless, libraries={"cuda": None}),
     Rig("library.stub", driven, refuses(34), libraries={"folder": "cuda/lib64/stubs"}),
@@ -280,12 +274,6 @@ RIGS = (
     Rig("driver.unknown_error", driven, refuses(999)),
     Rig(
         "driver.not_initialised",
-        lambda m: m.card().module(hmm="N").on_disk().nodes().libraries(),
-        refuses(3),
-        certainty="strong",
-    ),
-    Rig(
-        "driver.not_initialised",
         logged("nvidia-uvm: request_free_mem_region() err -34"),
         refuses(3),
         certainty="proof",
@@ -298,13 +286,6 @@ RIGS = (
     Rig("driver.toolchain", driven, refuses(222)),
     Rig("driver.not_supported", driven, refuses(800)),
     Rig("driver.not_supported", driven, refuses(801)),
-    Rig(
-        "driver.fabric",
-        lambda m: m.driven().switch(),
-        refuses(802, "confidential=1\nconfidential.ready=0\n"),
-        certainty="proof",
-        name="confidential: NVML's word",
-    ),
     Rig("driver.fabric", fabric, refuses(802), certainty="proof", name="fabric: the manager does not run"),
     Rig(
         "driver.fabric",

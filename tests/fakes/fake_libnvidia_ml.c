@@ -18,12 +18,6 @@ static Code text(int device, const char *key, const char *fallback, char *into, 
 Code nvmlSystemGetDriverVersion(char *into, unsigned room) { return text(-1, "driver", "580.95.05", into, room); }
 Code nvmlSystemGetNVMLVersion(char *into, unsigned room) { return text(-1, "nvml", "13.580.95.05", into, room); }
 Code nvmlSystemGetCudaDriverVersion_v2(unsigned *version) { return small(-1, "cuda", "13000", version); }
-typedef struct { unsigned environment, feature, tools; } Confidential;
-Code nvmlSystemGetConfComputeState(Confidential *state) {
-    state->environment = state->tools = 0;
-    return small(-1, "confidential", "!3", &state->feature);
-}
-Code nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) { return small(-1, "confidential.ready", "1", ready); }
 /* Only other tools ask for these (benchmarks/startup.py, docs/session.md): nvitop prints a traceback for each that is
  * not there, gpustat stops. */
 Code nvmlSystemGetCudaDriverVersion(unsigned *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
@@ -335,10 +329,6 @@ Code nvmlDeviceGetGpuFabricInfoV(Handle handle, Fabric *fabric) {
     return code;
 }
 #endif
-Code nvmlDeviceGetP2PStatus(Handle handle, Handle other, unsigned index, unsigned *status) {
-    (void)other;
-    return index ? 2 : small(DEVICE(handle), "p2p", "!3", status);
-}
 typedef struct { unsigned char cluster[16]; Code status; unsigned clique, state; } OldFabric;
 Code nvmlDeviceGetGpuFabricInfo(Handle handle, OldFabric *fabric) {
     fabric->status = 0;

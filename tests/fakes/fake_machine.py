@@ -44,14 +44,13 @@ class FakeMachine:
     def switch(self) -> FakeMachine:
         return self.card(0x40, None, device="0x22a3", class_code="0x068000")
 
-    def module(self, version: str = DRIVER, *, is_open: bool = True, hmm: str = "Y") -> FakeMachine:
+    def module(self, version: str = DRIVER, *, is_open: bool = True) -> FakeMachine:
         """The kernel module, loaded, with its memory module."""
         kind = "Open Kernel Module for x86_64" if is_open else "x86_64 Kernel Module"
         return self.write(
             {
                 "proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build  (root)\n",
                 "sys/module/nvidia/x": "",
-                "sys/module/nvidia_uvm/parameters/uvm_disable_hmm": hmm,
             }
         )
 

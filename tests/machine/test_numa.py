@@ -87,32 +87,3 @@ def test_what_cannot_be_bound_says_why(tmp_path: Path, on_cpus: list[set[int]]) 
         numa.bind(7, root)
     with pytest.raises(CannotLook, match="this process may run on no CPU of NUMA node 1"):
         numa.bind(1, root)
-
-
-# the IOMMU
-
-
-@pytest.mark.parametrize(
-    ("kind", "cmdline", "told"),
-    [
-        ("DMA", "", "translating"),
-        ("DMA-FQ", "iommu=pt", "translating"),
-        ("identity", "", "passthrough"),
-        ("blocked", "", None),
-        # An old kernel tells no type: what it was asked for at its start.
-        ("", "quiet iommu=pt intel_iommu=on", "passthrough"),
-        ("", "iommu.passthrough=0", "translating"),
-        ("", "quiet", None),
-        (None, "", "off"),
-    ],
-)
-def test_what_the_iommu_does(tmp_path: Path, kind: str | None, cmdline: str, told: str | None) -> None:
-    device, groups = tmp_path / "sys/bus/pci/devices/0000:03:00.0", tmp_path / "sys/kernel/iommu_groups"
-    for folder in (device, groups, tmp_path / "proc"):
-        folder.mkdir(parents=True)
-    if kind is not None:
-        (groups / "7").mkdir()
-        (groups / "7/type").write_text(f"{kind}\n" if kind else "")
-        (device / "iommu_group").symlink_to(groups / "7")
-    (tmp_path / "proc/cmdline").write_text(f"BOOT_IMAGE=/vmlinuz {cmdline}\n")
-    assert numa.iommu("0000:03:00.0", tmp_path) == told

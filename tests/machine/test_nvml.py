@@ -325,24 +325,6 @@ def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> N
     assert second.unknown == {**USUAL, "fabric": late, "nvlinks": late}
 
 
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("p2p=0", "ok"),
-        ("p2p=2", "the GPU does not support it"),
-        ("p2p=99", "unknown"),
-        ("", None),
-    ],
-)
-def test_whether_a_gpu_can_read_the_others(fake_driver: Fake, script: str, told: str | None) -> None:
-    fake_driver(f"nvml.count=3\n{script}\n")
-    first, second, third = read(links=True).devices
-    addresses = [item.device.pci_address for item in (second, third)]
-    assert first.device.peers == (None if told is None else dict.fromkeys(addresses, told))
-    assert first.unknown.get("peers") == (NOT_SUPPORTED if told is None else None)
-    assert read().devices[0].device.peers is None
-
-
 def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
     script = fake_driver("nvml.count=1\n")
     reading = read()

@@ -39,11 +39,11 @@ def pci(
 
 def test_an_empty_root_is_unknown_and_not_empty_of_gpus(tmp_path: Path) -> None:
     seen = stack.read(tmp_path)
-    assert (seen.devices, seen.modules, seen.built_for, seen.parameters) == (None, None, None, None)
+    assert (seen.devices, seen.modules, seen.built_for) == (None, None, None)
     assert (seen.secure_boot, seen.fabric_manager) == (None, None)
     assert (seen.log, seen.log_error) == (None, "No such file or directory")
     assert (seen.nodes, seen.libraries, seen.gpus, seen.switches) == ((), (), (), 0)
-    assert seen.node("/dev/nvidiactl") is None and seen.found("libcuda.so.1") is None
+    assert seen.node("/dev/nvidiactl") is None and seen.libraries == ()
 
 
 def test_cards_bridges_and_the_drivers_that_hold_them(tmp_path: Path) -> None:
@@ -130,7 +130,6 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     assert [library.path for library in seen.libraries] == [configured, built_in]
     assert [library.version for library in seen.stray_libraries] == ["590.1"]
     assert not seen.stray_libraries[0].is_usable
-    assert seen.found("libcuda.so.1") == seen.path_libraries[0]
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gpucheck.machine import kernel_driver
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, STATES
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.xid import POWER_CABLES
@@ -34,8 +34,6 @@ OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)
-# States of an unusable GPU, as `machine.nvml_fields` names them.
-DEAD = ("lost", "reset required", "no power", "no interrupts")
 NOT_READ = "not read"
 # Phrases in the error of NVML's child if a call hung or crashed.
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
@@ -78,7 +76,7 @@ def pointer(card: Device, facts: Facts) -> str:
 
 def is_dead(card: Device) -> bool:
     """Return whether the GPU is known not to answer, which explains all of its missing figures."""
-    return card.state in DEAD or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
+    return card.state in STATES.values() or (card.state or "").startswith(NOT_ANSWERING) or is_nameless(card)
 
 
 def is_nameless(card: Device) -> bool:

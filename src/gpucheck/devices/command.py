@@ -29,7 +29,7 @@ from gpucheck.machine import choose, driver_reads, host, installed_torch, invent
 from gpucheck.machine.child import Ahead
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
-from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
+from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND, NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 
 HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-NO_LIBRARY, VERSION_MISMATCH = 12, 18  # NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_LIB_RM_VERSION_MISMATCH
 # Results of cuInit whose cause may be this environment or a temporary state: no memory, a stub or old library, a GPU in
 # exclusive use, or a library of another version.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
@@ -82,7 +81,7 @@ def _nothing(facts: Facts) -> Finding:
         held = len(host.nvidia_pci_addresses)
         reasons.append(f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus")
     if driver.nvml_error:
-        reasons.append("no NVIDIA driver" if driver.nvml_code == NO_LIBRARY else driver.nvml_error)
+        reasons.append("no NVIDIA driver" if driver.nvml_code == LIBRARY_NOT_FOUND else driver.nvml_error)
     of_torch = "without torch, other accelerators are not visible"
     if torch.version is not None:
         is_cpu = torch.built_for == "cpu" and host.system != "Darwin"
@@ -100,14 +99,14 @@ def _nvml(facts: Facts) -> Finding | None:
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
     title = "NVML failed after its start" if driver.nvml_code == 0 else "NVML does not start"
     meaning, fix = _causes(nvml=driver.nvml_code)
-    if driver.nvml_code == NO_LIBRARY:
+    if driver.nvml_code == LIBRARY_NOT_FOUND:
         meaning, fix = _no_library(host)
     elif driver.nvml_code is None and "nvidia-ml-py" in driver.nvml_error:
         fix = "install nvidia-ml-py"
     elif driver.nvml_code in (None, 0):
         fix = HUNG
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
-    if driver.nvml_code == VERSION_MISMATCH:
+    if driver.nvml_code == DRIVER_MISMATCH:
         # The library was updated, but the kernel still runs the old module. The message has both versions if they are
         # known.
         title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
@@ -167,7 +166,7 @@ def _libcuda(facts: Facts) -> Finding | None:
         message = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
     elif driver.libcuda_path is None and "cannot be loaded" in driver.cuinit_error:
         # The finding about NVML reports missing libraries.
-        meaning, fix = (None, None) if driver.nvml_code == NO_LIBRARY else _no_library(facts.host or Host())
+        meaning, fix = (None, None) if driver.nvml_code == LIBRARY_NOT_FOUND else _no_library(facts.host or Host())
     elif driver.cuinit_code is None:
         fix = HUNG
     message = message if meaning is None else f"{message}: {meaning}"

@@ -217,10 +217,10 @@ def gathered(
         reached = stage in ("prepare", "load")
         outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
         reason = f"{failed} ({stages.get(stage, 'as it was started')})"
-        return LoadResult(outcome, reason, None, (), left_out)
+        return LoadResult(outcome, reason, (), left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
-    return LoadResult("ran", None, run.samples_s[0], cards, left_out)
+    return LoadResult("ran", None, cards, left_out)
 
 
 def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> CardUnderLoad:
@@ -255,7 +255,7 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
-        return LoadResult("none", "no GPU is free for it", None, (), left_out)
+        return LoadResult("none", "no GPU is free for it", (), left_out)
     # A slow import needs more time here too.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")

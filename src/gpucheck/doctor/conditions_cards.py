@@ -6,7 +6,6 @@ live reading. Free GPUs are judged under doctor's own load (`load.`).
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from gpucheck import naming, units
@@ -290,23 +289,7 @@ CARDS: tuple[Condition, ...] = (
 )
 
 
-# -- copies from GPU to GPU over PCIe ----------------------------------------------------------------------------------
-
-
-def _iommu(evidence: Evidence) -> Seen | None:
-    """Report GPUs that copy to each other over PCIe behind a translating IOMMU. GPUs with NVLink, or whose copies the
-    driver refuses, are skipped.
-    """
-    whole = [card for card in evidence.cards if card.parent_uuid is None]
-    cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
-    names: dict[str, None] = {}
-    for card, other in itertools.combinations(cards, 2):
-        is_refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
-        if "translating" in (card.iommu, other.iommu) and not is_refused:
-            names |= dict.fromkeys((name_of(card), name_of(other)))
-    if not names:
-        return None
-    return Seen(f"the IOMMU translates what {', '.join(names)} send", {"devices": [*names], "iommu": "translating"})
+# -- copies from GPU to GPU over PCIe: known by their texts ------------------------------------------------------------
 
 
 PEERS: tuple[Condition, ...] = (
@@ -318,7 +301,6 @@ PEERS: tuple[Condition, ...] = (
         meaning="On bare metal CUDA does not support copies between GPUs over PCIe while the IOMMU translates: they "
         "may hang, or deliver wrong data without an error.",
         fix=IOMMU_FIX,
-        judge=_iommu,
         patterns=(
             r"Missing .{0,3}iommu=pt.{0,3} from kernel command line",
             r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
@@ -424,7 +406,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
         # The load runs wherever torch works. There is nothing to report without a GPU in NVML.
         if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
             return None
-        load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
+        load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", (), {})
     if load.outcome == "failed":
         return None
     reasons = dict(load.left_out)

@@ -464,18 +464,11 @@ MASKS: tuple[Condition, ...] = (
 SMALL_SHM_BYTES = 2**30
 
 
-# With these variables, a debugger or a profiler loads its code into every process that uses CUDA.
-TOOLS = ("CUDA_INJECTION64_PATH", "NSIGHT_CUDA_DEBUGGER", "CUDA_PROFILE", "COMPUTE_PROFILE")
-
-
-def _for_debugging(evidence: Evidence) -> Seen | None:
-    value, tools = evidence.value("CUDA_LAUNCH_BLOCKING"), [name for name in TOOLS if name in evidence.variables]
-    if not evidence.is_nvidia_here:
+def _launch_blocking(evidence: Evidence) -> Seen | None:
+    value = evidence.value("CUDA_LAUNCH_BLOCKING")
+    if value in (None, "", "0") or not evidence.is_nvidia_here:
         return None
-    if value not in (None, "", "0"):
-        return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
-    title = "variables of a debugger or a profiler are set"
-    return Seen(f"set here: {', '.join(tools)}", fix=f"unset {' '.join(tools)}", title=title) if tools else None
+    return Seen(f"CUDA_LAUNCH_BLOCKING={value}: every launch waits for its kernel", {"CUDA_LAUNCH_BLOCKING": value})
 
 
 def _small_shm(evidence: Evidence) -> Seen | None:
@@ -494,7 +487,7 @@ ENVIRONMENT: tuple[Condition, ...] = (
         title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
         meaning="It is for debugging: host and device no longer work at the same time, and everything is slower.",
         fix="unset CUDA_LAUNCH_BLOCKING",
-        judge=_for_debugging,
+        judge=_launch_blocking,
     ),
     Condition(
         id="environment.small_shm",

@@ -11,6 +11,7 @@ from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answered, on
 from gpucheck.doctor.conditions_kernel import absent
+from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 from gpucheck.report.finding import Verdict
 
@@ -128,8 +129,8 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
 
 def without_compute(evidence: Evidence) -> bool:
     """Return whether a container has libnvidia-ml but not libcuda. It does not matter what NVML returns."""
-    given = evidence.in_container and LIBCUDA not in evidence.loadable and not evidence.stack.unlinked
-    has_nvml = evidence.driver.nvml_code not in (None, 12) or NVML in evidence.loadable
+    given = evidence.in_container and LIBCUDA not in evidence.loadable
+    has_nvml = evidence.driver.nvml_code not in (None, LIBRARY_NOT_FOUND) or NVML in evidence.loadable
     return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
 
@@ -236,8 +237,6 @@ LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
 # The loader of NixOS has neither a cache nor built-in folders.
 NIXOS = "/run/opengl-driver/"
-# NVML_ERROR_LIB_RM_VERSION_MISMATCH of nvml.h.
-VERSION_MISMATCH = 18
 
 
 def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
@@ -253,7 +252,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
     if not cuda_not_loaded(evidence) or without_compute(evidence):
         return None
     stray = [library for library in evidence.stack.stray_libraries if library.name == LIBCUDA]
-    known = filter(None, [*evidence.stack.unlinked, evidence.loadable.get(LIBCUDA), *stray])
+    known = filter(None, [evidence.loadable.get(LIBCUDA), *stray])
     library = next((library for library in known if library.is_usable), None)
     if library is not None:
         return "library.cuda_not_searched", _not_searched(evidence, library)
@@ -273,15 +272,13 @@ def _broken(evidence: Evidence) -> Seen:
 
 
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
-    folder, _, file = library.path.rpartition("/")
-    searched = LIBCUDA in evidence.loadable or library in evidence.stack.unlinked
+    folder, searched = library.path.rpartition("/")[0], LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
     if NIXOS in folder:
         fix = f"export LD_LIBRARY_PATH={folder}"
     elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
     missed = "the loader's cache does not contain it" if searched else "the loader does not search there"
-    missed = missed if file == LIBCUDA else f"there is no {LIBCUDA} beside it"
     return Seen(f"{library.path} exists, but {missed}", {"libcuda": library.path}, fix=fix)
 
 
@@ -308,7 +305,7 @@ def _compat(evidence: Evidence) -> Seen | None:
     """
     driver, path = evidence.driver, evidence.driver.libcuda_path
     by_folder = path is not None and is_compat(path)
-    explained = other_version(evidence) or driver.nvml_code == VERSION_MISMATCH
+    explained = other_version(evidence) or driver.nvml_code == DRIVER_MISMATCH
     if driver.cuinit_code not in (803, 804) or not (by_folder or (driver.cuinit_code == 804 and not explained)):
         return None
     given = from_variable(evidence, path)
@@ -347,7 +344,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
     """
     versions, code = other_version(evidence), evidence.driver.cuinit_code
     given = from_variable(evidence, evidence.driver.libcuda_path)
-    if code in (None, 0) or evidence.driver.nvml_code == VERSION_MISMATCH or _stub(evidence) or _compat(evidence):
+    if code in (None, 0) or evidence.driver.nvml_code == DRIVER_MISMATCH or _stub(evidence) or _compat(evidence):
         return None
     if versions is None and not (code == 803 and given is not None):
         return None
@@ -363,7 +360,7 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     """Report a driver that was updated while its module was loaded, according to NVML or CUDA."""
     driver = evidence.driver
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
-    if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
+    if driver.nvml_code != DRIVER_MISMATCH and not by_cuda:
         return None
     on_disk = evidence.loadable.get(NVML) or evidence.loadable.get(LIBCUDA)
     loaded = version_of(driver.nvml_path) or evidence.libcuda_version
@@ -380,7 +377,7 @@ def _mismatch(evidence: Evidence) -> Seen | None:
         fix = "recreate the container: it has the host's libraries from before an update"
     elif loaded and module and are_mixed_packages(loaded, module):
         fix = ONE_VERSION
-    who = f"NVML returns {VERSION_MISMATCH}" if driver.nvml_code == VERSION_MISMATCH else "cuInit returns 803"
+    who = f"NVML returns {DRIVER_MISMATCH}" if driver.nvml_code == DRIVER_MISMATCH else "cuInit returns 803"
     said = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
     # Torch works if CUDA works, and only NVML's figures are missing.
@@ -393,10 +390,11 @@ def _no_nvml(evidence: Evidence) -> Seen | None:
     no NVML.
     """
     driver = evidence.driver
-    if driver.nvml_code != 12 or driver.libcuda_path is None or evidence.stack.jetson or not evidence.is_nvidia_here:
+    is_missing = driver.nvml_code == LIBRARY_NOT_FOUND and driver.libcuda_path is not None
+    if not is_missing or evidence.stack.jetson or not evidence.is_nvidia_here:
         return None
     fix = "start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility" if evidence.in_container else None
-    return Seen(driver.nvml_error or "", {"nvml_code": 12}, fix=fix)
+    return Seen(driver.nvml_error or "", {"nvml_code": LIBRARY_NOT_FOUND}, fix=fix)
 
 
 LIBRARY = on(
@@ -413,7 +411,7 @@ LIBRARY = on(
         id="library.cuda_not_searched",
         certainty="proof",
         title="the loader does not find the installed libcuda",
-        meaning="It is outside the search path, or ldconfig did not make the cache or the link libcuda.so.1.",
+        meaning="It is outside the search path, or ldconfig did not make the cache.",
         fix="sudo ldconfig",
     ),
     Condition(
@@ -465,7 +463,7 @@ LIBRARY = on(
         "nvidia && sudo modprobe nvidia",
         judge=_mismatch,
         cuinit=(803,),
-        nvml=(VERSION_MISMATCH,),
+        nvml=(DRIVER_MISMATCH,),
         patterns=(
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
@@ -481,7 +479,7 @@ LIBRARY = on(
         meaning="torch usually works without libnvidia-ml, but temperature, power and errors cannot be read.",
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
-        nvml=(12,),
+        nvml=(LIBRARY_NOT_FOUND,),
         patterns=(r"NVML Shared Library Not Found",),
     ),
     by=_unloaded,

@@ -257,18 +257,11 @@ def _unknown_error(evidence: Evidence) -> Seen | None:
 
 def _not_initialised(evidence: Evidence) -> Seen:
     """Report error 3. The open module's heterogeneous memory management does not start on some kernels."""
-    lines, disabled = evidence.logged(NO_ROOM_FOR_PAGES), (evidence.stack.parameters or {}).get("uvm_disable_hmm")
-    said = f"the kernel module is the open module, and its uvm_disable_hmm is {'off' if disabled else 'unknown'}"
-    if not lines and not (evidence.driver.kernel_module_open and disabled in (None, "N")):
+    lines = evidence.logged(NO_ROOM_FOR_PAGES)
+    if not lines:
         return answered(evidence)
-    seen = answered(
-        evidence,
-        f"the kernel logs: {lines[-1]}" if lines else said,
-        fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
-        certainty="proof" if lines else "strong",
-        uvm_disable_hmm=disabled,
-        log=lines,
-    )
+    fix = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot"
+    seen = answered(evidence, f"the kernel logs: {lines[-1]}", fix=fix, certainty="proof", log=lines)
     return replace(seen, title="the kernel module's memory management (HMM) does not start")
 
 
@@ -330,17 +323,16 @@ def _unavailable(evidence: Evidence) -> Seen:
 
 def _fabric(evidence: Evidence) -> Seen | None:
     """Report error 802. A missing fabric manager is proof only on the machine that has the switches."""
-    if evidence.driver.confidential_computing == "not ready":
-        fix = "sudo nvidia-smi conf-compute -srs 1, after attestation"
-        seen = answered(evidence, "NVML reports that confidential computing is not ready", fix=fix, certainty="proof")
-        return replace(seen, title="the GPU of this confidential machine is not in ready state")
     switches, state = evidence.stack.switches, fabric_state(evidence.facts)
     runs = evidence.stack.fabric_manager if switches and not evidence.in_container else None
     if state is not None and state.startswith(IN_PROGRESS):
         seen = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
         return replace(seen, verdict="inconclusive", title="the fabric between the GPUs is being set up")
     if state is None and not switches:
-        fix = "ask the host's administrator: the host must run a fabric manager of the driver's version"
+        fix = (
+            "ask the host's administrator: the host must run a fabric manager of the driver's version; in a "
+            "confidential virtual machine: sudo nvidia-smi conf-compute -srs 1, after attestation"
+        )
         return answered(evidence, "no NVSwitch is visible here", fix=fix, certainty="hint", switches=0)
     parts = (
         f"{switches} NVSwitch{'es are' if switches != 1 else ' is'} on the PCI bus" if switches else "",

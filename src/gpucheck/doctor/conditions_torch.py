@@ -307,17 +307,6 @@ def _mixed(evidence: Evidence) -> Seen | None:
     )
 
 
-def _pynvml(evidence: Evidence) -> Seen | None:
-    versions = evidence.probe.versions or {}
-    old, new = versions.get("pynvml", ()), versions.get("nvidia-ml-py", ())
-    # pynvml 12 and newer do not contain a module of that name.
-    if not old or not new or (fixes.version_of(old[0]) or (0, 0)) >= (12, 0):
-        return None
-    again = fixes.packages_again(evidence, [f"nvidia-ml-py=={new[0]}"])
-    fix = f"{fixes.installer(evidence).uninstall('pynvml')}; {again}"
-    return Seen(f"pynvml {old[0]} and nvidia-ml-py {new[0]} are installed", {"pynvml": old, "nvidia-ml-py": new}, fix)
-
-
 def _torchvision(evidence: Evidence) -> Seen | None:
     """Report a torchvision that does not match torch: 0.N belongs to torch 2.(N - 15), with the same target."""
     versions = evidence.probe.versions or {}
@@ -341,21 +330,11 @@ def _torchvision(evidence: Evidence) -> Seen | None:
     return Seen(said, {"torchvision": vision, "torch": torch}, fix)
 
 
-def _triton(evidence: Evidence, said: str) -> Seen | None:
-    versions = (evidence.probe.versions or {}).get("triton", ())
-    return Seen(f"triton {versions[0]}; {said}") if versions and evidence.is_nvidia_here else None
-
-
 def _no_compiler(evidence: Evidence) -> Seen | None:
-    return _triton(evidence, "no CC, gcc or clang") if evidence.probe.has_compiler is False else None
-
-
-def _libcuda_not_cached(evidence: Evidence) -> Seen | None:
-    loaded = evidence.driver.libcuda_path or evidence.probe.libcuda
-    found = loaded is None or {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
-    if evidence.probe.cache_has_libcuda is not False or found:
+    versions = (evidence.probe.versions or {}).get("triton", ())
+    if evidence.probe.has_compiler is not False or not versions or not evidence.is_nvidia_here:
         return None
-    return _triton(evidence, f"libcuda is {loaded} but not in the loader's cache")
+    return Seen(f"triton {versions[0]}; no CC, gcc or clang")
 
 
 # -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
@@ -443,7 +422,6 @@ PACKAGES: tuple[Condition, ...] = (
         title="two packages install the module pynvml",
         meaning="pynvml is the old name of nvidia-ml-py. Both install the same module, and torch warns.",
         fix="python -m pip uninstall -y pynvml; then reinstall nvidia-ml-py in the installed version",
-        judge=_pynvml,
         patterns=(r"The pynvml package is deprecated",),
     ),
     Condition(
@@ -471,7 +449,6 @@ PACKAGES: tuple[Condition, ...] = (
         title="triton cannot find libcuda: torch.compile fails",
         meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
-        judge=_libcuda_not_cached,
         patterns=(r"libcuda\.so cannot found",),
     ),
     Condition(

@@ -1,14 +1,13 @@
 """Compare each device with its siblings: the others of its model, on its own node and on other nodes. Pure.
 
 Devices of one node share power, heat and links, so the sample size is the number of nodes and not of devices. Rates are
-compared by their logarithms. A device is compared with the median of its node's other devices. The unit is a spread
-from the median absolute deviation (Rousseeuw and Croux 1993) over all nodes. A device of a node with few devices is
-compared with the median of the nodes instead.
+compared by their logarithms. A device is compared with the median of its node's other devices, or with the median of
+the nodes if its node has few devices.
 
-The threshold is a quantile of Student's t. Its level is divided among all devices and figures of the fleet
-(Bonferroni), so that an even fleet almost never has a slow device. A slow device is far below its node and also below
-the other nodes. The node may be slow if the device is as fast as its node. Nodes are compared with each other in
-`lowest`. `benchmarks/fleet_power.py` checks both by simulation.
+One test finds slow devices and slow nodes: `lowest`, Rosner's procedure, whose level is divided among all values and
+figures of the fleet (Bonferroni), so that an even fleet almost never has a slow device. A slow device is far below its
+node and also below the other nodes. The node may be slow if the device is as fast as its node.
+`benchmarks/fleet_power.py` checks both by simulation.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gpucheck import errors, peaks, stats
 from gpucheck.fleet.hosts import few, nodes_text
@@ -29,12 +28,12 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 
 # The standard deviation of a normal distribution in MADs.
 _NORMAL = 1.4826
-# The efficiency of the MAD. Its variance is 2.70 times that of the standard deviation for the same sample size.
-_EFFICIENCY = 0.37
 # The number of even fleets of which at most one may have a device reported as slow.
 EVEN_FLEETS = 1000
 # The same for a device reported as possibly slow.
 EVEN_FLEETS_MAYBE = 20
+# `lowest` tests several values. Together they exceed its level by up to half, by simulation.
+STEPS = 1.5
 # The median of fewer devices on a node depends too much on the device itself.
 LEAST_DEVICES = 4
 # A comparison needs this many nodes of a model, because fewer do not show which one is slow.
@@ -42,77 +41,56 @@ LEAST_NODES = 5
 # A device this close to its siblings is no reason to drain a node, even if the difference is certain.
 LEAST_DISTANCE = 0.03
 
-Standing = Literal["even", "maybe", "slow"]
+Named = TypeVar("Named", str, int)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A device compared with its siblings. `ratio` is its rate relative to theirs. The standing `maybe` means far
-    below, but not certain.
-    """
+    """A device far below its siblings. `ratio` is its rate relative to theirs; it may be chance if not `certain`."""
 
     ratio: float
-    standing: Standing
+    certain: bool
 
 
-def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[float, float, tuple[Placed, ...]]:
-    """Return the centre (as a rate), the relative spread, and the placing of every device of a model.
+def place(members: Sequence[tuple[str, NodeFigure]], figures: int) -> tuple[float, float, dict[int, Placed]]:
+    """Return the centre (as a rate), the relative spread, and the slow devices of a model by their index.
 
-    `figures` are pairs of a node and a figure. No device is placed with fewer than LEAST_NODES nodes. `comparisons` is
-    the number of devices times figures in the whole fleet. Raises ValueError if there are no figures, or for a rate
-    that is not positive.
+    `members` are pairs of a node and a figure; `figures` is the number of figures in the whole fleet. With fewer than
+    LEAST_NODES nodes, devices are compared within their node only. Raises ValueError if there are no members, or for a
+    rate that is not positive.
     """
-    logs = [math.log(figure.rate) for _, figure in figures]
+    logs = [math.log(figure.rate) for _, figure in members]
     by_node: dict[str, list[int]] = defaultdict(list)
-    for index, (node, _) in enumerate(figures):
+    for index, (node, _) in enumerate(members):
         by_node[node].append(index)
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
-    from_centre = [log - centre for log in logs]
+    from_centre = {index: log - centre for index, log in enumerate(logs)}
     # A value is left out of its own median. The spread would be too small otherwise, because one of three values would
     # have no distance.
-    from_own = {
+    in_node = {
         index: logs[index] - stats.median([logs[other] for other in own if other != index])
         for own in by_node.values()
         if len(own) >= LEAST_DEVICES
         for index in own
     }
-    spread = _spread(from_centre)
-    if len(by_node) < LEAST_NODES:
-        return math.exp(centre), spread, ()
-    count = max(comparisons, len(figures))
-    in_fleet = _thresholds(spread, len(by_node) - 1, count)
-    in_node = _thresholds(_spread(from_own.values()), len(from_own) - len(by_node), count)
-    placed = []
-    for index, distance in enumerate(from_centre):
-        certain, maybe = in_node if index in from_own else in_fleet
-        below = from_own.get(index, distance)
-        standing: Standing = "even"
-        if _is_low(max(distance, below)):
-            standing = "slow" if -below > certain else "maybe" if -below > maybe else "even"
-        placed.append(Placed(math.exp(distance), standing))
-    return math.exp(centre), spread, tuple(placed)
+    in_fleet = {index: log for index, log in from_centre.items() if index not in in_node}
+    is_fleet = len(by_node) >= LEAST_NODES
+    # Some nodes vary more than others. Few nodes do not show how much, so the values of a node are tested alone.
+    tested = [in_fleet, in_node] if is_fleet else [{index: logs[index] for index in own} for own in by_node.values()]
+    tests = STEPS * figures * (1 if is_fleet else len(by_node))
+    placed: dict[int, Placed] = {}
+    for values in tested:
+        for fleets, certain in ((EVEN_FLEETS_MAYBE, False), (EVEN_FLEETS, True)):
+            for index in lowest(values, 1 / (fleets * tests)):
+                below = in_node.get(index, from_centre[index])
+                if _is_low(max(below, from_centre[index]) if is_fleet else below):
+                    placed[index] = Placed(math.exp(from_centre[index] if is_fleet else below), certain)
+    return math.exp(centre), _NORMAL * stats.median([abs(distance) for distance in from_centre.values()]), placed
 
 
 def _is_low(distance: float) -> bool:
     """Return whether a difference of logarithms is large enough to matter."""
     return distance <= math.log(1 - LEAST_DISTANCE)
-
-
-def _spread(distances: Iterable[float]) -> float:
-    """Return the spread (standard deviation) of distances from a median."""
-    sizes = [abs(distance) for distance in distances]
-    return _NORMAL * stats.median(sizes) if sizes else 0.0
-
-
-def _thresholds(spread: float, free: int, count: int) -> tuple[float, float]:
-    """Return the distances beyond which one of `count` devices is slow, or possibly slow, and not so by chance.
-
-    `free` is the number of values behind the spread, minus the number of estimated medians.
-    """
-    freedom = max(_EFFICIENCY * free, 1.0)
-    levels = (1 - 2 / (fleets * count) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE))
-    certain, maybe = (spread * stats.student_quantile(level, freedom) for level in levels)
-    return certain, maybe
 
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
@@ -136,7 +114,7 @@ def node_threshold(nodes: int, level: float) -> float:
     return stats.student_quantile(1 - 2 * level / nodes, nodes - 2)
 
 
-def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
+def lowest(values: Mapping[Named, float], level: float) -> tuple[Named, ...]:
     """The names whose values are too low for the others, lowest first; at most a quarter of them, or one.
 
     Each value is compared with the mean of the values above it, in units of s * sqrt(1 + 1/(n - 1)) (leave-one-out t).
@@ -152,7 +130,8 @@ def lowest(values: Mapping[str, float], level: float) -> tuple[str, ...]:
         distance, left = mean - values[name], len(order) - above
         if left <= steps:
             scale = math.sqrt(squares / (above - 1) * (1 + 1 / above))
-            if distance > node_threshold(above + 1, level) * scale:
+            # No threshold is below 2.5, and computing one takes far longer than a comparison.
+            if distance > 2.5 * scale and distance > node_threshold(above + 1, level) * scale:
                 return tuple(order[:left])
         mean -= distance / (above + 1)
         squares += distance**2 * above / (above + 1)
@@ -236,7 +215,6 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     figures, modes, findings = _in_modes(whole)
     compared = {key: by_host for key, by_host in figures.items() if len(by_host) >= LEAST_NODES}
     measured = {(host, figure.device) for group in compared.values() for host, own in group.items() for figure in own}
-    comparisons = sum(len(own) for by_host in compared.values() for own in by_host.values())
     slow = _slow_nodes(compared, NODE_LEVEL)
     for host, devices in _slow_nodes(compared, NODE_LEVEL_MAYBE).items():
         if host not in slow:
@@ -247,17 +225,17 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     for key, by_host in figures.items():
         label = key[1]
         members = [(host, figure) for host, own in by_host.items() for figure in own]
-        centre, spread, placed = place(members, comparisons)
+        centre, spread, placed = place(members, len(figures))
         for host, own in by_host.items():  # A node may have two models with the same figure.
             lowest_rate = min(figure.rate for figure in own)
             ratios[host][label] = min(round(lowest_rate / centre, 4), ratios[host].get(label, math.inf))
-        beside = [] if key in compared else _slow_within(by_host, len(figures), label)
-        for standing, (host, figure) in zip(placed, members, strict=False):
+        for index, standing in placed.items():
+            host, figure = members[index]
             # A slow node is one fault, so its devices are not reported separately.
-            if standing.standing != "even" and host not in as_a_whole:
-                device = _slow(figure, label, standing.ratio)
-                beside.append((host, replace(device, certain=device.certain and standing.standing == "slow")))
-        for host, device in beside:
+            if host in as_a_whole:
+                continue
+            device = _slow(figure, label, standing.ratio)
+            device = replace(device, certain=device.certain and standing.certain)
             same = [known for known in slow[host] if (known.device, known.figure) == (device.device, device.figure)]
             if device.certain or not same:
                 slow[host] = [device, *(known for known in slow[host] if known not in same)]
@@ -315,19 +293,6 @@ def _slow(
 ) -> SlowDevice:
     certain = not DISTURBED.intersection(figure.flags)
     return SlowDevice(figure.device, label, figure.rate, figure.unit, ratio, against, certain)
-
-
-def _slow_within(by_host: ByHost, figures: int, label: str) -> list[tuple[str, SlowDevice]]:
-    """Return devices that are slow compared with the others of their node, if there are too few nodes to compare."""
-    slow: list[tuple[str, SlowDevice]] = []
-    for host, own in by_host.items():
-        devices = {figure.device: figure for figure in own}
-        logs = {id: math.log(figure.rate) for id, figure in devices.items()}
-        low = lowest(logs, 1 / (EVEN_FLEETS * len(by_host) * figures))
-        centre = stats.median([log for id, log in logs.items() if id not in low])
-        away = {id: logs[id] - centre for id in low}
-        slow += [(host, _slow(devices[id], label, math.exp(log))) for id, log in away.items() if _is_low(log)]
-    return slow
 
 
 def _far_below(figures: Groups) -> dict[str, Doubt]:

@@ -247,9 +247,7 @@ class Accel:
         """Return the allocator behind torch's tensors on this device."""
         names = [f"PYTORCH_{part}ALLOC_CONF" for part in ("", "CUDA_", "HIP_")] + ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
         settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
-        get = getattr(self.module, "get_allocator_backend", None) or getattr(
-            getattr(self.module, "memory", None), "get_allocator_backend", None
-        )
+        get = getattr(self.module, "get_allocator_backend", None)
         return Allocator(backend=get() if get else None, settings=settings or None)
 
     # -- errors, streams ----------------------------------------------------------------------------------------

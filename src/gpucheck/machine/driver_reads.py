@@ -59,7 +59,6 @@ class DriverReading:
     driver_version: str | None = None
     nvml_version: str | None = None
     cuda_version: str | None = None
-    confidential_computing: str | None = None
     devices: tuple[DeviceReading, ...] = ()
 
 

@@ -110,8 +110,8 @@ def listed(torch: Any) -> list[dict[str, Any]]:
         return []
     kind = torch.accelerator.current_accelerator().type
     if kind == "mps":
-        total, source = getattr(torch.mps, "recommended_max_memory", None), "torch.mps (recommended maximum)"
-        memory = {"memory_total_bytes": total() if total else None, "memory_source": source}
+        source = "torch.mps (recommended maximum)"
+        memory = {"memory_total_bytes": torch.mps.recommended_max_memory(), "memory_source": source}
         return [{"kind": kind, "id": kind, "name": "Apple GPU", "integrated": True, **memory}]
     module = torch.get_device_module(kind)
     rows = [(index, module.get_device_properties(index)) for index in range(module.device_count())]

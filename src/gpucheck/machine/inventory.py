@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from gpucheck.machine import host, installed_torch, kernel_driver, numa
+from gpucheck.machine import host, installed_torch, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
@@ -64,7 +64,6 @@ class Around(NamedTuple):
     torch: TorchBuild
     kernel: Driver = Driver()
     numa_nodes: Mapping[str, int] = MappingProxyType({})
-    iommus: Mapping[str, str] = MappingProxyType({})
 
 
 def join(
@@ -181,16 +180,15 @@ def _why_not_shown(
 def _completed(
     row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str], named: Collection[object]
 ) -> DeviceReading:
-    """Return the completed row. It gets torch's name, the NUMA node, the IOMMU mode, the reason if CUDA does not show
-    the device, and the host's memory if the device shares it."""
+    """Return the completed row. It gets torch's name, the NUMA node, the reason if CUDA does not show the device, and
+    the host's memory if the device shares it."""
     device = row.device
     if device.state is None and device.cuda_index is None:
         device = replace(device, state=_why_not_shown(device, cuda, environment, named))
     # A torch built for ROCm uses the name cuda for its own devices.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
-    address = device.pci_address or ""
-    device = replace(device, numa_node=around.numa_nodes.get(address), iommu=around.iommus.get(address))
+    device = replace(device, numa_node=around.numa_nodes.get(device.pci_address or ""))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
     # Without libcuda only the name shows that memory is shared. GH200 and GB200 have memory of their own, which NVML
     # reports.
@@ -231,7 +229,6 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> Driver:
         kernel,
         version=nvml.driver_version or kernel.kernel_module_version,
         cuda_version=nvml.cuda_version or cuda.version,
-        confidential_computing=nvml.confidential_computing,
         nvml_version=nvml.nvml_version,
         nvml_path=nvml.path,
         nvml_code=nvml.code,
@@ -352,7 +349,6 @@ class Inventory:
             torch=self._torch,
             kernel=host.kernel_driver(root),
             numa_nodes=host.numa_nodes(gpus, root),
-            iommus={gpu: mode for gpu in gpus if (mode := numa.iommu(gpu, root)) is not None},
         )
         return around, kernel_driver.log(root, journal=bool(gpus))
 

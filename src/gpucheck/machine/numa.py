@@ -1,4 +1,4 @@
-"""NUMA nodes (Linux): listing them, binding this process to one, and the IOMMU mode of a device.
+"""NUMA nodes (Linux): listing them, and binding this process to one.
 
 A process has to be bound before it starts threads and allocates memory, because running threads and allocated memory
 are not moved. Other systems do not report nodes; the functions then return None or nothing.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import host
-from gpucheck.machine.kernel_driver import ROOT, names_in, text_of
+from gpucheck.machine.kernel_driver import ROOT, text_of
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
@@ -55,21 +55,6 @@ def allowed_text(root: Path = ROOT) -> str | None:
     if not numbers:
         return None
     return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
-
-
-def iommu(address: str, root: Path = ROOT) -> str | None:
-    """Return the IOMMU mode of a device: `off`, `passthrough` or `translating`; None if it is unknown."""
-    group = root / "sys/bus/pci/devices" / address / "iommu_group"
-    if not group.exists():
-        # No IOMMU is in use if the system has no group at all. The mode is unknown if only this device has none.
-        return "off" if names_in(root / "sys/kernel/iommu_groups") == [] else None
-    kind = text_of(group / "type").strip()
-    if kind:
-        return {"identity": "passthrough"}.get(kind, "translating" if kind.startswith("DMA") else None)
-    asked = text_of(root / "proc/cmdline").split()
-    passes = "iommu=pt" in asked or "iommu.passthrough=1" in asked
-    # Without a boot option, the default depends on how the kernel was built.
-    return "passthrough" if passes else "translating" if "iommu.passthrough=0" in asked else None
 
 
 # -- binding ----------------------------------------------------------------------------------------------------------

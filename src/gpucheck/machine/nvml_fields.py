@@ -386,7 +386,8 @@ STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
 # The state of a GPU that a container's or a scheduler's rules make inaccessible.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
-LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 12, 13, 25
+# The last two are NVML_ERROR_LIB_RM_VERSION_MISMATCH and NVML_ERROR_ARGUMENT_VERSION_MISMATCH.
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, DRIVER_MISMATCH, STRUCT_MISMATCH = 12, 13, 18, 25
 # The errors of a converter for an answer whose shape is not NVML's.
 MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 NO_SUCH_CALL = "this nvidia-ml-py has no "

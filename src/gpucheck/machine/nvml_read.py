@@ -61,7 +61,6 @@ def system(pynvml: Any) -> dict[str, Any]:
         ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
         ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
         ("cuda_version", lambda: _cuda_version(call(pynvml, "nvmlSystemGetCudaDriverVersion_v2"))),
-        ("confidential_computing", lambda: _confidential(pynvml)),
     ):
         with contextlib.suppress(Refused):
             versions[name] = ask()
@@ -72,16 +71,6 @@ def _cuda_version(value: Any) -> str:
     if not fields.whole(value, 1000, 999_999):
         raise Refused(SENSELESS)
     return f"{value // 1000}.{value % 1000 // 10}"
-
-
-def _confidential(pynvml: Any) -> str:
-    """`off`, or whether the GPUs of a confidential machine take work: `ready`, `not ready`. Raises Refused."""
-    try:
-        if not call(pynvml, "nvmlSystemGetConfComputeState").ccFeature:
-            return "off"
-    except MISSHAPEN as error:
-        raise Refused(SENSELESS) from error
-    return "ready" if call(pynvml, "nvmlSystemGetConfComputeGpusReadyState") else "not ready"
 
 
 def count(pynvml: Any) -> int:
@@ -156,7 +145,7 @@ def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
     try:
         status = fields.filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
     except Refused as refused:
-        raise Refused(fields.OTHER_STRUCT) if refused.code == fields.VERSION_MISMATCH else refused from refused
+        raise Refused(fields.OTHER_STRUCT) if refused.code == fields.STRUCT_MISMATCH else refused from refused
     counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
     counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
     counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
@@ -333,28 +322,7 @@ def _link_count(pynvml: Any, handle: Any) -> int:
     return int(answer.value.uiVal)
 
 
-# nvmlGpuP2PStatus_t of nvml.h, asked for reading.
-PEER_STATUS = {
-    0: "ok",
-    1: "the chipset does not support it",
-    2: "the GPU does not support it",
-    3: "they have no common PCIe root that supports it",
-    4: "a setting of the driver switches it off",
-    5: "not supported",
-}
 STATE = "nvmlDeviceGetNvLinkState"
-P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ
-
-
-def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> None:
-    """The field `peers` of one device: whether it can read each of the others, and why not."""
-    status = partial(call, pynvml, "nvmlDeviceGetP2PStatus", handle)
-
-    def peers() -> dict[str, str]:
-        return {address: PEER_STATUS.get(status(other, P2P_READ), "unknown") for address, other in others.items()}
-
-    if answered := row.answer(pynvml, "peers", peers):
-        row.put("peers", answered)
 
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
@@ -445,8 +413,6 @@ def answer(
         if with_links and handle is not None:
             say({"at": place})
             read_links(pynvml, handle, row)
-            others = [(other.device.get("pci_address"), peer) for other, peer in rows if other is not row]
-            read_peers(pynvml, handle, {address: peer for address, peer in others if address and peer is not None}, row)
             say(row.line(place, lacks=()))
 
 

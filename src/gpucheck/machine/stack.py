@@ -97,19 +97,6 @@ def configured(root: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(root / folder.lstrip("/") for folder in folders))
 
 
-def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
-    """libcuda's versioned files in folders that have no `libcuda.so.1`, which is the name that programs ask for."""
-    by_file: dict[str, Library] = {}
-    for folder in folders:
-        if os.path.lexists(folder / "libcuda.so.1"):
-            continue
-        for path in sorted(folder.glob("libcuda.so.*")):
-            real = os.path.realpath(path)
-            if (version := version_of(path.name)) is not None:
-                by_file.setdefault(real, Library("libcuda.so.1", str(path), real, version))
-    return tuple(by_file.values())
-
-
 def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
     """Return the driver's libraries in these folders, in the order of the folders."""
     by_file: dict[tuple[str, str], Library] = {}
@@ -166,13 +153,12 @@ class Stack:
     """The layers between the GPU and NVIDIA's libraries.
 
     `devices` are all of NVIDIA's on the PCI bus. `modules` are the names of loaded kernel modules, `built_for` the
-    kernels that have NVIDIA's module on disk, `parameters` those of its memory module. `log` is the kernel's lines
-    about the driver, None with `log_error` where it may not be read.
+    kernels that have NVIDIA's module on disk. `log` is the kernel's lines about the driver, None with `log_error` where
+    it may not be read.
 
     `path_folders` are the folders of LD_LIBRARY_PATH, their real path → the path as it is written there.
     `path_libraries` were found in these, which the loader searches first, `libraries` where it searches next.
-    `stray_libraries` are on disk where it does not search; `unlinked` are versioned files without the name that
-    programs ask for.
+    `stray_libraries` are on disk where it does not search.
 
     `fabric_manager` is whether it runs here, `shm_bytes` the size of /dev/shm.
     """
@@ -181,13 +167,11 @@ class Stack:
     modules: frozenset[str] | None = None
     built_for: tuple[str, ...] | None = None
     running: str | None = None
-    parameters: Mapping[str, str] | None = None
     nodes: tuple[Node, ...] = ()
     libraries: tuple[Library, ...] = ()
     path_folders: Mapping[str, str] = field(default_factory=dict)
     path_libraries: tuple[Library, ...] = ()
     stray_libraries: tuple[Library, ...] = ()
-    unlinked: tuple[Library, ...] = ()
     secure_boot: bool | None = None
     log: tuple[str, ...] | None = None
     log_error: str | None = None
@@ -208,10 +192,6 @@ class Stack:
     def node(self, path: str) -> Node | None:
         return next((node for node in self.nodes if node.path == path), None)
 
-    def found(self, name: str) -> Library | None:
-        """The file that the loader takes for a library, as far as its folders tell."""
-        return next((library for library in (*self.path_libraries, *self.libraries) if library.name == name), None)
-
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
     """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
@@ -227,7 +207,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         modules=None if modules is None else frozenset(modules),
         built_for=_built_for(root),
         running=running,
-        parameters=_parameters(root),
         nodes=_nodes(root),
         libraries=_libraries(searched),
         # The first spelling of a folder counts.
@@ -237,7 +216,6 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
             Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given
         ),
         stray_libraries=_libraries(folder for folder in elsewhere if folder not in searched),
-        unlinked=_unlinked([*searched, *elsewhere]),
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,
@@ -254,15 +232,6 @@ def _built_for(root: Path) -> tuple[str, ...] | None:
     if not folders:
         return None
     return tuple(f.name for f in folders if any(True for place in MODULE_PLACES for _ in f.glob(f"{place}/nvidia.ko*")))
-
-
-def _parameters(root: Path) -> dict[str, str] | None:
-    """Parameters of the memory module, which decide whether CUDA starts."""
-    folder = root / "sys/module/nvidia_uvm/parameters"
-    if not folder.is_dir():
-        return None
-    value = first_line(folder / "uvm_disable_hmm")
-    return {} if value is None else {"uvm_disable_hmm": value}
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
@@ -347,14 +316,13 @@ class TorchProbe:
     twice. `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is
     an accelerator that is none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked.
     `foreign_libraries` are CUDA's libraries that were loaded from elsewhere although the environment has its own, or
-    should have, `foreign_folders` the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of
-    the libcudart that is loaded, `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.
-    `missing_files` are libraries that installed packages (`NAME==VERSION`) recorded and that are gone, `unmet` the
-    packages that torch asks for in exactly one version, with the one that is there; None for none. `externally_managed`
-    is whether the interpreter is the system's own, which pip may not change. `torch_folders` are all torches on its
-    path, the one that is imported first; `pythonpath_torch` are the entries of PYTHONPATH by which any is found.
-    `conda_torch` is the version of a torch that conda has on record beside one that pip installed. `has_compiler` and
-    `cache_has_libcuda` are what triton looks for.
+    should have, `foreign_folders` the entries of LD_LIBRARY_PATH by which they were found. `cudnn_missing` are parts of
+    the loaded cuDNN that the loader will not find. `missing_files` are libraries that installed packages
+    (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly one version, with
+    the one that is there; None for none. `externally_managed` is whether the interpreter is the system's own, which pip
+    may not change. `torch_folders` are all torches on its path, the one that is imported first; `pythonpath_torch` are
+    the entries of PYTHONPATH by which any is found. `conda_torch` is the version of a torch that conda has on record
+    beside one that pip installed. `has_compiler` is whether triton finds a C compiler.
     """
 
     stage: str = "start"
@@ -384,7 +352,6 @@ class TorchProbe:
     names: Mapping[str, str] | None = None
     foreign_libraries: tuple[str, ...] = ()
     foreign_folders: tuple[str, ...] = ()
-    runtime: str | None = None
     cudnn_missing: tuple[str, ...] = ()
     missing_files: Mapping[str, tuple[str, ...]] | None = None
     unmet: Mapping[str, str | None] | None = None
@@ -396,7 +363,6 @@ class TorchProbe:
     pythonpath_torch: tuple[str, ...] = ()
     conda_torch: str | None = None
     has_compiler: bool | None = None
-    cache_has_libcuda: bool | None = None
 
 
 # A program for any Python since 2.0, whose output no other program prints.

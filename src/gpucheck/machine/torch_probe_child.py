@@ -23,7 +23,7 @@ from typing import Any  # noqa: E402
 
 CLAIMED = 1  # where the answer goes
 
-DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton", "pynvml", "nvidia-ml-py")
+DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton")
 CUDA_LIBRARIES = (
     *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
     *("libcufft", "libcurand", "libnccl"),
@@ -113,10 +113,6 @@ def content(path: str) -> bytes | None:
         return None
 
 
-def loader_cache() -> bytes | None:
-    return content("/etc/ld.so.cache")
-
-
 def mapped_files() -> list[str]:
     lines = (content("/proc/self/maps") or b"").decode("utf-8", "replace").splitlines()
     return sorted({line.split(None, 5)[-1].strip() for line in lines if "/" in line})
@@ -164,24 +160,8 @@ def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
         "foreign_libraries": foreign,
         "foreign_folders": list(dict.fromkeys(by_variable)),
         "libcuda": libcuda,
-        "runtime": runtime_version(files),
         "cudnn_missing": cudnn_missing(files),
     }
-
-
-def runtime_version(files: list[str]) -> str | None:
-    """The version of the libcudart that is loaded, read without starting a driver."""
-    import ctypes
-
-    for path in files:
-        if stem(path) == "libcudart":
-            version = ctypes.c_int()
-            try:
-                code = ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-            except (OSError, AttributeError):
-                return None
-            return None if code else f"{version.value // 1000}.{version.value % 1000 // 10}"
-    return None
 
 
 def cudnn_missing(files: list[str]) -> list[str]:
@@ -191,7 +171,7 @@ def cudnn_missing(files: list[str]) -> list[str]:
     if loaded_path is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
         return []
     folders = [os.path.dirname(loaded_path), *library_path()]
-    cache = loader_cache() or b""
+    cache = content("/etc/ld.so.cache") or b""
     names = [f"libcudnn_{part}.so.{major[1]}" for part in CUDNN_PARTS.get(int(major[1]), ())]
     here = {stem(path) for path in files}
     return [
@@ -338,8 +318,6 @@ def main() -> None:
     # The file by which a system keeps pip from changing its own interpreter: PEP 668.
     marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     stray = shadowing() if FOLDER else []
-    # Triton searches these in the same way.
-    compiler, cache = os.environ.get("CC") or which("gcc") or which("clang"), loader_cache()
     folders, given = torch_places()
     asked = requirements()
     say(
@@ -355,8 +333,8 @@ def main() -> None:
         torch_folders=folders,
         pythonpath_torch=given,
         conda_torch=conda_torch(),
-        has_compiler=bool(compiler),
-        cache_has_libcuda=None if cache is None else b"libcuda.so.1" in cache,
+        # Triton searches in the same way.
+        has_compiler=bool(os.environ.get("CC") or which("gcc") or which("clang")),
         missing_files=missing_files(),
         unmet=unmet(asked),
     )

@@ -166,14 +166,11 @@ class Device:
     of a MIG instance. `memory_source` says how memory was counted: NVML's version 1 counts the driver's reserved memory
     as used, and version 2 counts it separately. `integrated` devices share the host's memory.
     `memory_of_processes_bytes` is the total of the processes that NVML lists. `node_holders` are the processes that
-    have the device's node open, read if that total does not explain the used memory. `iommu` is the IOMMU's mode for
-    the device: `off`, `passthrough`, `translating`.
+    have the device's node open, read if that total does not explain the used memory.
 
     The hardware lowers the clock from `slowdown_celsius` on. The driver lowers it from `gpu_max_celsius` and
     `memory_max_celsius` on. The GPU switches off at `shutdown_celsius`. `power_limit_w` is the limit in force, and
     `power_limit_default_w` the GPU's default. `fan_percent` is the requested fan speed, and may exceed 100.
-
-    `peers` maps the PCI addresses of the other GPUs to `ok` if this GPU can read them, and to the reason if not.
 
     `violations_s` has the seconds since the driver was loaded for which each limit lowered the clock. `read_at_s` is
     the time of the reading on the host's monotonic clock. `changes` is the growth since the same process's previous
@@ -237,8 +234,6 @@ class Device:
     fabric: Fabric | None = None
     nvlinks: tuple[NvLink, ...] | None = None
     numa_node: int | None = None
-    iommu: str | None = None
-    peers: dict[str, str] | None = None
     persistence_mode: bool | None = None
     compute_mode: str | None = None
     processes: tuple[Process, ...] | None = None
@@ -332,21 +327,18 @@ class XidError:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA's driver as the kernel, NVML and libcuda report it, and the time that the two libraries took to start.
+    """NVIDIA's driver as the kernel, NVML and libcuda report it, and the time that NVML took to start.
 
     `version` is NVML's, or the kernel module's if NVML gives none. `cuda_version` is the newest CUDA that the driver
     supports. `libcuda_version` is that of the loaded libcuda. `nvml_code` and `cuinit_code` are the return codes of
-    nvmlInit and cuInit, 0 for success. `nvml_start_s` is the time of loading NVML and of nvmlInit, and
-    `cuinit_start_s` that of loading libcuda and of cuInit. `confidential_computing` is off, ready or not ready. CUDA
-    does not start while it is not ready. `xids` are the GPUs' errors in the kernel log, and `sxids` those of
-    NVSwitches. Both are None if the log could not be read or there is no NVIDIA GPU. `not_started` has the log's reason
-    for each GPU that the driver could not start, by PCI address. `nvlink_failures` are the log's other lines about
-    failed NVLinks.
+    nvmlInit and cuInit, 0 for success. `nvml_start_s` is the time of loading NVML and of nvmlInit. `xids` are the GPUs'
+    errors in the kernel log, and `sxids` those of NVSwitches. Both are None if the log could not be read or there is no
+    NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address.
+    `nvlink_failures` are the log's other lines about failed NVLinks.
     """
 
     version: str | None = None
     cuda_version: str | None = None
-    confidential_computing: str | None = None
     kernel_module_version: str | None = None
     kernel_module_open: bool | None = None
     kernel_module_loaded: bool | None = None

@@ -480,7 +480,7 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 
 # Copies between GPUs over PCIe hang or arrive corrupted behind an IOMMU that translates, or ACS that redirects.
-_WAY = "`sudo gpucheck doctor` names an IOMMU or PCIe ACS between them"
+_WAY = "boot with iommu=pt, or switch PCIe ACS off in the firmware"
 
 
 def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:

@@ -68,12 +68,11 @@ class CardUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The load, which ran for `load_s`: its outcome, and the reason if it did not run. `left_out` maps each GPU that
-    was not loaded to the reason."""
+    """The load: its outcome, and the reason if it did not run. `left_out` maps each GPU that was not loaded to the
+    reason."""
 
     outcome: LoadOutcome
     reason: str | None
-    load_s: float | None
     cards: tuple[CardUnderLoad, ...]
     left_out: dict[str, str]
 
