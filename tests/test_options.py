@@ -122,7 +122,7 @@ def test_a_number_has_its_range_in_help_and_in_the_error(command: str, one: Opti
 
 
 def test_what_is_known_before_torch_is_what_torch_then_brings() -> None:
-    worked = [part.id for part in transfer_work.PARTS] + [part.id for part in transfer_work.OF_SEVERAL]
+    worked = [part.id for part in transfer_work.PARTS] + [transfer_work.PAIRS]
     assert sorted(transfer.PARTS) == sorted(worked)
     assert tuple(one.id for one in OPERATIONS) == tuple(crossover.TITLES)
     assert set(dtypes.DTYPES) == set(KINDS)

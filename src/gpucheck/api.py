@@ -329,8 +329,6 @@ def find_batch_size(
     dtype: str | None = None,
     inputs: str | Sequence[str] = (),
     amp: str | None = None,
-    grad_checkpointing: bool = False,
-    compiled: bool = False,
     axis: str | None = None,
     batch_size: int | None = None,
     max_batch_size: int | None = None,
@@ -363,8 +361,7 @@ def find_batch_size(
     given = dict(locals())
     for name in ("device", "on_event"):
         del given[name]
-    other_names = {"inputs": "input", "compiled": "compile", "time_budget_s": "time_budget"}
-    other_names["trial_timeout_s"] = "trial_timeout"
+    other_names = {"inputs": "input", "time_budget_s": "time_budget", "trial_timeout_s": "trial_timeout"}
     given = {other_names.get(name, name): value for name, value in given.items()}
     given["target"] = target if target is None or isinstance(target, str) else _named(target)
     given["tolerance"], given["headroom"] = _percent(tolerance), _percent(headroom)

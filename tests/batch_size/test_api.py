@@ -135,7 +135,6 @@ def test_an_option_that_cannot_be_is_a_usage_error() -> None:
         ({"start": True}, "--start is True; it takes N"),
         ({"mode": 5}, "--mode '5' is unknown; give train, infer"),
         ({"quick": "no"}, "--quick is 'no'; it takes True or False"),
-        ({"compiled": 1}, "--compile is 1; it takes True or False"),
         ({"inputs": 5}, "--input '5' is not understood"),
         ({"inputs": [5]}, "--input '5' is not understood"),
         ({"device": 0}, "--device '0' is not a device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),

@@ -534,7 +534,6 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         ({"inputs": ("ids:seq:int64",)}, "--input ids names a dimension 'seq'; no axis is given; add --axis seq, or"),
         ({"inputs": ("i:a:int64",), "axis": "b"}, "--input i names a dimension 'a'; the axis is b; give its length"),
         ({"axis": "seq:1..9", "start": 10}, "--start must be from 1 to 9, the greatest length of seq, not 10"),
-        ({"grad_checkpointing": True, "mode": "infer"}, "--grad-checkpointing is for training; inference keeps no"),
         ({"dtype": "float8"}, "--dtype 'float8' is unknown; did you mean float"),
         ({"dtype": "int64"}, "--dtype 'int64' is unknown"),
         ({"max_batch_size": 0}, "--max-batch-size must be an integer from 1 to 2147483647, not '0'"),

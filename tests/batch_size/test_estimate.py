@@ -75,8 +75,6 @@ def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
     scenario()
     with pytest.raises(CannotLook, match="mlp cannot be estimated; not in this test"):
         estimated(80 * GIB)
-    with pytest.raises(UsageError, match="--estimate and --compile exclude each other"):
-        estimated(80 * GIB, compile=True)
     with pytest.raises(UsageError, match="1 GiB cannot hold any workload"):
         estimated(GIB)
 

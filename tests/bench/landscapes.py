@@ -92,7 +92,7 @@ class Machine:
             factor *= 0.8 if self.random.random() < self.disturbed else 1.0
             parts.append(self.landscape(shape) * speed * factor)
         self.now_s += spent_s
-        return Reading(statistics.median(parts), min(parts), max(parts), spent_s)
+        return Reading(statistics.median(parts), spent_s)
 
     def scan_s(self, grid: Grid) -> float:
         """What a scan takes: for each shape an untimed call, then a tenth of a second and at least four calls."""

@@ -22,7 +22,7 @@ from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions,
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import DeviceRows
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.cli.app import main
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError

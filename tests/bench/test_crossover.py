@@ -16,7 +16,7 @@ from judged import Document, seen
 import document_schema as schema
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.bench.figures import DeviceRows
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.runs import time_stats

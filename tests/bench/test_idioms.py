@@ -48,7 +48,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
         return self.clone()
 
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    monkeypatch.setattr(work, "pinned_like", torch.empty_like)
+    monkeypatch.setattr(accel, "pinned", lambda count, dtype: torch.empty(count, dtype=dtype))
     for name in ("pin_memory", "to", "cuda", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, copied)
 

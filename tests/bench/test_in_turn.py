@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from engines import Engines
 
-from gpucheck.bench import concurrent, figures
+from gpucheck.bench import concurrent, judging
 from gpucheck.bench.concurrent import Group
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Run, TimeStats
@@ -78,9 +78,9 @@ def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least(
 
 def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None:
     first, second = (run(2.0, 4.0, 60.0, calls=2),), (run(4.0, 8.0, 10.0, calls=4),)
-    assert figures.ratio(first, second) == TimeStats(1.0, 3)
-    assert figures.windows(first, second) == (run(6.0, 12.0, 70.0),)
-    assert figures.window_s((run(1.0, 3.0), run(8.0))) == 3.0
+    assert judging.ratio(first, second) == TimeStats(1.0, 3)
+    assert judging.windows(first, second) == (run(6.0, 12.0, 70.0),)
+    assert judging.window_s((run(1.0, 3.0), run(8.0))) == 3.0
 
 
 class Sampling(Watch):

@@ -10,11 +10,11 @@ import pytest
 from judged import run
 
 from gpucheck import config
-from gpucheck.bench import devices, figures, judge, judging
+from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.bandwidth.judge import memory_ceiling
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.figures import Ceilings
+from gpucheck.bench.judging import Ceilings
 from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
 from gpucheck.measure import runs as merging
@@ -216,7 +216,7 @@ def test_a_rate_from_the_cache_meets_nothing_and_can_miss_by_far(gate: float, ve
 def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> None:
     rows = [copy("host_to_device", 55e9, flags=("clock-held",))]
     missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
-    assert (missed.verdict, missed.evidence["figures"][0]["causes"]) == ("fail", [figures.LASTING["clock-held"]])
+    assert (missed.verdict, missed.evidence["figures"][0]["causes"]) == ("fail", [judging.LASTING["clock-held"]])
     assert verdict_at(rows, 50e9) == "pass"
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,11 @@ from fake_device import FakeDevice
 from judged import copied
 
 from gpucheck.bench import buffers, concurrent
-from gpucheck.bench.transfer import TransferOptions, judge
+from gpucheck.bench.transfer import judge
 from gpucheck.bench.transfer import work as command
-from gpucheck.bench.transfer.work import Several
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.machine.child import LineChild
-from gpucheck.machine.child_protocol import Start
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -124,7 +122,7 @@ def test_the_fuller_device_decides_the_size(monkeypatch: pytest.MonkeyPatch) -> 
 def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(concurrent, "claim_stdout", lambda: said.append)
-    monkeypatch.setattr(concurrent, "requests", lambda: iter([{"pair": ids}]))
+    monkeypatch.setattr(sys, "argv", ["concurrent", *ids])
     monkeypatch.setattr(accel, "open_device", lambda name: Fake(name, **kinds))
     assert concurrent.main() == 0
     return said
@@ -135,26 +133,21 @@ def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeyp
     assert end == {"end": True}
     assert [line["measurement"]["case"]["destination"] for line in said] == ["cuda:3", "cuda:0"]
     (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
-    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may use 256 B on each"}
+    assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may use 256 B on each", "end": True}
 
 
 # what the parent does
 
 
-def says(*lines: dict[str, Any], then: str = "") -> Start:
-    """A child that answers its setup with these lines and goes on so."""
+def says(*lines: dict[str, Any], then: str = "") -> Callable[[], LineChild]:
+    """A child that prints these lines and goes on so."""
     told = "\n".join(json.dumps(line) for line in lines)
-    program = f"import os, sys, time\nsys.stdin.readline()\nprint({told!r}, flush=True)\n{then}"
+    program = f"import os, time\nprint({told!r}, flush=True)\n{then}"
     return lambda: LineChild([sys.executable, "-c", program])
 
 
-def several(*ids: str, left_s: float = 100.0) -> Several:
-    facts = Facts(devices=tuple(Device(kind="cuda", id=id_, uuid=f"GPU-{id_[-1]}") for id_ in ids))
-    return Several(TransferOptions(), ids, facts, Recorder(), time.monotonic() + left_s)
-
-
-def judged(given: Several) -> list[Finding]:
-    return [event.finding for event in given.emit.events if isinstance(event, Skipped)]  # type: ignore[attr-defined]
+def judged(recorder: Recorder) -> list[Finding]:
+    return [event.finding for event in recorder.events if isinstance(event, Skipped)]
 
 
 def test_every_two_devices_of_a_kind_are_a_pair_neighbours_first() -> None:
@@ -171,13 +164,14 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
     last = said_by_main(monkeypatch, "cuda:0", "cuda:2")
     # One is killed by its driver; of another the second way never comes.
     children = iter([says(*first), says(then="os.kill(os.getpid(), 11)"), says(*last[:1], then="time.sleep(60)")])
-    given = several("cuda:0", "cuda:1", "cuda:2")
-    rows = list(command.peer(given, lambda: next(children)()))
+    ids, recorder = ("cuda:0", "cuda:1", "cuda:2"), Recorder()
+    facts = Facts(devices=tuple(Device(kind="cuda", id=id_, uuid=f"GPU-{id_[-1]}") for id_ in ids))
+    rows = list(command.peer(ids, facts, recorder, time.monotonic() + 100.0, lambda pair: next(children)()))
     assert len(rows) == 2 + 1
     assert {(row.device.id, row.device.uuid) for row in rows} == {(f"cuda:{place}", f"GPU-{place}") for place in (0, 1)}
     assert [
         (finding.id, finding.verdict, finding.evidence["source"], finding.evidence["reason"])
-        for finding in judged(given)
+        for finding in judged(recorder)
     ] == [
         ("transfer.peer", "inconclusive", source, why)
         for source, why in (
@@ -186,8 +180,8 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
             ("cuda:2", "its process did not answer within 2 s"),
         )
     ]
-    assert ["NCCL_P2P_DISABLE=1" in (finding.fix or "") for finding in judged(given)] == [False, False, True]
-    steps = [event.step for event in given.emit.events if isinstance(event, Progress)]  # type: ignore[attr-defined]
+    assert ["NCCL_P2P_DISABLE=1" in (finding.fix or "") for finding in judged(recorder)] == [False, False, True]
+    steps = [event.step for event in recorder.events if isinstance(event, Progress)]
     assert steps == ["cuda:0 and cuda:1", "cuda:1 and cuda:2", "cuda:0 and cuda:2"]
 
 

@@ -15,7 +15,7 @@ from fake_device import FakeDevice
 from judged import Document, findings
 
 from gpucheck.bench.dtypes import Dtype, Support
-from gpucheck.bench.figures import Ceiling, DeviceRows
+from gpucheck.bench.judging import Ceiling, DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, judge, rates, work
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import Case

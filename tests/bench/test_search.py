@@ -138,7 +138,7 @@ def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first(
     def take(shape: Shape, window_s: float) -> Reading:
         reading = machine.take(shape, window_s)
         slower = 1 - 0.4 * machine.now_s / search.time_s
-        return Reading(reading.rate * slower, reading.low * slower, reading.high * slower, reading.spent_s)
+        return Reading(reading.rate * slower, reading.spent_s)
 
     search = Search(grid, 60.0, take)
     search.run()

@@ -39,7 +39,6 @@ def test_a_try_tells_the_devices_time_and_not_the_hosts(side: int) -> None:
     for _ in range(2):
         reading = read(tries, side)
     assert reading.rate == pytest.approx(RATE, rel=0.01)
-    assert reading.low <= reading.rate <= reading.high
     assert reading.spent_s < 5e-3 + 2.1 * 2.0 * side**3 / RATE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import bench_scenes as scenes
 import pytest
 
-from gpucheck.bench import figures
+from gpucheck.bench import judging
 from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
 from gpucheck.peaks import Part, lookup
@@ -90,7 +90,7 @@ def test_copies_faster_than_any_link_meet_no_threshold() -> None:
         rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
         findings = scenes.document("bench transfer", rows, limits=(limit,)).findings
         found = {one.id: one.verdict for one in findings}
-        assert times < 1e3 or any(one.fix == figures.WRONG_CLOCK for one in findings)
+        assert times < 1e3 or any(one.fix == judging.WRONG_CLOCK for one in findings)
         # Eight times PCIe 5 may be NVLink-C2C.
         assert found["transfer.min_gbps"] == verdict
         assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
@@ -156,8 +156,8 @@ def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes(
     ],
 )
 def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str) -> None:
-    part = figures.part_in(device)
+    part = judging.part_in(device)
     assert isinstance(part, Part) and part.kind == kind
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
-    assert figures.part_in(Device("cpu", "cpu")) is None
+    assert judging.part_in(Device("cpu", "cpu")) is None

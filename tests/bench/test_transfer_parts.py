@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,12 +10,16 @@ from fake_device import FakeDevice
 from judged import Document
 
 from gpucheck.bench.transfer import PARTS, TransferOptions, judge, work
-from gpucheck.bench.transfer.work import Part, Setting, Several
+from gpucheck.bench.transfer.work import Part, Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
+from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
+
+# The part of several devices: their names, the machine, the events, and the deadline → rows.
+Peer = Callable[[Sequence[str], Facts, Emit, float], Iterator[Measurement]]
 
 CPU = accel.open_device("cpu")
 FACTS = Facts()
@@ -49,7 +52,7 @@ def run(
     options: TransferOptions,
     monkeypatch: pytest.MonkeyPatch,
     alone: Sequence[Part],
-    together: Sequence[Part] = (),
+    peer: Peer | None = None,
     ids: tuple[str, ...] = ("cpu",),
     document: Document | None = None,
 ) -> Document:
@@ -57,10 +60,13 @@ def run(
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
     monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
     monkeypatch.setattr(work, "PARTS", tuple(alone))
-    monkeypatch.setattr(work, "OF_SEVERAL", tuple(together))
-    monkeypatch.setattr(TransferOptions, "titles", {entry.id: "" for entry in (*alone, *together)})
+    titles = {entry.id: "" for entry in alone}
+    if peer is not None:
+        monkeypatch.setattr(work, "peer", peer)
+        titles |= {work.PAIRS: ""}
+    monkeypatch.setattr(TransferOptions, "titles", titles)
     monkeypatch.setattr(judge, "OF_A_DEVICE", {entry.id: counts(entry.id) for entry in alone})
-    monkeypatch.setattr(judge, "OF_SEVERAL", {entry.id: counts(entry.id) for entry in together})
+    monkeypatch.setattr(judge, "peer", counts(work.PAIRS))
     document = document or Document()
     work.command(options, document)
     return document
@@ -75,8 +81,7 @@ def told(document: Document) -> list[Any]:
 
 def test_there_is_a_judge_for_every_part() -> None:
     assert [part.id for part in work.PARTS] == list(judge.OF_A_DEVICE)
-    assert [part.id for part in work.OF_SEVERAL] == list(judge.OF_SEVERAL)
-    assert [*(part.id for part in work.PARTS), *(part.id for part in work.OF_SEVERAL)] == list(PARTS)
+    assert [*(part.id for part in work.PARTS), work.PAIRS] == list(PARTS)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
@@ -126,67 +131,36 @@ def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 # several devices at once
 
 
-def several(part_id: str, seen: list[Several]) -> Part:
-    def rows(together: Several) -> Iterator[Measurement]:
-        seen.append(together)
-        yield row(part_id, together.ids[-1])
+def of_pairs(*, then: BaseException | None = None) -> Peer:
+    def rows(ids: Sequence[str], facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
+        assert facts is FACTS
+        yield row("peer", ids[-1])
+        if then is not None:
+            raise then
 
-    return Part(part_id, 1.0, rows)
+    return rows
 
 
-def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Several] = []
-    document = run(
-        TransferOptions(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1")
-    )
+def test_pairs_are_judged_once_after_each_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = run(TransferOptions(device="all"), monkeypatch, [part("a")], of_pairs(), ids=("cuda:0", "cuda:1"))
     # What a device did beside the others is among its rows too.
-    assert told(document) == ["a", "a", "t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
+    assert told(document) == ["a", "a", "peer", ("a", "1 rows"), ("a", "2 rows"), ("peer", "3 rows")]
     assert [finding.device for finding in document.judged().findings] == ["cuda:0", "cuda:1", None]
-    assert [together.facts for together in seen] == [FACTS]
 
 
-def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Several] = []
-    assert told(run(TransferOptions(), monkeypatch, [part("a")], [several("t", seen)])) == ["a", ("a", "1 rows")]
-    assert not seen
-    with pytest.raises(CannotLook, match="t needs several devices"):
-        run(TransferOptions(only=("t",)), monkeypatch, [part("a")], [several("t", seen)])
+def test_one_device_is_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(run(TransferOptions(), monkeypatch, [part("a")], of_pairs())) == ["a", ("a", "1 rows")]
+    with pytest.raises(CannotLook, match="peer needs several devices"):
+        run(TransferOptions(only=("peer",)), monkeypatch, [part("a")], of_pairs())
 
 
-def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(together: Several) -> Iterator[Measurement]:
-        yield row("t", "cuda:1")
-        raise KeyboardInterrupt
-
-    document = Document()
+def test_pairs_that_were_measured_before_ctrl_c_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    document, pairs = Document(), of_pairs(then=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run(
-            TransferOptions(device="all"),
-            monkeypatch,
-            [part("a")],
-            [replace(several("t", []), rows=rows), several("u", [])],
-            ids=("cuda:0", "cuda:1"),
-            document=document,
-        )
-    assert told(document)[2:] == ["t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
-    # That not every device was measured beside the others is told by the part that has no end.
+        options = TransferOptions(device="all")
+        run(options, monkeypatch, [part("a")], pairs, ids=("cuda:0", "cuda:1"), document=document)
+    assert told(document)[2:] == ["peer", ("a", "1 rows"), ("a", "2 rows"), ("peer", "3 rows")]
+    # That not every pair was measured is told by the part that has no end.
     assert [(finding.id, finding.ended) for finding in document.judged().parts if finding.device is None] == [
-        ("transfer.t", None)
-    ]
-
-
-def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(together: Several) -> Iterator[Measurement]:
-        yield from ()
-        raise CannotLook("no child came up", "it hung", finding="transfer.child")
-
-    first = replace(several("t", []), rows=rows)
-    document = run(TransferOptions(), monkeypatch, [part("a")], [first, several("u", [])], ids=("cuda:0", "cuda:1"))
-    assert told(document)[2:] == [
-        "u",
-        ("a", "1 rows"),
-        ("a", "2 rows"),
-        ("child", "no child came up"),
-        ("t", "3 rows"),
-        ("u", "3 rows"),
+        ("transfer.peer", None)
     ]

@@ -157,15 +157,12 @@ def idioms(device: DeviceRef = H200, **more: Any) -> list[Measurement]:
 
 
 def at_once(device: DeviceRef = H200) -> list[Measurement]:
-    case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 128 * MIB, "other": "device_to_host"}
-    details = {
-        "other_bytes_per_s": 46e9,
-        "other_wrong_bytes": 0,
-        "other_verified_slices": 4,
-        "discarded_windows": 2,
-        "alone_s": 2.4e-3,
-    }
-    return [row("transfer.both_ways", device, case, 128 * MIB / 48e9, ("bytes", 128.0 * MIB), "B/s", **details)]
+    ways, rows = ("host_to_device", "device_to_host"), []
+    for way, other, rate in zip(ways, reversed(ways), (48e9, 46e9), strict=True):
+        case = {"direction": way, "host_memory": "pinned", "size_bytes": 128 * MIB, "other": other}
+        work = ("bytes", 128.0 * MIB)
+        rows.append(row("transfer.both_ways", device, case, 128 * MIB / rate, work, "B/s", alone_s=2.4e-3))
+    return rows
 
 
 def pairs(devices: Sequence[DeviceRef]) -> list[Measurement]:
@@ -217,23 +214,14 @@ def two_rates(*flags: str) -> list[Measurement]:
     return rows
 
 
-def beside_compute(
-    device: DeviceRef = H200, pinned: float = 0.97, pageable: float = 0.02, **more: Any
-) -> list[Measurement]:
+def beside_compute(device: DeviceRef = H200, pinned: float = 0.97, **more: Any) -> list[Measurement]:
     """Copies, compute and both of as many seconds; the share of a copy that hides comes out as given."""
     found = []
-    for memory_kind, streams, hides in (("pinned", 2, pinned), ("pinned", 1, 0.01), ("pageable", 2, pageable)):
-        for way in ("host_to_device", "device_to_host"):
-            for what, seconds in (("copy", 2.4e-3), ("compute", 2.5e-3), ("both", 4.9e-3 - hides * 2.4e-3)):
-                case = {
-                    "direction": way,
-                    "host_memory": memory_kind,
-                    "streams": streams,
-                    "size_bytes": 128 * MIB,
-                    "what": what,
-                }
-                made = row("overlap", device, case, seconds, ("bytes", 128.0 * MIB), "B/s", cache="warm", **more)
-                found.append(replace(made, method=replace(made.method, precision_requested="bfloat16")))
+    for way in ("host_to_device", "device_to_host"):
+        for what, seconds in (("copy", 2.4e-3), ("compute", 2.5e-3), ("both", 4.9e-3 - pinned * 2.4e-3)):
+            case = {"direction": way, "host_memory": "pinned", "streams": 2, "size_bytes": 128 * MIB, "what": what}
+            made = row("overlap", device, case, seconds, ("bytes", 128.0 * MIB), "B/s", cache="warm", **more)
+            found.append(replace(made, method=replace(made.method, precision_requested="bfloat16")))
     return found
 
 
@@ -388,21 +376,6 @@ def several_pairs() -> Report:
     return document("bench transfer", found, facts, parts=begun("transfer.peer", None, ""))
 
 
-def two_at_once() -> Report:
-    """Two devices that copy at the same time, of which the second has half of its rate."""
-    found = copies(sizes=SIZES[-1:]) + copies(SECOND, sizes=SIZES[-1:])
-    for device, way, rate in (
-        (H200, "host_to_device", 54e9),
-        (SECOND, "host_to_device", 25.5e9),
-        (H200, "device_to_host", 27e9),
-        (SECOND, "device_to_host", 27e9),
-    ):
-        case = {"direction": way, "host_memory": "pinned", "size_bytes": 256 * MIB, "devices": 2}
-        work = ("bytes", 256.0 * MIB)
-        found.append(row("transfer.together", device, case, work[1] / rate, work, "B/s"))
-    return document("bench transfer", found, TWO, parts=begun("transfer.together", None, ""))
-
-
 def searched() -> Report:
     """A search of shapes that was cut off after its final."""
 
@@ -458,7 +431,6 @@ SCENES: dict[str, Callable[[], Report]] = {
         "bench transfer", pairs(FOUR), machine(*map(card, FOUR)), parts=begun("transfer.peer", None, "")
     ),
     "pairs of three devices": several_pairs,
-    "two devices at once": two_at_once,
     "common idioms alone": lambda: document("bench transfer", idioms()),
     "sound memory": lambda: document("bench bandwidth", memory()),
     "a card that others use": lambda: document("bench bandwidth", memory(flags=("device-shared",)), USED),

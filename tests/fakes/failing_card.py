@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import choose, inventory
+from gpucheck.machine import accel, choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.report.facts import Device, Facts, Host, TorchBuild
 from gpucheck.report.measurement import MemoryFigures
@@ -155,5 +155,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, *plans: Plan) -> None:
             raise CannotLook(f"torch cannot use {device_id}", str(error), finding="device.usable") from error
         return Card(device=CPU, module=torch.cpu, name="a fake card", plan=plan, number=number)
 
+    # Nothing is pinned for a card that is none.
+    monkeypatch.setattr(accel, "pinned", lambda count, dtype: torch.empty(count, dtype=dtype))
     monkeypatch.setattr(inventory, "read", lambda *_, **__: facts(len(plans)))
     monkeypatch.setattr(choose, "open_named", open_named)

@@ -73,11 +73,14 @@ def main() -> int:
     counts = {"pinned": 0, "released": 0}
     plan = Plan(place, int(after), RuntimeError(LOST), poisons=True, events=True)
     from gpucheck.cli import app
-    from gpucheck.machine import device_lifetime, watchdog
+    from gpucheck.machine import accel, device_lifetime, watchdog
+
+    really_pinned = accel.pinned
 
     watchdog.GRACE_S = float("inf")  # how busy this machine is decides no test
     with pytest.MonkeyPatch.context() as patches, matrix.on(plan, patches):
         patches.setattr(failing_card, "Card", PinningCard)
+        patches.setattr(accel, "pinned", really_pinned)
         patch(patches, pinned(plan, counts))
         patches.setattr(sys, "argv", ["gpucheck", *arguments])
         # The process's own command line would end it here, with what is counted.

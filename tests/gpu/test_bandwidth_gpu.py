@@ -10,7 +10,7 @@ from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as memory_work
 from gpucheck.bench.bandwidth.work import command
-from gpucheck.bench.figures import DeviceRows
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.machine import accel, inventory
 from gpucheck.peaks import Part
 from gpucheck.report.events import Opened, Started

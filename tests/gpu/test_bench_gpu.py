@@ -9,7 +9,7 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.figures import DeviceRows
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.matmul.judge import JUDGE

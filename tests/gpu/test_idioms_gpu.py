@@ -34,7 +34,7 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     ratios = judge.times_raw(rows)
     assert len(ratios) == len(rows)
     # The raw pinned copy is what the fastest line comes to in the end; allocating adds to it and takes nothing away.
-    assert min(ratios.values()) > 0.7, ratios
+    assert min(ratio for _, ratio in ratios) > 0.7, ratios
     (found,) = judge.idioms(rows, Facts())
     assert found.id == "transfer.idioms"
 

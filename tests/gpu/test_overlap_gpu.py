@@ -15,22 +15,20 @@ from gpucheck.machine import accel
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 
-def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
+def test_pinned_copies_hide_on_a_second_stream() -> None:
     options = OverlapOptions(device="cuda:0", time_budget_s=12.0)
     made = run(lambda emit: command(options, emit))
     found = {finding.id: finding for finding in made.findings}
     rows, answers = made.measurements, made.results["bench_overlap"]
     assert found["overlap.copies"].verdict == "pass"
-    assert len(rows) == 12 and len(answers) == 4
+    assert len(rows) == 6 and len(answers) == 2
     for one in answers:
         assert one.rounds >= 10, one
         if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
             assert one.overlap < 0.2, one
-        elif one.host_memory == "pinned":
+        else:
             # A part with one copy engine has it to itself here too: the two directions never run at once.
             assert one.overlap > 0.7, one
-        else:
-            assert one.overlap < 0.5, one
 
 
 def test_a_side_stream_does_not_wait_for_the_default_one() -> None:

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.transfer import TransferOptions, judge
-from gpucheck.bench.transfer.work import Several, peer
+from gpucheck.bench.transfer import judge
+from gpucheck.bench.transfer.work import peer
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 
@@ -20,8 +20,7 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
         pytest.skip(f"needs two CUDA devices, and torch sees {torch.cuda.device_count()}")
     recorder = Recorder()
     facts = inventory.read()
-    given = Several(TransferOptions(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
-    rows = list(peer(given))
+    rows = list(peer(("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60))
     assert [event.finding for event in recorder.events if isinstance(event, Skipped)] == []
     assert [(row.case["source"], row.case["what"]) for row in rows] == [
         ("cuda:0", "rate"),

@@ -10,7 +10,7 @@ from judged import folded
 
 from gpucheck.bench import devices
 from gpucheck.bench.dtypes import DTYPES, Dtype
-from gpucheck.bench.figures import DeviceRows
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import KINDS, Case, Repeats, bits

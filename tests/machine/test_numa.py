@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.errors import CannotLook
 from gpucheck.machine import numa
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="NUMA nodes are read on Linux")
@@ -58,32 +57,7 @@ def test_a_node_is_allowed_with_a_cpu_and_memory_of_it(tmp_path: Path, on_cpus: 
     assert numa.allowed_text(tmp_path / "nothing") is None
 
 
-def test_what_a_node_has_left(tmp_path: Path) -> None:
-    root = machine(tmp_path, {0: "0-3"})
-    meminfo = root / "sys/devices/system/node/node0/meminfo"
-    meminfo.write_text("Node 0 MemTotal: 9 kB\nNode 0 MemFree: 2 kB\nNode 0 Inactive(file): 3 kB\n")
-    assert (numa.free_bytes(0, root), numa.free_bytes(1, root)) == (5 * 1024, None)
-
-
 @pytest.mark.parametrize(("text", "numbers"), [("0-2,8\n", [0, 1, 2, 8]), ("\n", []), ("5", [5])])
 def test_the_kernels_lists(text: str, numbers: list[int]) -> None:
     assert numa.parse_list(text) == numbers
     assert numa.list_text(numbers) == (text.strip() or "none")
-
-
-# binding
-
-
-def test_binding_takes_the_nodes_allowed_cpus(tmp_path: Path, on_cpus: list[set[int]]) -> None:
-    root = machine(tmp_path, {0: "0-3", 1: "6-9", 65: "4"})
-    numa.bind(1, root)
-    numa.bind(65, root)
-    assert on_cpus == [{6, 7}, {4}]
-
-
-def test_what_cannot_be_bound_says_why(tmp_path: Path, on_cpus: list[set[int]]) -> None:
-    root = machine(tmp_path, {0: "0-3", 1: "8-9"})
-    with pytest.raises(CannotLook, match="there is no NUMA node 7; the system shows 0-1"):
-        numa.bind(7, root)
-    with pytest.raises(CannotLook, match="this process may run on no CPU of NUMA node 1"):
-        numa.bind(1, root)

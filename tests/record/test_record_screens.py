@@ -53,7 +53,7 @@ IN_EVERY_WIDTH = ("healthy", "lost and hot")
 AT_80_AND_40 = ("copies that reach the link", "all is sound", "search_healthy", "compare_devices", "four sound devices")
 AT_80 = (
     *("one healthy and idle", "a reset needed", "a mask", "no GPU", "a cache that stays", "on the CPU"),
-    *("one of two links is slow", "one slow pair of four", "pairs of three devices", "two devices at once"),
+    *("one of two links is slow", "one slow pair of four", "pairs of three devices"),
     *("cut off by ctrl-c", "a search of shapes", "a card that pays", "all and a lost card"),
     *(
         "search_time",
@@ -71,7 +71,7 @@ VERBOSE = (
     *("exact", "copies that reach the link", "sound memory", "sound products", "a search of shapes"),
     "two rates at the power limit",
     *("launches that block", "a card that pays", "search_healthy", "estimate", "smoke_dead_card", "doctor_follows"),
-    *("compare_devices", "six points of memory", "two devices at once"),
+    *("compare_devices", "six points of memory"),
 )
 
 

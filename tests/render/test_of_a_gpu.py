@@ -18,7 +18,7 @@ from gpucheck.report.report import Report
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 DOCUMENTS = sorted(RESULTS.glob("nvidia-*/*.json"))
 # Remarks on what is no longer measured.
-FORMER = ("transfer.on_device", "matmul.efficiency")
+FORMER = ("transfer.on_device", "overlap.pageable", "matmul.efficiency")
 
 
 def report(path: Path) -> Report:

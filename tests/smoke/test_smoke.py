@@ -75,7 +75,7 @@ def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
 
 
 def chosen(only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> list[str]:
-    return SmokeOptions(only=only, skip=skip).ids
+    return SmokeOptions(only=only, skip=skip).selected
 
 
 def test_only_and_skip_take_prefixes() -> None:
@@ -179,7 +179,7 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
 
     monkeypatch.setattr(choose, "open_named", open_named)
     monkeypatch.setattr(smoke, "CHECKS", (check(lambda dut: Passed()),))
-    monkeypatch.setattr(SmokeOptions, "ids", ["planted.check"])
+    monkeypatch.setattr(SmokeOptions, "selected", ["planted.check"])
     recorder = Recorder()
     smoke.command(SmokeOptions(device="all"), recorder)
     assert opened == ["cuda:0", "cuda:1"]

@@ -124,31 +124,6 @@ def other_optimizer():
 def optimizer_is_a_name():
     return Bundle(optimizer="sgd")
 
-class Checkpointed(Net):
-    on = False
-    def forward(self, x):
-        return self.a(x)
-    def gradient_checkpointing_enable(self, **how):
-        self.on = True
-
-class CheckpointedAsTimm(Net):
-    on = False
-    def forward(self, x):
-        return self.a(x)
-    def set_grad_checkpointing(self, enable=True):
-        self.on = enable
-
-class Refusing(Net):
-    def gradient_checkpointing_enable(self):
-        raise ValueError("Refusing does not support gradient checkpointing.")
-
-class Outer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = Checkpointed(), CheckpointedAsTimm()
-        self.left.inner = Refusing()
-    def forward(self, x):
-        return self.left(x) + self.right(x)
 """
 
 
@@ -317,89 +292,6 @@ def test_an_optimizer_that_is_not_there(kind: Load, name: str, message: str) -> 
     assert caught.value.exit_code == 2
 
 
-def test_checkpointing_of_the_model_and_of_its_parts(kind: Load) -> None:
-    for name in ("Checkpointed", "CheckpointedAsTimm"):
-        assert kind(name, "x:4:float32", grad_checkpointing=True).model.on
-        assert not kind(name, "x:4:float32").model.on
-    # The part inside a part is the outer one's affair.
-    outer = kind("Outer", "x:4:float32", grad_checkpointing=True)
-    assert outer.model.left.on and outer.model.right.on
-    assert trained(outer)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "normed",
-            "{t} has no built-in checkpointing to switch on; its model has neither gradient_checkpointing_enable nor "
-            "set_grad_checkpointing; call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
-        ),
-        (
-            "Refusing",
-            "{t} refuses --grad-checkpointing; Refusing does not support gradient checkpointing.; leave it out",
-        ),
-    ],
-)
-def test_no_checkpointing(kind: Load, tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        kind(name, "x:4:float32", grad_checkpointing=True)
-    assert str(caught.value) == message.format(t=f"{tmp_path / 'kinds_of_the_user.py'}:{name}")
-    assert caught.value.exit_code == 2
-
-
-def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Callable[..., Any]) -> None:
-    """Let torch.compile use a backend that is made here: the real one takes a compiler and half a minute."""
-    real = torch.compile
-
-    def compile(function: Any, **options: Any) -> Any:
-        return real(function, **options, backend=backend)
-
-    monkeypatch.setattr(torch, "compile", compile)
-
-
-def test_each_size_is_compiled_anew(kind: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes: list[tuple[int, ...]] = []
-
-    def backend(graph: Any, inputs: list[Any]) -> Any:
-        shapes.append(next(tuple(one.shape) for one in inputs if one.shape[-1:] == (4,) and one.ndim == 2))
-        return graph.forward
-
-    compile_with(monkeypatch, backend)
-    workload = kind("Checkpointed", "x:4:float32", compile=True, mode="infer")
-    for size in (5, 5, *range(6, 18)):  # more sizes than torch compiles one function for
-        step(workload, workload.make_batch(size))
-    assert len(shapes) == 13
-    torch.compiler.reset()
-
-
-def test_what_cannot_be_compiled(kind: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def backend(graph: Any, inputs: list[Any]) -> Any:
-        raise NotImplementedError("no such kernel")
-
-    compile_with(monkeypatch, backend)
-    workload = kind("Checkpointed", "x:4:float32", compile=True)
-    with pytest.raises(TargetError) as caught:
-        trained(workload)
-    where = f"{tmp_path / 'kinds_of_the_user.py'}:Checkpointed"
-    assert caught.value.what == f"torch.compile cannot compile {where}"
-    reason = "BackendCompilerFailed: backend='backend' raised: NotImplementedError: no such kernel"
-    assert caught.value.why == reason
-    assert 'raise NotImplementedError("no such kernel")' in caught.value.trace
-    torch.compiler.reset()
-
-
-def test_memory_that_ran_out_while_compiling_stays_memory(kind: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    def backend(graph: Any, inputs: list[Any]) -> Any:
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
-
-    compile_with(monkeypatch, backend)
-    workload = kind("Checkpointed", "x:4:float32", compile=True)
-    with pytest.raises(RuntimeError, match="can't allocate memory"):
-        trained(workload)
-    torch.compiler.reset()
-
-
 # Along another dimension
 
 
@@ -435,10 +327,7 @@ def make():
 
 
 @pytest.mark.parametrize("labels", [(), ("labels:16:int64:0..96",)])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_hugging_face_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: Any, checkpointing: bool
-) -> None:
+def test_a_hugging_face_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: Any) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     (tmp_path / "from_a_config.py").write_text(HUGGING_FACE)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -449,10 +338,7 @@ def test_a_hugging_face_model(
         optimizer="adamw",
         dtype=None,
         device=CPU,
-        recipe=StepRecipe(grad_checkpointing=checkpointing),
     )
-    switches = [getattr(module, "gradient_checkpointing", False) for module in workload.model.modules()]
-    assert any(switches) is checkpointing
     assert trained(workload)
     assert workload.loss_text == ("the model's own" if labels else "cross-entropy against random classes")
     # Input and output embeddings are one.

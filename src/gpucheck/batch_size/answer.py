@@ -11,10 +11,10 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
+from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
     NEEDS_SMALLER_PASS,
     Budget,
@@ -87,20 +87,11 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         )
     axis = parse_axis(options.axis) if options.axis is not None else None
     high = axis.high if axis is not None else None
-    given = {
-        "--estimate": options.estimate,
-        "--multiple-of": options.multiple_of != 1,
-        "--effective-batch": options.effective_batch is not None,
-        "--headroom": options.headroom != HEADROOM,
-        "--avoid-oom": options.avoid_oom,
-        "--axis": axis is not None,
-        "--max-batch-size": options.max_batch_size is not None,
-        "the range of --axis": high is not None,
-        "--exact": options.exact,
-        "--tolerance": options.tolerance is not None,
-    }
+    changed = (known.name for known in fields(options) if getattr(options, known.name) != known.default)
+    given = {f"--{name.replace('_', '-')}" for name in changed}
+    given |= {"the range of --axis"} if high is not None else set()
     for option, other, why, fix in EXCLUDING:
-        if given[option] and given[other]:
+        if {option, other} <= given:
             raise UsageError(f"{option} and {other} exclude each other", why, fix)
     recipe = _recipe(options, axis)
     target = parse_target(options.target).text if options.target is not None else "transformer"
@@ -130,10 +121,8 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     if amp is not None and options.dtype not in (None, "float32"):
         why = "autocast keeps the weights in float32 and chooses the dtype of each operation"
         raise UsageError(f"--amp {amp} and --dtype {options.dtype} exclude each other", why, "give one of them")
-    if options.grad_checkpointing and options.mode != "train":
-        raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
     name = axis.name if axis else None
-    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, options.batch_size or 1)
+    return StepRecipe(amp, name, options.batch_size or 1)
 
 
 # --- The trials so far ------------------------------------------------------------------------------------------------

@@ -175,9 +175,6 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     if room <= 0:
         why = f"context, workspaces and margin take {capacity(memory_bytes - room)}"
         raise UsageError(f"{capacity(memory_bytes)} cannot hold any workload", why)
-    if setup.recipe.compile:
-        why = "a compiled model's memory is known only after it runs"
-        raise UsageError("--estimate and --compile exclude each other", why)
     emit(Progress("predicting with fake tensors"))
     peaks = _largest_of_fake_tensors(setup, room, sizes, deadline)
     held = ("peak_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")

@@ -207,7 +207,7 @@ class Loop:
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
         """Run the size to recommend; None where there is no time, or no child could be set up."""
-        if time.monotonic() + self.time.needed_s(size, Need(1, STEPS_CONFIRMED, 1)) > deadline:
+        if time.monotonic() + self.time.needed_s(size, Need(STEPS_CONFIRMED, 1)) > deadline:
             return None
         self.emit(Progress(f"{self.axis or 'batch'} {size}, recommended", done=len(self.history.results)))
         limit_s = self.time.patience_s(size)
@@ -271,9 +271,8 @@ MORE_TIME = 4
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The work to forecast for trials of about one size: the number of trials, steps and child starts."""
+    """The work to forecast for trials of about one size: the number of steps and of child starts."""
 
-    trials: int
     steps: int
     starts: int = 0
 
@@ -291,7 +290,7 @@ class Schedule:
         is_cpu = runner.setup.is_cpu
         # Steps of an ordinary trial. A confirmation on a device is planned with eight; it may take fewer or more.
         self.steps = STEPS if is_cpu else STEPS_CONFIRMED
-        self.again = Need(1, STEPS_CONFIRMED if is_cpu else MOST_STEPS, 1)
+        self.again = Need(STEPS_CONFIRMED if is_cpu else MOST_STEPS, 1)
 
     @property
     def left(self) -> float:
@@ -326,20 +325,18 @@ class Schedule:
     def _fixed_s(self, need: Need) -> float:
         """Return the part of the forecast that does not depend on the size.
 
-        It consists of child starts and of the extra time of first steps, which compile (in each trial) or load
-        libraries (in each process). The least extra time seen is used; a single trial is not enough to estimate it
-        unless the model is compiled.
+        It consists of child starts and of the extra time of first steps, which load libraries in each process. The
+        least extra time seen is used; a single trial is not enough to estimate it.
         """
         longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
-        compiles = self.history.plan.recipe.compile
-        least = max(0.0, min(longer)) if longer and (compiles or len(longer) > 1) else 0.0
-        return need.starts * self.runner.start_s + least * (need.trials if compiles else need.starts)
+        least = max(0.0, min(longer)) if len(longer) > 1 else 0.0
+        return need.starts * (self.runner.start_s + least)
 
     def patience_s(self, size: int) -> float:
         """Return how long a trial may take before gpucheck treats it as hung. That is all the time left until a trial
         has been timed.
         """
-        expected_s = self.needed_s(size, Need(1, self.again.steps))
+        expected_s = self.needed_s(size, Need(self.again.steps))
         return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * expected_s if self._step_s(size) else self.left)
 
     def next(self) -> Attempt | None:
@@ -355,7 +352,7 @@ class Schedule:
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
         if attempt.size <= best.batch_size:
             return attempt
-        both = Need(2, self.steps + self.again.steps, self.again.starts + self.runner.needs_start)
+        both = Need(self.steps + self.again.steps, self.again.starts + self.runner.needs_start)
         need = both if attempt.purpose == "search" else self.again
         if TIME_RESERVE * self.needed_s(attempt.size, need) <= self.left:
             return attempt

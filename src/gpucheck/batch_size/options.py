@@ -48,10 +48,6 @@ class FindBatchSizeOptions:
     amp: str | None = option(
         "Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE", choices=AMP, group=MODEL
     )
-    grad_checkpointing: bool = option("Enable the model's activation checkpointing.", False, group=MODEL)
-    compiled: bool = option(
-        "Compile the model with torch.compile, once per size.", False, name="--compile", group=MODEL
-    )
     inputs: tuple[str, ...] = option(
         "Model input as NAME:SHAPE:DTYPE[:LOW..HIGH], without the batch dimension, like image:3x224x224:float32 or "
         "ids:1024:int64:0..50256. Repeatable.",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from gpucheck import naming, options
+from gpucheck import naming, options, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,32 @@ class Benchmark:
 ALL = "all"
 
 
+def sizes(text: str, parse: units.Size, shown: str) -> Any:
+    """The field of a repeatable `--size`; the sizes are sorted, each of them once."""
+    return options.option(
+        text,
+        name="--size",
+        metavar="SIZE",
+        parse=parse,
+        shown=shown,
+        repeat=True,
+        fold=lambda given: tuple(sorted(set(given))),
+    )
+
+
 class Selecting:
-    """Options with `only` and `skip`: prefixes of the names in the table `titles`."""
+    """Options with `only` and `skip`: prefixes of the names in the table `titles`. `nothing` is the error of none."""
 
     __slots__ = ()
     noun: ClassVar[str]
     titles: ClassVar[Mapping[str, str]]
+    nothing: ClassVar[str] = "nothing would be measured"
 
     @property
     def selected(self) -> list[str]:
         """The selected names. Raises UsageError if a prefix matches no name or if nothing is left."""
         only, skip = getattr(self, "only", ()), getattr(self, "skip", ())
-        return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing="nothing would be measured")
+        return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing=self.nothing)
 
     def names(self) -> list[tuple[str, str]]:
         """Return the selected names with their titles."""
@@ -120,7 +134,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "overlap",
         """Measure how much of a copy hides behind compute.
 
-        Runs non-blocking copies, pinned and pageable, on a second stream. Hidden = (copy + compute - both) /
+        Runs non-blocking copies of pinned memory on a second stream. Hidden = (copy + compute - both) /
         min(copy, compute), with compute as long as the copy: at 100 % the copy costs no time, at 0 % it waits. The
         copy is enqueued first. Needs a GPU: on a CPU the exit code is 3.
         """,

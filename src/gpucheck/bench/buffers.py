@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpucheck import messages, units
-from gpucheck.errors import CannotLook
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import accel as machine_accel
 from gpucheck.machine import device_lifetime, host
@@ -24,7 +24,7 @@ from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Clock, Limits
-from gpucheck.report.fault import first_line
+from gpucheck.report.fault import first_line, first_line_of
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, MIB
 from gpucheck.work import reference
@@ -102,6 +102,11 @@ def room_for(accel: Accel, host_share: float) -> Room:
 def too_little(what: str, why: str, finding: str) -> CannotLook:
     """Return the error of a measurement without memory."""
     return CannotLook(f"not enough memory {what}", why, "stop other programs that use the memory", finding=finding)
+
+
+def too_large(size: int, why: str, most: int) -> UsageError:
+    """Return the error of a size that the user gave and that does not fit."""
+    return UsageError(f"--size {units.capacity(size)} does not fit", why, f"use at most {units.capacity(most)}")
 
 
 def size_that_fits(wanted: int, most: int, least: int, scarce: CannotLook) -> int:
@@ -193,7 +198,7 @@ def allocate_all(accel: Accel, memories: Sequence[HostMemory], capacity: int, fi
             cause = messages.cause_of(str(error))
             if cause is not None and cause.poisons:  # every later call would fail too
                 raise
-            refused = first_line(str(error)) or type(error).__name__
+            refused = first_line_of(error)
     return Buffers(device, made, refused)
 
 

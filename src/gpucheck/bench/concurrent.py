@@ -1,17 +1,12 @@
-"""Calls that are timed together: in turn within a round, or as simultaneous copies on two streams or several devices.
+"""Calls that are timed together: in turn within a round, or as simultaneous copies on two streams of a device.
 
 Calls in turn are timed by the host's clock: a copy, compute and both; or the CPU and the device. Clock drift affects
 them equally, and their ratios are paired by round.
 
-A window of simultaneous copies counts only if all others were copying during it. Two streams are compared by their
-device's time stamps. Several devices have a child process each, and windows are compared by CLOCK_MONOTONIC. Two
-devices that copy to each other share a child, so that a hang affects only that pair.
+A window of simultaneous copies counts only if the other stream copied during it, by the device's time stamps.
 
-A child receives JSON lines, the setup first. A child of one device answers the setup with `ready`, a `direction` with
-`prepared`, and `at_s` and `for_s` (start and length) with the measurement. A child of two devices sends each
-measurement as it becomes known, then `end`. An `error` line has the reason of a failure.
-
-Torch is imported late, because a child first binds itself to its device's NUMA node.
+Two devices that copy to each other have a child process, so that a hang affects only that pair. It sends each
+measurement as it becomes known, then `end`; an `error` line has the reason of a failure.
 """
 
 from __future__ import annotations
@@ -19,29 +14,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import time
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import stats, units
+from gpucheck import units
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child_protocol, device_lifetime, numa, watchdog
+from gpucheck.machine import device_lifetime, watchdog
 from gpucheck.machine.child import LineChild, python_argv
-from gpucheck.machine.child_protocol import Start, Talk
-from gpucheck.machine.child_stdio import Say, claim_stdout, requests
+from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed, Timer
-from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.facts import Device
-from gpucheck.report.fault import first_line
-from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.codec import to_json
+from gpucheck.report.fault import first_line_of
+from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
 
-if TYPE_CHECKING:  # a child imports torch after binding itself to a NUMA node
-    from gpucheck.links import HostMemory
+if TYPE_CHECKING:  # the code that opens a device loads torch
     from gpucheck.machine.accel import Accel
 
 # The start and the length of a window, in seconds.
@@ -55,8 +46,6 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 PRECISION = 0.02
 # Any single window may be disturbed, and of two windows it is not clear which one was.
 FEWEST_ROUNDS = 3
-# A call of unknown length is timed this often. The shortest time counts, because disturbances only add time.
-TRIES = 2
 ON_THE_HOST = "the device had nothing to do in these windows"
 
 
@@ -92,14 +81,8 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
     One call runs beforehand, to load what is loaded lazily.
     """
     Group(timer, call).window(0)
-    about_s = Group(timer, call).window(0)[1]
-    if about_s < timing.SURELY_LONG_S:
-        about_s = min(about_s, Group(timer, call).window(0)[1])
-    if about_s < timing.LONG_CALL_S:
-        # Caches and clocks settle within a few calls, and the mean of several short calls is more precise than one.
-        some = Group(timer, call, calls=timing.UNTIMED_CALLS, untimed=timing.UNTIMED_CALLS)
-        about_s = min(some.window(0)[1] for _ in range(TRIES)) / timing.UNTIMED_CALLS
-    calls = timing.calls_for(max(about_s, 1e-9), timing.MOST_HOST_CALLS)
+    about_s = max(Group(timer, call).window(0)[1], 1e-9)
+    calls = timing.calls_on_host(timer, call, about_s)
     return Group(timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0)
 
 
@@ -195,10 +178,6 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
             of_lane.extend(spans)
     if not all(windows):
         windows = ([], [])
-    rates = [
-        count / stats.median([length_s for _, length_s in lane]) if lane else None
-        for lane, count in zip(windows, calls, strict=True)
-    ]
     few = (
         ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < timing.WANTED_SAMPLES else ()
     )
@@ -208,7 +187,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
             "device events",
             "unheld",
             few,
-            {"alone_s": alone_s[place], "beside_calls_per_s": rates[1 - place], "fillings": number},
+            {"alone_s": alone_s[place], "fillings": number},
         )
         for place in (0, 1)
     ]
@@ -266,168 +245,6 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
     return max(min(lengths_s), 1e-9)
 
 
-# -- the talk with a child ---------------------------------------------------------------------------------------------
-
-
-class Lost(Exception):
-    """A child that died, hung (`is_late`) or failed. `who` names its device or devices."""
-
-    def __init__(self, who: str, reason: str, *, is_late: bool = False) -> None:
-        super().__init__(who, reason)
-        self.who = who
-        self.reason = reason
-        self.is_late = is_late
-
-
-def start_child() -> LineChild:
-    """A fresh interpreter that runs this module's `main`. Raises OSError."""
-    return LineChild(python_argv("gpucheck.bench.concurrent"))
-
-
-class Copier(Talk):
-    """The child that copies for `who`. Its methods raise Lost if the child has died, is late or has failed."""
-
-    def __init__(self, who: str, start: Start) -> None:
-        self.who = who
-        with self._lost():
-            super().__init__(start)
-
-    def say(self, request: dict[str, Any]) -> None:
-        """Send one line."""
-        with self._lost():
-            self.send(request)
-
-    def lines(self, limit_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the child's answer until `end`, within `limit_s` seconds."""
-        with self._lost():
-            for line in self.answer(limit_s):
-                if "error" in line:
-                    raise Lost(self.who, str(line["error"]))
-                yield line
-
-    def hear(self, limit_s: float) -> dict[str, Any]:
-        """The next line."""
-        return next(self.lines(limit_s))
-
-    @contextmanager
-    def _lost(self) -> Iterator[None]:
-        try:
-            yield
-        except child_protocol.Lost as lost:
-            raise Lost(self.who, lost.ending.in_words, is_late=lost.ending.how == "late") from lost
-
-
-def main() -> int:
-    """Copy according to the setup on the first line, until stdin ends. Errors are reported as a line; the result is
-    always 0.
-    """
-    say, asked = claim_stdout(), requests()
-    try:
-        setup = next(asked)
-        if "pair" in setup:
-            for measurement in between(*setup["pair"]):
-                say({"measurement": to_json(measurement)})
-            say({"end": True})
-        else:
-            among(setup, asked, say)
-    except StopIteration:  # the parent is gone
-        return 0
-    except CannotLook as error:
-        say({"error": str(error)})
-    except RuntimeError as error:  # torch raises it for any error of its driver
-        device_lifetime.saw(error)
-        say({"error": first_line(str(error)) or type(error).__name__})
-    return 0
-
-
-# -- a child of one device, which copies while the others do -----------------------------------------------------------
-
-TOGETHER = "transfer.together"
-# Waiting for the end of a window takes about 20 µs without a copy, which is a thousandth of this.
-WINDOW_S = 0.02
-# A child may start at most this much later than another, because up to eight wake up at once.
-LATEST_S = 0.2
-# The warm-up wakes the link and measures how many copies fill a window.
-WARM_UP_S = 0.2
-
-
-def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> None:
-    """Copy with the other devices, one direction after another. Raises CannotLook and torch's errors."""
-    device, size, share = from_json(Device, setup["device"]), int(setup["size"]), float(setup["host_share"])
-    node, where, free = device.numa_node, numa.allowed_text(), None
-    details: dict[str, Any] = {}
-    try:
-        if node is None:
-            raise CannotLook("the NUMA node of the device is unknown")
-        numa.bind(node)
-        where, free = f"node {node} (assumed from affinity)", numa.free_bytes(node)
-    except CannotLook as error:
-        details = {"numa_unbound_because": "; ".join(part for part in (error.what, error.why) if part)}
-    # Torch may start threads from here on, after binding.
-    from gpucheck.bench import buffers
-    from gpucheck.machine import accel as accels
-
-    accel = accels.open_device(str(device.id), name=device.name, uuid=device.uuid)
-    accel.make_current()
-    memory: HostMemory = "pinned" if accel.can_pin else "pageable"
-    room = replace(buffers.room_for(accel, share), pinned=memory == "pinned")
-    if free is not None:
-        room = replace(room, host=min(room.host, int(free * share)))
-    shared = buffers.allocate_all(accel, [memory], room.capacity(size, 1), TOGETHER)
-    if shared.no_pinned is not None:
-        raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
-    watch = Watch(accel.uuid)
-    say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"]})
-    for request in asked:
-        direction = request["direction"]
-        # The buffers are filled once before and compared once after the copies. This device must not leave the link to
-        # the others in between.
-        ends, span = shared.ends(direction, memory), room.span(size)
-        copies = buffers.Copies(*ends, size, span, memory == "pinned", accel.synchronize, allowance_s=0.0)
-        accel.reset_peak()
-        copies.prepare(0, 1)
-        calls = max(1, round(WINDOW_S / timing.repeated_s(accel, copies.call, WARM_UP_S)))
-        watch.take()
-        say({"prepared": True})
-        run = without_pause(accel, copies.call, calls, **next(asked))
-        seen, no_telemetry = watch.during(run)
-        few = ("few-samples",) if len(run.samples_s) < timing.WANTED_SAMPLES else ()
-        # Other load on the CPU comes mainly from the other devices' children, which belong to the measurement.
-        notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
-        measurement = timing.measurement(
-            TOGETHER,
-            accel.ref,
-            Timed(run, "host", "host", few, {}, seen, telemetry.flags(seen), notes),
-            case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
-            work=("bytes", float(size), "B/s"),
-            memory=accel.memory(),
-            cache="cold" if copies.span_bytes >= room.cold else "warm",
-            details={"rotation_bytes": copies.span_bytes, **copies.finish().details, **details},
-        )
-        say({"measurement": to_json(replace(measurement, method=replace(measurement.method, numa=where)))})
-
-
-def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy in consecutive windows from `at_s` on, and return those in the `for_s` seconds in which all devices copy.
-
-    Raises CannotLook if this child starts too late.
-    """
-    started, windows = timing.started_now(), []
-    time.sleep(max(at_s - accel.host_now(), 0.0))
-    now_s, from_s = accel.host_now(), at_s + LATEST_S
-    if now_s > from_s:
-        raise CannotLook("it began too late", "other programs keep the CPU busy")
-    while now_s < from_s + for_s:
-        for _ in range(calls):
-            call()
-        accel.synchronize()
-        began_s, now_s = now_s, accel.host_now()
-        windows += [(began_s, now_s - began_s)] if from_s <= began_s and now_s <= from_s + for_s else []
-    if not windows:
-        raise CannotLook("none of its windows ended in time", "one takes longer than all were given")
-    return timing.run_of(started, calls, windows)
-
-
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------
 
 PEER = "transfer.peer"
@@ -441,6 +258,26 @@ MOST_BYTES = GIB
 # Time for about ten windows of some milliseconds, with refills and comparisons.
 RATE_S, PAIR_WARM_UP_S = 0.6, 0.05
 PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
+
+
+def start_child(pair: Sequence[str]) -> LineChild:
+    """A fresh interpreter that runs this module's `main` for two devices. Raises OSError."""
+    return LineChild(python_argv("gpucheck.bench.concurrent", *pair))
+
+
+def main() -> int:
+    """Copy between the two devices in the arguments. Errors are reported as a line; the result is always 0."""
+    say = claim_stdout()
+    try:
+        for measurement in between(*sys.argv[1:]):
+            say({"measurement": to_json(measurement)})
+        say({"end": True})
+    except CannotLook as error:
+        say({"error": str(error), "end": True})
+    except RuntimeError as error:  # torch raises it for any error of its driver
+        device_lifetime.saw(error)
+        say({"error": first_line_of(error), "end": True})
+    return 0
 
 
 def between(*names: str) -> Iterator[Measurement]:

@@ -119,6 +119,11 @@ def share_until(deadline: float, weights: Sequence[float]) -> float:
     return now_s + max(deadline - now_s, 0.0) * weights[0] / sum(weights)
 
 
+def needs_gpu(name: str, what: str, why: str) -> CannotLook:
+    """Return the error of a benchmark that a CPU alone cannot run."""
+    return CannotLook(what, why, "run it on a machine with a GPU that torch can use", finding=f"{name}.device")
+
+
 @dataclass(slots=True)
 class _Run:
     """One benchmark on the selected devices."""

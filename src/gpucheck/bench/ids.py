@@ -96,15 +96,8 @@ _TRANSFER = of(
     Id(
         "transfer.idioms",
         "the cost of common lines of code",
-        "`.to`, `.cuda`, `.cpu` and a DataLoader against the raw copy.",
+        "`.to`, `.pin_memory` and `.cpu` against the raw copy.",
         role="advises",
-    ),
-    Id(
-        "transfer.together",
-        "devices copied at the same time",
-        "This needs two devices.",
-        "--device all",
-        role="finds_wrong",
     ),
     Id(
         "transfer.peer",
@@ -189,19 +182,17 @@ _MATMUL = of(
 _OVERLAP = of(
     "bench overlap",
     Id("overlap.copies", "copies beside compute arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
-    Id("overlap.pinned", "pinned memory was available", "The system provided no pinned memory.", "ulimit -l"),
+    Id(
+        "overlap.pinned",
+        "pinned memory was available",
+        "The system provided no pinned memory. Copies of pageable memory need the host and hide nothing.",
+        "ulimit -l",
+    ),
     Id(
         "overlap.pinned_two_streams",
         "pinned copies hide behind compute on a second stream",
         "The hidden share of the copy's time.",
         "torch.cuda.Stream for the copies, wait_stream before the use",
-        role="advises",
-    ),
-    Id(
-        "overlap.pageable",
-        "pageable copies hide behind compute",
-        "Usually they do not, because the driver copies them with the host's help.",
-        "pin_memory=True",
         role="advises",
     ),
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),

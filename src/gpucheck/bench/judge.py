@@ -17,7 +17,7 @@ from typing import Any
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
-from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge
+from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.measure import runs

@@ -1,18 +1,14 @@
-"""NUMA nodes (Linux): listing them, and binding this process to one.
+"""NUMA nodes (Linux).
 
-A process has to be bound before it starts threads and allocates memory, because running threads and allocated memory
-are not moved. Other systems do not report nodes; the functions then return None or nothing.
+Other systems do not report nodes; the functions then return None or nothing.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpucheck.errors import CannotLook
 from gpucheck.machine import host
 from gpucheck.machine.kernel_driver import ROOT, text_of
 
@@ -36,18 +32,6 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
     return tuple(node for node, own in nodes(root).items() if own & cpus and (memory is None or node in memory))
 
 
-def free_bytes(node: int, root: Path = ROOT) -> int | None:
-    """Return the free memory of a node and its inactive cached files, in bytes; None if the system does not report
-    them.
-
-    Allocations of a bound process that exceed this are placed on other nodes.
-    """
-    # The lines look like `Node 0 MemFree:  19359956 kB`.
-    text = text_of(root / f"sys/devices/system/node/node{node}/meminfo")
-    sizes = {name: int(size) * 1024 for name, size in re.findall(r"(\S+):\s+(\d+) kB", text)}
-    return sizes["MemFree"] + sizes.get("Inactive(file)", 0) if "MemFree" in sizes else None
-
-
 def allowed_text(root: Path = ROOT) -> str | None:
     """Return the nodes of a process that is not bound: `any of nodes 0-1`, `node 0`. None if the system does not report
     them."""
@@ -55,30 +39,6 @@ def allowed_text(root: Path = ROOT) -> str | None:
     if not numbers:
         return None
     return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
-
-
-# -- binding ----------------------------------------------------------------------------------------------------------
-
-
-def bind(node: int, root: Path = ROOT) -> None:
-    """Run this process on the CPUs of a node from now on. Raises CannotLook if that is impossible.
-
-    Linux then allocates memory on that node while it has any free. The process must have only one thread, because other
-    threads are not bound.
-    """
-    if sys.platform != "linux":
-        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}")
-    known = nodes(root)
-    if node not in known:
-        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}")
-    cpus = known[node].intersection(host.cores())
-    if not cpus:
-        why = "a container, a batch system or taskset keeps it elsewhere"
-        raise CannotLook(f"this process may run on no CPU of NUMA node {node}", why)
-    try:
-        os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        raise CannotLook(f"the CPUs of NUMA node {node} are refused", error.strerror or str(error)) from error
 
 
 # -- text -------------------------------------------------------------------------------------------------------------

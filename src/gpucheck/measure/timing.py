@@ -440,7 +440,7 @@ def _on_host_clock(
 ) -> tuple[int, list[str]]:
     """Time each call with a synchronise, as a caller who waits for the result."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
-    calls = _calls_on_host(timer, work.call, about_s)
+    calls = calls_on_host(timer, work.call, about_s)
     untimed = UNTIMED_CALLS if calls > 1 else 0
     while not samples.enough(timer.host_now()):
         if work.prepare is not None:
@@ -459,7 +459,7 @@ def _on_host_clock(
     return calls, ["call-bound"] if empty_s is not None and empty_s > CALL_BOUND * window_s / calls else []
 
 
-def _calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
+def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
     """Return how many calls fill a window; of two windows the shorter decides, since a hiccup only lengthens."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):

@@ -117,10 +117,8 @@ def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
-    """Return the settings of a step: autocast, checkpointed activations, torch.compile."""
-    parts = [f"{recipe.amp} autocast"] if recipe.amp else []
-    parts += ["checkpointed activations"] if recipe.grad_checkpointing else []
-    return parts + (["compiled"] if recipe.compile else [])
+    """Return the settings of a step: autocast."""
+    return [f"{recipe.amp} autocast"] if recipe.amp else []
 
 
 def _trials_of(result: FoundBatchSize) -> list[Block]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
-from gpucheck.render.measured import FLAGS, rate_text
+from gpucheck.render.bench import FLAGS, rate_text
 from gpucheck.render.text import (
     UNKNOWN,
     Block,

@@ -8,7 +8,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
-from gpucheck.render import measured
+from gpucheck.render import bench
 from gpucheck.render.text import (
     ALWAYS,
     UNKNOWN,
@@ -39,16 +39,16 @@ def page(report: Report) -> Page:
         table = [_products(products, _peaks(report, device.id))] if products else []
         return [*table, *_search([entry for entry in searched if entry.device == device.id])]
 
-    return measured.pages_of(
+    return bench.pages_of(
         report,
         [(device, [row for row in report.measurements if row.device.id == name]) for name, device in devices.items()],
         lambda device, rows: _answer(device, rows, _peaks(report, device.id)),
         blocks,
-        [*measured.flag_lines(usual, judge.label), *(_tried(entry) for entry in searched if entry.best is not None)],
+        [*bench.flag_lines(usual, judge.label), *(_tried(entry) for entry in searched if entry.best is not None)],
     )
 
 
-def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> measured.Answer | None:
+def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> bench.Answer | None:
     """Return the rate of the fastest dtype, and its share of the peak if that is known."""
     fastest = judge.fastest_products(rows)
     if not fastest:
@@ -58,7 +58,7 @@ def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, 
     share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
     unit = best.rate.unit if best.rate is not None else "FLOP/s"
     text = ", ".join(filter(None, (f"{share}{units.flop_rate(rate, unit)}", judge.rate_word(best, rows))))
-    return measured.answer_of(best, device, f"{dtype} reaches {text}")
+    return bench.answer_of(best, device, f"{dtype} reaches {text}")
 
 
 # -- the products ------------------------------------------------------------------------------------------------------
@@ -76,10 +76,10 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
     # A product with only one rate has no row for its burst rate.
     measurements = [row for row in measurements if words[id(row)] or row.case.get("rate") != "burst"]
-    scale, prefix = measured.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
+    scale, prefix = bench.flop_scale(max((row.rate.median for row in measurements if row.rate), default=0.0))
     # Integer operations are OP, not FLOP.
     kinds = dict.fromkeys(row.rate.unit for row in measurements if row.rate) or {"FLOP/s": None}
-    median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
+    median, *percentiles = bench.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
@@ -87,14 +87,14 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         median,
         filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
-        filled(Column("time", keep=5), measured.time_text),
+        filled(Column("time", keep=5), bench.time_text),
         # The cell is empty if the precision is the requested one, which `-v` shows.
         filled(
             Column("computed in", "left", keep=6),
             lambda row: verdict_cell("fail", _observed(row)) if _has_other_precision(row) else "",
         ),
-        filled(Column("samples", keep=1), measured.samples_text),
-        measured.notes(7, "cold"),
+        filled(Column("samples", keep=1), bench.samples_text),
+        bench.notes(7, "cold"),
     )
     return table_of(measurements, columns)
 
@@ -123,7 +123,7 @@ def _search(entries: Sequence[SearchResult]) -> list[Block]:
     if not known:
         return []
     rows = [(entry.dtype, shape) for entry in known for shape in entry.finalists or (entry.best,) if shape is not None]
-    scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
+    scale, prefix = bench.flop_scale(max(shape.flop_per_s for _, shape in rows))
     unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in known))
     columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
         filled(Column("dtype", "left"), lambda row: row[0]),

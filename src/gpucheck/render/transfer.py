@@ -1,6 +1,6 @@
 """`gpucheck bench transfer` as blocks: for each device its copies by size, and common idioms that copy.
 
-The parts that share a link follow: both ways at once, all devices at once, and from device to device.
+The parts that share a link follow: both ways at once, and from device to device.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
-from gpucheck.render import measured
-from gpucheck.render.measured import Answer
+from gpucheck.render import bench
+from gpucheck.render.bench import Answer
 from gpucheck.render.text import (
-    UNKNOWN,
     Block,
     Cell,
     Column,
     ColumnOf,
     Line,
     Page,
-    Table,
     by_column,
     column_of_numbers,
     filled,
@@ -54,10 +52,10 @@ def page(report: Report) -> Page:
 
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     beside: list[Block] = []
-    for shared in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
+    for shared in (_both_ways(report), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    details = measured.flag_lines(report.measurements, _name)
-    return measured.pages_of(report, measured.by_device(alone), answer, blocks, details, beside)
+    details = bench.flag_lines(report.measurements, _name)
+    return bench.pages_of(report, bench.by_device(alone), answer, blocks, details, beside)
 
 
 def _name(row: Measurement) -> str:
@@ -67,8 +65,8 @@ def _name(row: Measurement) -> str:
     size, way = units.capacity(row.case["size_bytes"]), SHORT_WAYS.get(row.case.get("direction", ""), row.device.id)
     if row.name == judge.IDIOM:
         return str(row.method.details["call"])
-    if row.name in (judge.BOTH_WAYS, judge.TOGETHER):
-        return f"{row.device.id} {_shared_with(row)}"
+    if row.name == judge.BOTH_WAYS:
+        return f"{row.device.id} {way}, both ways"
     return f"{size} {row.case.get('host_memory', '')} {way}{' (link)' * (row.case.get('timed') == 'link')}"
 
 
@@ -82,18 +80,18 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
         if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
             share = judging.rate(slowest) / link.limit_bytes_per_s
             reached, place = f"{units.percent(share)} of the link: {reached}", link.label
-        return measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)
+        return bench.answer_of(slowest, device, f"pinned copies reach {reached}", place)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        return measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
+        return bench.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
         size = units.capacity(judging.size(least))
-        text = f"a copy of {size} takes {measured.time_text(least)}: all of it latency"
-        return measured.answer_of(least, device, text)
+        text = f"a copy of {size} takes {bench.time_text(least)}: all of it latency"
+        return bench.answer_of(least, device, text)
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
     return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
@@ -121,16 +119,16 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
             of_kind = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
             fastest = fastest if link else of_kind
-            rates = column_of_numbers([measured.median_rate(row) if row else None for row in of_kind], 1e9)
+            rates = column_of_numbers([bench.median_rate(row) if row else None for row in of_kind], 1e9)
             columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=3 if link else 9), rates))
             if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
-                ratios = [measured.ratio_text(gains.get((way, size))) for size in sizes]
+                ratios = [bench.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), ratios))
             if not link:
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
-        columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
+        columns.append((Column("\ntime", keep=6), list(map(bench.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
-    notes = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
+    notes = [bench.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
     if any(cell.text for cell in notes):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))
@@ -144,13 +142,13 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     rows = [row for row in measurements if not str(row.case["idiom"]).startswith(("raw", "loader"))] or measurements
     if not rows:
         return []
-    ratios = {id(measurements[place]): ratio for place, ratio in judge.times_raw(measurements).items()}
+    ratios = {id(row): ratio for row, ratio in judge.times_raw(measurements)}
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
-        filled(Column("time"), measured.time_text),
-        numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
-        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(id(row)))),
-        measured.notes(6, "warm"),
+        filled(Column("time"), bench.time_text),
+        numbers(Column("GB/s", keep=7), bench.median_rate, 1e9),
+        filled(Column("of raw", keep=8), lambda row: bench.ratio_text(ratios.get(id(row)))),
+        bench.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])
     return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
@@ -165,42 +163,10 @@ def _both_ways(report: Report) -> list[Block]:
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
-        doubt = next(filter(None, map(measured.doubt, rows)), "")
+        doubt = next(filter(None, map(bench.doubt, rows)), "")
         text = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
         lines.append(Line(f"{finding.device}: {text}" if len(known) > 1 else text))
     return lines
-
-
-def _shared_with(row: Measurement) -> str:
-    """`to device, both ways`."""
-    with_whom = "both ways" if row.name == judge.BOTH_WAYS else f"{row.case['devices']} devices"
-    return f"{SHORT_WAYS[row.case['direction']]}, {with_whom}"
-
-
-def _at_once(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Table:
-    """A row for each measurement of copies that share a link, beside the device's rate alone."""
-
-    def share(row: Measurement) -> str:
-        rate, alone = judge.carried(row), judge.alone(row, measurements)
-        return units.percent(rate / alone) if rate is not None and alone else UNKNOWN
-
-    columns: tuple[ColumnOf[Measurement], ...] = (
-        filled(Column("device", "left"), lambda row: row.device.id),
-        filled(Column("copies", "left"), _shared_with),
-        numbers(Column("at once, GB/s"), judge.carried, 1e9),
-        numbers(Column("alone", keep=7), lambda row: judge.alone(row, measurements), 1e9),
-        filled(Column("of alone", keep=8), share),
-        measured.notes(6, "warm"),
-    )
-    return table_of(rows, columns)
-
-
-def _together(measurements: Sequence[Measurement]) -> list[Block]:
-    rows = [row for row in measurements if row.name == judge.TOGETHER]
-    places = ", ".join(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
-    where = f" ({places})" if places else ""
-    head = Line(f"copies at the same time, a process for each device{where}")
-    return [head, _at_once(rows, measurements)] if rows else []
 
 
 def _peer(measurements: Sequence[Measurement]) -> list[Block]:

@@ -49,6 +49,11 @@ def first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0][:_LONGEST_LINE]
 
 
+def first_line_of(error: object) -> str:
+    """The first line of an error or a warning; its class where it says nothing."""
+    return first_line(str(error)) or type(error).__name__
+
+
 def in_words(fault: Fault) -> str:
     """The event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
     device = fault.device or "the device"

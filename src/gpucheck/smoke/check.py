@@ -69,11 +69,6 @@ def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     return None
 
 
-def first_line(message: object) -> str:
-    """The first line of an error or a warning; its class where it says nothing."""
-    return (str(message).strip().splitlines() or [type(message).__name__])[0]
-
-
 def name_of(dtype: torch.dtype) -> str:
     """`float32`."""
     return str(dtype).removeprefix("torch.")

@@ -23,9 +23,9 @@ from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, device_lifetime, faults, inventory, watchdog
 from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
-from gpucheck.report.fault import Fault
+from gpucheck.report.fault import Fault, first_line_of
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke.check import DeviceUnderTest, Unavailable, Wrong, first_line
+from gpucheck.smoke.check import DeviceUnderTest, Unavailable, Wrong
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 
@@ -52,7 +52,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     """
     began_s, budget_s = time.monotonic(), options.time_budget_s or DEFAULT_BUDGET_S
     deadline = min(began_s + budget_s, watchdog.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
-    ids = options.ids
+    ids = options.selected
     checks = [check for check in CHECKS if check.id in ids]
     facts = inventory.read()
     emit(Started(facts))
@@ -195,7 +195,7 @@ def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
         warnings.simplefilter("always")
         verdict, message, evidence, fix = _outcome(check, dut)
     evidence = {**evidence, "elapsed_s": time.monotonic() - start}
-    if texts := list(dict.fromkeys(first_line(warning.message) for warning in heard)):
+    if texts := list(dict.fromkeys(first_line_of(warning.message) for warning in heard)):
         evidence["warnings"] = texts
     return Finding(check.id, verdict, check.title, message, evidence, fix, dut.accel.id)
 
@@ -218,7 +218,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         *_, frame = traceback.extract_tb(error.__traceback__)
         raised_at = f"{frame.filename}:{frame.lineno} in {frame.name}"
         evidence = {"type": type(error).__name__, "text": str(error), "raised_at": raised_at}
-        message = f"{type(error).__name__}: {first_line(error)}"
+        message = f"{type(error).__name__}: {first_line_of(error)}"
         if cause is None or cause.whose != "memory":
             return "fail", message, evidence, None
         # The checks take little: others hold what is missing, and that is no fault of the device's.

@@ -23,7 +23,8 @@ from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.codec import to_json
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, first_line, name_of
+from gpucheck.report.fault import first_line_of
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
@@ -281,7 +282,7 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
-            not_taken[name_of(dtype)] = first_line(error)
+            not_taken[name_of(dtype)] = first_line_of(error)
             continue
         if not torch.equal(bits(original), bits(back)):
             differing = reference.counted(bits(original) != bits(back))
@@ -303,7 +304,7 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
     try:
         torch.empty(PIB, dtype=torch.uint8, device=accel.device)
     except (RuntimeError, MemoryError) as error:
-        text = first_line(error)
+        text = first_line_of(error)
         if not accel.is_out_of_memory(error) or not (accel.is_cpu or isinstance(error, torch.OutOfMemoryError)):
             raise Wrong(f"raised {type(error).__name__}, not torch.OutOfMemoryError: {text}") from error
     else:

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, first_line, name_of
+from gpucheck.bench import judging
+from gpucheck.report.fault import first_line_of
+from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, name_of
 from gpucheck.work import precision, reference
 
 # M, K, N: one that fills tensor-core tiles, one that fits none.
@@ -94,7 +96,7 @@ def _in_every_dtype(
             except (RuntimeError, TypeError) as error:
                 if dtype == torch.float32 or not is_unsupported(error):
                     raise
-                not_taken[name_of(dtype)] = first_line(error)
+                not_taken[name_of(dtype)] = first_line_of(error)
                 continue
             try:
                 shares[name_of(dtype)] = max(judge(product, dtype) for product in made)
@@ -107,12 +109,8 @@ def _in_every_dtype(
     return Passed(message, {"error_over_bound": shares, "not_taken": not_taken})
 
 
-# cuBLAS and cuDNN read the first, torch the second: both bypass what the program sets.
-OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-
-
 def _override_hint() -> str | None:
-    overrides = [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+    overrides = [f"{name}={os.environ[name]}" for name in judging.OVERRIDES if name in os.environ]
     return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
 
 

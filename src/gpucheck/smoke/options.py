@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck import naming, options, units
+from gpucheck import options, units
+from gpucheck.bench.benchmarks import Selecting
 from gpucheck.messages import FIX
 from gpucheck.options import LIMITS, option
 
@@ -114,9 +115,10 @@ CHECKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class SmokeOptions:
+class SmokeOptions(Selecting):
     """The user's options. `require` is a kind of device; `only` and `skip` are prefixes of check ids."""
 
+    noun, titles, nothing = "check", {row.id: row.title for row in CHECKS}, "nothing would be checked"
     require: str | None = options.require()
     min_devices: int | None = option(
         "Fail if torch sees fewer than N devices.", metavar="N", parse=units.parse_whole, group=LIMITS
@@ -126,15 +128,3 @@ class SmokeOptions:
     list_all: bool = options.list_all("checks")
     time_budget_s: float | None = options.time_budget("5m", "Skip checks that have not started by then; exit 4.")
     device: str = "auto"
-
-    @property
-    def ids(self) -> list[str]:
-        """The checks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        ids = [row.id for row in CHECKS]
-        return naming.select(ids, str, self.only, self.skip, noun="check", nothing="nothing would be checked")
-
-    def names(self) -> list[tuple[str, str]]:
-        return [(row.id, row.title) for row in CHECKS if row.id in self.ids]
-
-    def check(self) -> None:
-        self.ids  # noqa: B018

@@ -57,7 +57,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
     answer so far is given.
     """
     world = world or World()
-    division = plan(options.duration_s, options.kinds)
+    division = plan(options.duration_s, tuple(options.selected))
     facts = world.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)

@@ -6,9 +6,10 @@ import bisect
 import itertools
 from dataclasses import dataclass
 
-from gpucheck import naming, options, units
+from gpucheck import options, units
+from gpucheck.bench.benchmarks import Selecting
 from gpucheck.bench.dtypes import DTYPES
-from gpucheck.options import SELECTION, TIME, option
+from gpucheck.options import TIME, option
 
 # The kinds of work, in the order of their turns.
 WORK = {
@@ -76,9 +77,10 @@ def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class StressOptions:
+class StressOptions(Selecting):
     """The user's options. `only` and `skip` are prefixes of kinds of work, `fill` a share of the free memory."""
 
+    noun, titles, nothing = "kind", WORK, "nothing would be done"
     duration_s: float = option(
         "How long to run; the report follows.",
         DEFAULT_DURATION_S,
@@ -109,17 +111,5 @@ class StressOptions:
     )
     only: tuple[str, ...] = options.only("kinds of work")
     skip: tuple[str, ...] = options.skip("kinds of work")
-    list_all: bool = option("List the kinds of work and exit.", False, name="--list", group=SELECTION)
+    list_all: bool = options.list_all("kinds of work")
     device: str = "all"
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of work to do. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        chosen = naming.select(list(WORK), str, self.only, self.skip, noun="kind", nothing="nothing would be done")
-        return tuple(chosen)
-
-    def names(self) -> list[tuple[str, str]]:
-        return [(kind, WORK[kind]) for kind in self.kinds]
-
-    def check(self) -> None:
-        self.kinds  # noqa: B018

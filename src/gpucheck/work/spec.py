@@ -122,7 +122,7 @@ def _in_file(file: str) -> Target:
         )
     if len(ready) > 1:
         commands = ", ".join(f"{file}:{name}" for name in ready)
-        raise TargetError(f"{file} has {len(ready)} modules", "", f"name one: {commands}", finding=SEVERAL)
+        raise TargetError(f"{file} has {len(ready)} modules", "", f"name one: {commands}", finding="target.several")
     if (line := _works_on_import(tree)) is not None:
         raise TargetError(
             f"{file} trains as it is imported",
@@ -132,23 +132,19 @@ def _in_file(file: str) -> Target:
     return Target(f"{file}:{ready[0]}", file=file, attribute=ready[0])
 
 
-# The finding of an error whose fix names several targets.
-SEVERAL = "target.several"
-
-
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The modules and factories of a file that need no arguments and that no other uses; the others with arguments."""
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes: dict[str, ast.ClassDef] = {}
+    made: dict[str, ast.AST] = {}
+    needed: dict[str, list[str]] = {}
     modules: set[str] = set()
-    while True:  # a class may derive from one below it in the list
-        more = {name for name, node in classes.items() if any(_is_module(base, modules) for base in node.bases)}
-        if more <= modules:
-            break
-        modules |= more
-    made: dict[str, ast.AST] = {name: classes[name] for name in classes if name in modules}
-    needed = {name: _needed(_init_of(classes, name), 1) for name in made}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and _returns_module(node, modules):
+        if isinstance(node, ast.ClassDef):
+            classes[node.name] = node
+            if any(_is_module(base, modules) for base in node.bases):
+                modules.add(node.name)
+                made[node.name], needed[node.name] = node, _needed(_init_of(classes, node.name), 1)
+        elif isinstance(node, ast.FunctionDef) and _returns_module(node, modules):
             made[node.name], needed[node.name] = node, _needed(node, 0)
         elif isinstance(node, ast.Assign) and _makes_module(node.value, modules):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpucheck import messages, naming
+from gpucheck import naming
 from gpucheck.errors import TargetError, UsageError
 from gpucheck.machine import device_lifetime
 from gpucheck.report.results.find_batch_size import StepRecipe
@@ -338,15 +338,6 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 
 # Devices that torch.amp.GradScaler knows.
 SCALED = ("cuda", "xpu", "cpu")
-# Methods that switch on a model's activation checkpointing, with their arguments: transformers' names, the newer one
-# first, then timm's.
-CHECKPOINTING: dict[str, tuple[bool, ...]] = {
-    "activation_checkpointing_enable": (),
-    "gradient_checkpointing_enable": (),
-    "set_grad_checkpointing": (True,),
-}
-# The modules whose errors are failures of torch.compile itself.
-COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 # torch's folder of compiled code: torch makes it, and sets this variable, as soon as its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -502,8 +493,6 @@ def equip(
         raise TargetError(f"the loss of {target.text} is {kind(loss)}", "", "make it a function of output and target")
     if isinstance(loss, nn.Module):
         loss = loss.to(device=device, dtype=cast)  # weights of classes lie in it
-    if recipe.grad_checkpointing:
-        checkpoint(model, target)
     make = getattr(whole, "make_batch", None)
     if make is not None:
         make_batch = own_batches(make, loss is not None, target, device, dtype, recipe)
@@ -511,8 +500,6 @@ def equip(
         make_batch = random_batches(model, inputs, target, device, dtype, recipe)
     given = getattr(own, "optimizer", None)
     chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
-    if recipe.compile:
-        make_batch = compiled(model, make_batch)
     scaling = None
     if chosen is not None and recipe.amp == "float16" and device.type in SCALED:
         # A scale of 1 costs no memory, and random data need none.
@@ -521,9 +508,8 @@ def equip(
 
 
 def forward(workload: Workload, batch: Batch) -> Any:
-    """The model's output for a batch, as the recipe has it run."""
-    with compiler_errors(workload.text) if workload.recipe.compile else contextlib.nullcontext():
-        return workload.model(*batch.arguments, **batch.keywords)
+    """The model's output for a batch."""
+    return workload.model(*batch.arguments, **batch.keywords)
 
 
 def step(
@@ -580,72 +566,12 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
 # --- How a step is run, beyond the model ------------------------------------------------------------------------------
 
 
-def checkpoint(model: nn.Module, target: Target) -> None:
-    """Switch on the activation checkpointing of the model, or else of its outermost parts.
-
-    Raises UsageError where there is none, or where the model refuses.
-    """
-    done: list[str] = []
-    for path, module in model.named_modules():
-        switch = next((name for name in CHECKPOINTING if callable(getattr(module, name, None))), None)
-        if switch is None or any(path.startswith(f"{outer}.") or not outer for outer in done):
-            continue
-        try:
-            getattr(module, switch)(*CHECKPOINTING[switch])
-        except (ValueError, AssertionError, NotImplementedError) as error:
-            raise UsageError(f"{target.text} refuses --grad-checkpointing", str(error), "leave it out") from error
-        done.append(path)
-    if not done:
-        raise UsageError(
-            f"{target.text} has no built-in checkpointing to switch on",
-            f"its model has neither {' nor '.join([*CHECKPOINTING][1:])}",
-            "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
-        )
-
-
 def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The region in which operations run in the dtype of `amp`; nothing where that is None."""
     if amp is None or device.type == "meta":
         return contextlib.nullcontext()
     region: contextlib.AbstractContextManager[object] = torch.autocast(device.type, dtype=getattr(torch, amp))
     return region
-
-
-def compiled(model: nn.Module, make_batch: Callable[[int], T]) -> Callable[[int], T]:
-    """Compile the model in place; returns `make_batch` that resets the compiler with each new size.
-
-    torch would otherwise give up after some sizes and run the model uncompiled, which takes other memory.
-    """
-    model.compile(dynamic=False)
-    last: list[int] = []
-
-    def make(size: int) -> T:
-        if last and last[0] != size:
-            torch.compiler.reset()
-        last[:] = [size]
-        return make_batch(size)
-
-    return make
-
-
-@contextlib.contextmanager
-def compiler_errors(target: str) -> Iterator[None]:
-    """Raise TargetError with the reason where torch.compile fails; errors of memory are raised on."""
-    try:
-        yield
-    except Exception as error:
-        cause, _ = messages.cause_in(messages.chain_of(error))
-        if not type(error).__module__.startswith(COMPILERS) or (cause is not None and cause.whose == "memory"):
-            raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # "backend='inductor' raised:" has its reason in the line below.
-        reason = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
-        raise TargetError(
-            f"torch.compile cannot compile {target}",
-            f"{type(error).__name__}: {reason}",
-            "leave --compile out, or see the traceback with --debug",
-            trace="".join(traceback.format_exception(error)),
-        ) from error
 
 
 def import_compiler(*, is_ours: bool = True) -> None:

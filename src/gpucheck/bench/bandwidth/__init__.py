@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpucheck import options, units
-from gpucheck.options import option
+from gpucheck.bench.benchmarks import sizes
 
 ITEM = 4  # float32
 # Elements of an array's row. One block of a GPU sums a row, so `read` needs no second pass and no temporaries. The sums
@@ -27,14 +27,10 @@ class BandwidthOptions:
     `host_share` is the share of the host's free memory that the three arrays may take.
     """
 
-    sizes: tuple[int, ...] = option(
+    sizes: tuple[int, ...] = sizes(
         "Size of each of the three arrays. Repeatable.",
-        name="--size",
-        metavar="SIZE",
-        parse=units.Size(GRAIN, step=GRAIN),
-        shown="1GiB, on a CPU 256MiB; at least 4 times the cache",
-        repeat=True,
-        fold=lambda sizes: tuple(sorted(set(sizes))),
+        units.Size(GRAIN, step=GRAIN),
+        "1GiB, on a CPU 256MiB; at least 4 times the cache",
     )
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline
-from gpucheck.bench.judging import size
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline, size
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
@@ -61,7 +60,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
             # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
             wrong = details.get("wrong_elements", 0) + details.get("unsteady_comparisons", 0)
             slices = details.get("verified_slices", 0)
-            comparisons.append(judging.Compared(label(row), f"in {label(row)}", slices, wrong))
+            comparisons.append(judging.Compared(f"in {label(row)}", slices, wrong))
     title, what, sound = "a result is wrong", "elements", "all results verified"
     return judging.verification("bandwidth.result", comparisons, title, what=what, sound_title=sound)
 
@@ -86,7 +85,7 @@ def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
     if isinstance(part, Unknown):
         return {"memory": Ceiling(None, part.reason)}
     peak = part.memory_bytes_per_s
-    return {"memory": Ceiling(peak, figures.doubt_of(part) if peak else NO_MEMORY_PEAK)}
+    return {"memory": Ceiling(peak, judging.doubt_of(part) if peak else NO_MEMORY_PEAK)}
 
 
 def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
@@ -95,7 +94,7 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
     if ceiling is None or not rates:
         return []
     if not isinstance(part, Part) or (peak := ceiling.value) is None:
-        return [figures.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
+        return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     text = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {
@@ -103,18 +102,18 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
         "peak_bytes_per_s": peak,
         "bus_width_bits": part.bus_width_bits,
         "memory_clock_hz": part.memory_clock_hz,
-        **figures.provenance(part),
+        **judging.provenance(part),
     }
-    title = f"share of the {figures.kind_of(part)} memory peak"
+    title = f"share of the {judging.kind_of(part)} memory peak"
     message = f"{text} of {units.byte_rate(peak)} ({part.label})"
-    return [figures.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
+    return [judging.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
     return [
-        figures.figure(operation, row, ceiling, peak)
+        judging.figure(operation, row, ceiling, peak)
         if row.method.cache == "cold"
-        else replace(figures.figure(operation, row, ceiling), why="the array fits in the cache")
+        else replace(judging.figure(operation, row, ceiling), why="the array fits in the cache")
         for operation, row in largest_arrays(measurements).items()
     ]
 

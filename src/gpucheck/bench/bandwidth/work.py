@@ -17,9 +17,8 @@ import torch
 from gpucheck import units
 from gpucheck.bench import devices
 from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ROW, BandwidthOptions
-from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_little
+from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_large, too_little
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
@@ -253,11 +252,8 @@ def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int,
         why = f"three arrays may use {units.capacity(3 * room.array)}"
         raise too_little("to measure", why, "bandwidth.memory")
     if options.sizes and options.sizes[-1] > room.array:
-        raise UsageError(
-            f"--size {units.capacity(options.sizes[-1])} does not fit",
-            f"three arrays are needed, but only {units.capacity(3 * room.array)} are available",
-            f"use at most {units.capacity(room.array)}",
-        )
+        why = f"three arrays are needed, but only {units.capacity(3 * room.array)} are available"
+        raise too_large(options.sizes[-1], why, room.array)
     usual = max(DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"], room.cold)
     return options.sizes or (min(usual, room.array),)
 

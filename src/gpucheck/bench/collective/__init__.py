@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpucheck import options, units
-from gpucheck.bench.benchmarks import Selecting
+from gpucheck.bench.benchmarks import Selecting, sizes
 from gpucheck.options import TIME, option
 
 ITEM = 4  # float32
@@ -52,14 +52,8 @@ class CollectiveOptions(Selecting):
     noun, titles = "collective", _TITLES
     only: tuple[str, ...] = options.only("collectives", metavar="COLLECTIVE")
     list_all: bool = options.list_all("collectives")
-    sizes: tuple[int, ...] = option(
-        "Size of the array. Repeatable.",
-        name="--size",
-        metavar="SIZE",
-        parse=units.Size(ITEM, step=ITEM),
-        shown="8B to a quarter of memory",
-        repeat=True,
-        fold=lambda sizes: tuple(sorted(set(sizes))),
+    sizes: tuple[int, ...] = sizes(
+        "Size of the array. Repeatable.", units.Size(ITEM, step=ITEM), "8B to a quarter of memory"
     )
     ranks: int | None = option(
         "Processes to start: one for each of the first N GPUs, or N on the CPU.",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import messages, naming, units
-from gpucheck.bench import figures, judging
+from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.figures import Ceilings, DeviceRows, Figure, Judge, Threshold, headline
-from gpucheck.bench.judging import size
+from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge, Threshold, headline, size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
@@ -170,7 +169,7 @@ def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
         if row.case["backend"] == "gloo"
         else Figure(name, why="the largest array is under 1 GiB")
         if size(row) < LEAST_BYTES
-        else figures.figure(name, row)
+        else judging.figure(name, row)
         for name, row in largest.items()
         if name == "all-reduce" or "all-reduce" not in largest
     ]
@@ -186,7 +185,7 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     wrong: list[dict[str, Any]] = []
     for row in rows:
         for run in runs.each(row):
-            comparisons.append(judging.Compared(label(row), f"in {label(row)}", run["details"]["verified_elements"], 0))
+            comparisons.append(judging.Compared(f"in {label(row)}", run["details"]["verified_elements"], 0))
             bad = [rank for rank in run["details"]["ranks"] if rank["wrong_elements"]]
             named = ("rank", "host", "device", "wrong_elements")
             wrong += [{"row": label(row), **{name: rank[name] for name in named}} for rank in bad]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from gpucheck import naming, units
-from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceilings, DeviceRows, Judge
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceilings, DeviceRows, Judge
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
@@ -49,11 +50,11 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     raced: dict[tuple[str, bool], dict[int, Race]] = {}
     for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (ratio := figures.ratio(cpu.runs, row.runs)) is not None:
+        if side == "device" and cpu is not None and (ratio := judging.ratio(cpu.runs, row.runs)) is not None:
             low, high = ratio.ci_low, ratio.ci_high
             speedup = Speedup(size, ratio.median, low, high)
             if low is None or high is None:
-                samples, speedup = figures.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
+                samples, speedup = judging.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
                 low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
             winner: Winner = "device" if low > 1 else "cpu" if high < 1 else "even"
             raced.setdefault((operation, transfers), {})[size] = winner, speedup
@@ -81,8 +82,8 @@ def findings(device: DeviceRows) -> list[Finding]:
     by_operation = runs.by(lambda entry: entry.operation, answer(device))
     if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    rows, environment = device.rows, device.facts.environment
-    return [*map(_crossing, by_operation.values()), _precision(rows, environment), _result(rows)]
+    rows = device.rows
+    return [*map(_crossing, by_operation.values()), _precision(rows, device.facts), _result(rows)]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
@@ -110,15 +111,12 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     return Finding(f"crossover.{operation}", "info", title, message, evidence)
 
 
-def _precision(rows: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
+def _precision(rows: Sequence[Measurement], facts: Facts) -> Finding:
     observed = [(str(row.case["side"]), row.method.precision_observed) for row in rows]
     wrong = {side: precision for side, precision in observed if precision != "float32"}
-    evidence = dict(observed) | wrong
-    if not wrong:
-        return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=evidence)
-    text = "; ".join(f"the {side} in {judging.precision_text(precision)}" for side, precision in wrong.items())
-    title, fix = "one side does not compute in float32", judging.precision_fix(environment)
-    return Finding("crossover.precision", "fail", title, text, evidence, fix)
+    texts = [f"the {side} in {judging.precision_text(precision)}" for side, precision in wrong.items()]
+    sound, title = "both sides compute in float32", "one side does not compute in float32"
+    return judging.precision("crossover.precision", sound, title, texts, dict(observed) | wrong, facts)
 
 
 def _result(rows: Sequence[Measurement]) -> Finding:

@@ -17,7 +17,6 @@ from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import CrossoverOptions, judge
 from gpucheck.bench.devices import ALONE, Shared, share_until
-from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
 from gpucheck.machine import host, inventory, watchdog
 from gpucheck.machine.accel import Accel, resident
@@ -247,19 +246,14 @@ DEFAULT_BUDGET_S = 30.0
 Measure = Callable[[Operation, int, float], list[Measurement]]
 # A size that is undecided after this time counts as even.
 LONGEST_S = 0.8
-# A size costs about this many calls of each side: three to find their length, three rounds, and the check.
-CALLS_A_SIZE = 7
+# A size costs about this many calls of each side: four to find their length, three rounds, and the check.
+CALLS_A_SIZE = 8
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Find the size from which each selected device is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
-    on_cpu = CannotLook(
-        "no second device",
-        "crossover compares this CPU with a GPU",
-        "run it on a machine with a GPU that torch can use",
-        finding="crossover.device",
-    )
+    on_cpu = devices.needs_gpu(judge.NAME, "no second device", "crossover compares this CPU with a GPU")
     rows = partial(_rows, options, facts, emit)
     devices.each(judge.NAME, options, emit, replace(shared, facts=facts), rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 

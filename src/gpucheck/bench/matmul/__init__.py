@@ -117,6 +117,12 @@ class MatmulOptions:
         """Raise UsageError for options that exclude each other."""
         if self.search and self.wanted:
             raise UsageError("--search chooses the shapes", "", "use --range instead of --size and --shape")
+        if self.search and self.cold:
+            raise UsageError(
+                "--search cannot be combined with --cold",
+                "shapes share their matrices, which stay in the cache",
+                "use --cold with the --shape that it finds",
+            )
         if self.search and self.burst:
             raise UsageError("--search ranks shapes at one settled clock", "", "use --burst with the --shape it finds")
         if any(self.axes) and not self.search:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucheck import naming, peaks, units
-from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline
-from gpucheck.bench.judging import rate
+from gpucheck.bench import judging
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline, rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline, SearchResult
@@ -52,7 +52,7 @@ def findings(device: DeviceRows) -> list[Finding]:
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
     if device.rows:
         findings = [
-            _precision(device.rows, device.facts.environment),
+            _precision(device.rows, device.facts),
             first_results(device.rows),
             *later_results(device.rows),
             *_fastest(usual),
@@ -76,7 +76,7 @@ _CHECKED = (
 MANY_TIMES = 1e6
 
 
-def _precision(rows: Rows, environment: Mapping[str, str]) -> Finding:
+def _precision(rows: Rows, facts: Facts) -> Finding:
     evidence: dict[str, Any] = {}
     texts = []
     for row in rows:
@@ -85,10 +85,8 @@ def _precision(rows: Rows, environment: Mapping[str, str]) -> Finding:
             evidence[label(row)] = observed
         if not is_as_asked(row):
             texts.append(f"{label(row)} computed in {judging.precision_text(observed)}")
-    if not texts:
-        return Finding("matmul.precision", "pass", "all products have the requested precision", evidence=evidence)
-    title, fix = "a product does not have the requested precision", judging.precision_fix(environment)
-    return Finding("matmul.precision", "fail", title, "; ".join(dict.fromkeys(texts)), evidence, fix)
+    sound, title = "all products have the requested precision", "a product does not have the requested precision"
+    return judging.precision("matmul.precision", sound, title, texts, evidence, facts)
 
 
 def first_results(rows: Rows) -> Finding:
@@ -287,7 +285,7 @@ def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict
     known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
     if not known:
         return {"products": Ceiling(None, _without(part, names))}
-    return {dtype: Ceiling(peak.flop_per_s, figures.doubt_of(part)) for dtype, peak in known.items()}
+    return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
 
 
 def _without(part: Part, dtypes: Sequence[str]) -> str:
@@ -304,13 +302,13 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
     if not (ceilings := product_ceilings(best, part)):
         return []
     if not isinstance(part, Part) or "products" in ceilings:
-        return [figures.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
+        return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
     without = [dtype for dtype in best if part.peak(dtype) is None]
     evidence: dict[str, Any] = {"share": {}, "share_at_clock_seen": {}, "clock_seen_hz": {}, "peaks": {}}
     evidence |= {
         "without_peak": without,
         "without_peak_because": _without(part, without) if without else None,
-        **figures.provenance(part),
+        **judging.provenance(part),
     }
     texts = []
     for dtype, row in best.items():
@@ -332,9 +330,9 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
     message = f"{', '.join(texts)} ({part.label})"
     if without and part.missing:
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
-    title = f"share of the {figures.kind_of(part)} dense peak"
+    title = f"share of the {judging.kind_of(part)} dense peak"
     or_else = ", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
-    return [figures.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
+    return [judging.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
 
 
 _PEAK = {
@@ -367,14 +365,14 @@ def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
     # Integer operations do not count as FLOP.
     best = {dtype: row for dtype, row in fastest_products(rows).items() if _unit(row) != "OP/s"}
     return [
-        figures.figure(dtype, best[dtype], peak=known.get(dtype))
+        judging.figure(dtype, best[dtype], peak=known.get(dtype))
         for dtype in sorted(best, key=lambda dtype: rate(best[dtype]))[-1:]
     ]
 
 
 def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
     best = fastest_products(rows)
-    of_peak = [figures.figure(dtype, row, known[dtype]) for dtype, row in best.items() if dtype in known]
+    of_peak = [judging.figure(dtype, row, known[dtype]) for dtype, row in best.items() if dtype in known]
     if of_peak or not best:
         return of_peak
     return [Figure("products", why=known["products"].doubt if "products" in known else "the GPU's peak is unknown")]

@@ -11,7 +11,6 @@ import functools
 import heapq
 import itertools
 import math
-import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -284,8 +283,6 @@ ALLOWANCE = 0.1
 # At most MOST_EXAMINED differing results are examined, with MOST_ELEMENTS elements each. One takes the host about a
 # second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
-# At most this many sets are compared at the end.
-MOST_LAST_SETS = 64
 # Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
 
@@ -325,7 +322,7 @@ class Repeats:
     def finish(self) -> None:
         """Compare each set after the last window."""
         self.accel.synchronize()
-        for matrices in self.sets[:MOST_LAST_SETS]:
+        for matrices in self.sets:
             self._compare(matrices)
 
     def details(self) -> dict[str, Any]:
@@ -414,9 +411,6 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
 
 # -- the search for the fastest shape. Pure: it uses no clock and no device --------------------------------------------
 
-# A rate below this share of the fastest counts as disturbed. A disturbance slows a try by more than noise, and never
-# speeds it up.
-UNDISTURBED = 0.95
 # A scan of every shape would take this long for each shape, and at least this many calls, one of them untimed. For
 # comparison, mamf-finder's 50 + 100 calls take 0.2 s at 8192 in bfloat16 on the largest current GPU.
 SCAN_S, SCAN_CALLS = 0.1, 5
@@ -428,16 +422,15 @@ LEAST_S = 1.0
 LOOKING = 0.6
 # Windows of looks are this long. An event resolves 0.5 µs. Longer windows would not help, because the clock varies as
 # much within ten milliseconds as within two.
-SHORTEST_S, LONGEST_S = 1e-3, 10e-3
+LOOK_S = 1e-3
 # One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
 # Shares of the looks that there is time for: spread points before the first crossings, and crossings in one round.
 SPREAD, CROSSED = 0.25, 1 / 30
 # This many spread points between two rounds of crossings find good sides that no crossing would try.
-SPREAD_BETWEEN = 2
-# A side is ranked by the mean of this many best scores, and this many best sides of each dimension are crossed.
-# Ranking 24³ crossings takes about 10 ms.
-BEST_OF_SIDE, MOST_CROSSED = 3, 24
+SPREAD_BETWEEN = 4
+# This many best sides of each dimension are crossed. Ranking 24³ crossings takes about 10 ms.
+MOST_CROSSED = 24
 # The search gives up after this many shapes without a kernel if none had one: the device does not support the dtype.
 MOST_REFUSED = 16
 # The best eight shapes seldom differ by more than noise. Three are enough if a call is long.
@@ -449,8 +442,6 @@ MOST_LISTED = 200_000
 # The root of x⁴ = x + 1 spreads points evenly in three dimensions. Source: Martin Roberts, "The Unreasonable
 # Effectiveness of Quasirandom Sequences" (2018).
 _ROOT = 1.2207440846057596
-# This exponent shifts K to the low end of its range, where looks are cheap. Effects of M and N show there too.
-LOW_K = 3
 # After this many draws in a row without a new shape, the remaining shapes are listed.
 _MOST_DRAWS = 64
 
@@ -475,17 +466,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of a try: the rate in operations per second, its interval, and the time that the try took."""
+    """The result of a try: the rate in operations per second, and the time that the try took."""
 
     rate: float
-    low: float
-    high: float
     spent_s: float
-
-    @property
-    def undisturbed(self) -> float:
-        """The rate, or the fastest part's rate if the parts of the try differ widely."""
-        return self.rate if self.low >= UNDISTURBED * self.high else self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,7 +506,7 @@ class Search:
         self.time_s, self.spent_s, self.tries, self.complete = limit_s, 0.0, 0, False
         self._take = take
         # A score is a shape's rate divided by the reference shape's rate at that time. The first key is the reference.
-        self._scores: dict[Shape, list[float]] = {}
+        self._scores: dict[Shape, float] = {}
         self._reference_rates: list[float] = []
         self._finals: dict[Shape, list[float]] = {}
 
@@ -557,7 +541,7 @@ class Search:
         """Search until the time is over or no shape is left. Raises what `take` raises."""
         points = self._points()
         while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
-            self._look(shape, SHORTEST_S)
+            self._look(shape)
         if self._scores:
             rate = self._reference_rates[0]
             if self.shapes_in_range is not None:
@@ -569,29 +553,23 @@ class Search:
         self.complete = True
 
     def _points(self) -> Iterator[Shape]:
-        """Yield untried shapes: the middle of the range, then points spread over it, then the rest in random order."""
-        axes = [axis.values for axis in self.grid.axes]
-        shape: Shape = (axes[0][len(axes[0]) // 2], axes[1][len(axes[1]) // 2], axes[2][len(axes[2]) // 2])
+        """Yield untried shapes: the middle of the range, then points spread over it, then the rest."""
         draw = missed = 0
         while missed < _MOST_DRAWS:
-            is_new = shape not in self._scores and self.grid.fits(shape)
-            if is_new:
-                yield shape
-            missed, draw = 0 if is_new else missed + 1, draw + 1
             places = [(0.5 + draw * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
-            places[2] **= LOW_K
-            m, n, k = (values[int(place * len(values))] for place, values in zip(places, axes, strict=True))
-            shape = m, n, k
+            sides = zip(places, (axis.values for axis in self.grid.axes), strict=True)
+            m, n, k = (values[int(place * len(values))] for place, values in sides)
+            is_new = (m, n, k) not in self._scores and self.grid.fits((m, n, k))
+            if is_new:
+                yield m, n, k
+            missed, draw = 0 if is_new else missed + 1, draw + 1
         if self.shapes_in_range is not None:
-            mixed = random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
-            yield from (shape for shape in mixed if shape not in self._scores and self.grid.fits(shape))
+            yield from (shape for shape in self.grid.shapes() if shape not in self._scores)
 
     def _looks(self, points: Iterator[Shape], call_s: float) -> None:
         """Look at spread points and at crossings of good sides until the time is over."""
-        until_s, window_s = self.time_s * LOOKING, SHORTEST_S
-        if self.shapes_in_range is not None:  # short enough for a look at every shape, within limits
-            window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
-        affordable = until_s / (window_s + 1.5 * call_s)
+        until_s = self.time_s * LOOKING
+        affordable = until_s / (LOOK_S + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
         tries = -1
         # A round without a try is the last.
@@ -601,23 +579,23 @@ class Search:
                 for shape in shapes:
                     if self.spent_s >= until_s:
                         return
-                    self._look(shape, window_s)
+                    self._look(shape)
             spread = SPREAD_BETWEEN
 
     def _crossings(self, count: int) -> Iterator[Shape]:
         """Yield the most promising untried combinations of the best sides."""
-        scores = {shape: self._score(shape) for shape in self._scores}
         best: list[dict[int, float]] = []
         for dimension in range(3):
-            by_side: dict[int, list[float]] = {}
-            for shape, score in scores.items():
-                by_side.setdefault(shape[dimension], []).append(score)
-            means = {side: statistics.fmean(heapq.nlargest(BEST_OF_SIDE, its)) for side, its in by_side.items()}
-            best.append({side: means[side] for side in heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)})
+            sides: dict[int, float] = {}
+            for shape, score in self._scores.items():
+                sides[shape[dimension]] = max(sides.get(shape[dimension], 0.0), score)
+            best.append({side: sides[side] for side in heapq.nlargest(MOST_CROSSED, sides, key=sides.__getitem__)})
         of_m, of_n, of_k = best
         crossed = itertools.product(of_m, of_n, of_k)
         ranked = sorted(crossed, key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
-        yield from itertools.islice((shape for shape in ranked if shape not in scores and self.grid.fits(shape)), count)
+        yield from itertools.islice(
+            (shape for shape in ranked if shape not in self._scores and self.grid.fits(shape)), count
+        )
 
     def _final(self) -> None:
         """Measure the finalists in turns, so that the clock affects all of them equally."""
@@ -629,7 +607,7 @@ class Search:
             del shapes[-1], calls_s[-1]
         if not shapes:
             return
-        window_s = max((left_s / WANTED_ROUNDS - 1.5 * sum(calls_s)) / len(shapes), SHORTEST_S)
+        window_s = max((left_s / WANTED_ROUNDS - 1.5 * sum(calls_s)) / len(shapes), LOOK_S)
         began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
         for done in range(MOST_ROUNDS):
             # The next round is expected to take as long as the average so far.
@@ -654,28 +632,26 @@ class Search:
             return None
         return answer
 
-    def _look(self, shape: Shape, window_s: float) -> None:
+    def _look(self, shape: Shape) -> None:
         """Try a shape. Now and then, try the reference shape first, to track the clock."""
         reference = next(iter(self._scores), None)
         if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
-            reading = self._try(reference, SHORTEST_S)
-            self._reference_rates += [reading.undisturbed] if reading is not None else []
-        if (reading := self._try(shape, window_s)) is not None:
-            self._reference_rates = self._reference_rates or [reading.undisturbed]
-            self._scores.setdefault(shape, []).append(reading.undisturbed / self._level)
+            reading = self._try(reference, LOOK_S)
+            self._reference_rates += [reading.rate] if reading is not None else []
+        if (reading := self._try(shape, LOOK_S)) is not None:
+            self._reference_rates = self._reference_rates or [reading.rate]
+            self._scores[shape] = reading.rate / self._level
 
     @property
     def _level(self) -> float:
         """The reference's current rate: a median of three, which one disturbance does not change."""
         return statistics.median(self._reference_rates[-3:])
 
-    def _score(self, shape: Shape) -> float:
-        scores = self._scores[shape]
-        return statistics.fmean(score for score in scores if score >= UNDISTURBED * max(scores))
-
     def _rate(self, shape: Shape) -> float:
-        return self._score(shape) * self._level
+        return self._scores[shape] * self._level
 
     def _ranked(self) -> list[Shape]:
         """Return the shapes that have a kernel, the fastest first."""
-        return sorted((shape for shape in self._scores if shape not in self.refused), key=self._score, reverse=True)
+        return sorted(
+            (shape for shape in self._scores if shape not in self.refused), key=self._scores.__getitem__, reverse=True
+        )

@@ -288,10 +288,8 @@ class Tries:
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
         if stats.median(windows) < least_s:
             return Refused(TOO_FAST, self._spent_s())
-        work = product.operations(shape) * calls
-        rate, low, high = (work / length for length in (stats.median(windows), max(windows), min(windows)))
-        self._rate[shape] = self._usual = rate
-        return Reading(rate, low, high, self._spent_s())
+        self._rate[shape] = self._usual = product.operations(shape) * calls / stats.median(windows)
+        return Reading(self._usual, self._spent_s())
 
     def _call(self, shape: Shape) -> Callable[[], object]:
         return self._kind.bind(*product.view(self._kind, self._flat, shape))
@@ -365,12 +363,6 @@ _T = TypeVar("_T")
 
 def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
-    if options.search and options.cold:
-        raise UsageError(
-            "--search cannot be combined with --cold",
-            "shapes share their matrices, which stay in the cache",
-            "use --cold with the --shape that it finds",
-        )
     searches: list[SearchResult] = []
     rows = partial(_rows, options, emit, searches)
 

@@ -3,8 +3,7 @@
 Overlap = (copy + compute - both) / min(copy, compute), with compute as long as the copy. 1 means that the copy is
 completely hidden, 0 that copy and compute run one after the other. The value is not clamped.
 
-All three are timed in turn on the host's clock, which shows that a copy of pageable memory blocks the host. The copy is
-enqueued first, like a data loader's copy of the next batch.
+All three are timed in turn on the host's clock. The copy is enqueued first, as a data loader's next batch is.
 """
 
 from __future__ import annotations

@@ -17,14 +17,13 @@ from gpucheck.bench.concurrent import Group, Stream
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.overlap.judge import NAME
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook
 from gpucheck.machine import watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Timer
-from gpucheck.report.events import Emit, Progress, Skipped
-from gpucheck.report.finding import Finding
+from gpucheck.report.events import Emit, Progress
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
@@ -100,8 +99,6 @@ def _least_s(calls: Group) -> float:
 # A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3, from pageable memory often ten times as long. That is
 # long compared with a launch and a wait (about 10 µs), and short enough for ten rounds of each case.
 DEFAULT_SIZE = 64 * MIB
-# One host buffer is pageable, the other pinned.
-HOST_BUFFERS = 2
 DEFAULT_BUDGET_S = 10.0
 # A case that is not precise after this time will not become precise.
 LONGEST_CASE_S = 2.0
@@ -109,26 +106,18 @@ LONGEST_CASE_S = 2.0
 
 def size_for(options: OverlapOptions, room: buffers.Room) -> int:
     """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if no size fits."""
-    most = room.most(HOST_BUFFERS)
+    most = room.most(1)
     scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
     size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
     if options.size is not None and options.size > most:
-        raise UsageError(
-            f"--size {units.capacity(options.size)} does not fit",
-            "it needs two buffers on the host, pageable and pinned, and one on the device",
-            f"use at most {units.capacity(most)}",
-        )
+        raise buffers.too_large(options.size, "it needs a buffer on the host and one on the device", most)
     return size
 
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
-    on_cpu = CannotLook(
-        "a CPU has no copies to hide",
-        "overlap measures a GPU's compute beside its copies",
-        "run it on a machine with a GPU that torch can use",
-        finding="overlap.device",
-    )
+    why = "overlap measures a GPU's compute beside its copies"
+    on_cpu = devices.needs_gpu(NAME, "a CPU has no copies to hide", why)
     rows = functools.partial(_rows, options, emit)
     devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
@@ -138,34 +127,28 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     size = size_for(options, room)
     side_stream = accel.side_stream()
     if side_stream is None:
-        title = f"{accel.id} has no second stream"
-        emit(Skipped(Finding("overlap.streams", "skip", title, "only one is measured", device=accel.id)))
+        raise CannotLook(f"{accel.id} has no second stream", finding="overlap.streams")
     emit(Progress("allocating", 0, None))
-    capacity = max(size, min(SLICES * size, room.most(HOST_BUFFERS)))
-    shared = buffers.allocate_all(
-        accel, ("pageable", "pinned") if accel.can_pin else ("pageable",), capacity, "overlap.memory"
-    )
+    capacity = max(size, min(SLICES * size, room.most(1)))
+    shared = buffers.allocate_all(accel, ("pinned",), capacity, "overlap.memory")
     if shared.no_pinned is not None:
-        title = "pinned memory could not be allocated"
-        emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    # Pinned copies come first, because they matter most if time is short.
-    todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
+        raise CannotLook("pinned memory could not be allocated", shared.no_pinned, finding="overlap.pinned")
+    todo = options.directions
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         matrices = "not enough memory for the matrices"
         with buffers.no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
             side, multiply = product(accel)
         buffers.wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
-        for done, (memory, direction) in enumerate(todo):
+        for done, direction in enumerate(todo):
             watchdog.go_on()
-            what = f"{units.capacity(size)} {direction.replace('_', ' ')}, {memory}"
+            what = f"{units.capacity(size)} {direction.replace('_', ' ')}"
             emit(Progress(f"{what} on {accel.id}", done, len(todo)))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
             accel.reset_peak()
-            ends, allowance_s = shared.ends(direction, memory), budget_s * buffers.VERIFYING_SHARE
+            ends, allowance_s = shared.ends(direction, "pinned"), budget_s * buffers.VERIFYING_SHARE
             copies = buffers.Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
-            current = side_stream or contextlib.nullcontext
-            copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
+            copies_of = functools.partial(group, accel, copies.call, current=side_stream, prepare=copies.prepare)
             counts = balanced(copies_of, products_of)
             groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
             groups["both"].window(0)  # the first use of the second stream is untimed
@@ -175,7 +158,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                 watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
             )
             verified = copies.finish().details
-            case = {"direction": direction, "host_memory": memory, "streams": 2 if side_stream else 1}
+            case = {"direction": direction, "host_memory": "pinned", "streams": 2}
             for part, timed in taken.items():
                 flop = ("flop", 2.0 * side**3, "FLOP/s")
                 row = timing.measurement(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpucheck import links, options, units
-from gpucheck.bench.benchmarks import Selecting
+from gpucheck.bench.benchmarks import Selecting, sizes
 from gpucheck.errors import UsageError
 from gpucheck.links import MEMORIES, Direction, HostMemory
 from gpucheck.options import option
@@ -19,7 +19,6 @@ PARTS = {
     "copies": "copies between host and device, by size",
     "idioms": "common ways to write a copy, allocation included",
     "both_ways": "copies in both directions at the same time",
-    "together": "all devices copying at the same time",
     "peer": "copies between two devices",
 }
 # No machine holds two buffers of 32 TiB.
@@ -39,14 +38,8 @@ class TransferOptions(Selecting):
     """
 
     noun, titles = "part", PARTS
-    sizes: tuple[int, ...] = option(
-        "Copy only this size. Repeatable.",
-        name="--size",
-        metavar="SIZE",
-        parse=units.Size(GRAIN, LARGEST_SIZE, GRAIN),
-        shown="six from 64KiB to 1GiB",
-        repeat=True,
-        fold=lambda sizes: tuple(sorted(set(sizes))),
+    sizes: tuple[int, ...] = sizes(
+        "Copy only this size. Repeatable.", units.Size(GRAIN, LARGEST_SIZE, GRAIN), "six from 64KiB to 1GiB"
     )
     sweep: bool = option("Copy every power of two from 4 KiB.", False)
     directions: tuple[Direction, ...] = links.direction_option()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from gpucheck import links, naming, stats, units
-from gpucheck.bench import figures, judging
-from gpucheck.bench.figures import (
+from gpucheck.bench import judging
+from gpucheck.bench.judging import (
     BEYOND,
     WRONG_CLOCK,
     Ceiling,
@@ -21,8 +22,8 @@ from gpucheck.bench.figures import (
     Judge,
     Threshold,
     headline,
+    size,
 )
-from gpucheck.bench.judging import size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -33,7 +34,7 @@ from gpucheck.report.results.bench import Headline, LinkUnderLoad, PinnedGain, T
 
 # The names of the parts' measurements.
 NAME = "transfer"
-IDIOM, BOTH_WAYS, TOGETHER, PEER = "transfer.idiom", "transfer.both_ways", "transfer.together", "transfer.peer"
+IDIOM, BOTH_WAYS, PEER = "transfer.idiom", "transfer.both_ways", "transfer.peer"
 
 
 def part(name: str) -> str:
@@ -227,19 +228,14 @@ def corrupt(rows: Iterable[Measurement]) -> Finding:
     for row in rows:
         case, where = row.case, "within the device"
         if row.name == BOTH_WAYS:
-            # The other direction was also compared, even if it has no row.
-            has_other = "other_wrong_bytes" in runs.each(row)[0]["details"]
-            ways = {"": WAYS[case["direction"]]} | ({"other_": WAYS[case["other"]]} if has_other else {})
-            for prefix, way in ways.items():
-                comparisons += judging.compared(row, way, f"{way}, both ways at once", prefix)
-            continue
-        if row.name == NAME:
+            where = f"{WAYS[case['direction']]}, both ways at once"
+        elif row.name == NAME:
             where = f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(size(row))}"
         elif row.name == IDIOM:
             where = f"after `{_call(row)}`"
-        elif row.name in (TOGETHER, PEER):
-            where = f"on {row.device.id}" if row.name == TOGETHER else _name(_pair(row))
-        comparisons += judging.compared(row, where, where)
+        elif row.name == PEER:
+            where = _name(_pair(row))
+        comparisons += judging.compared(row, where)
     return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
@@ -292,36 +288,28 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
 
 
-def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
-    """Return each row's time as a multiple of the fastest raw copy of its direction, keyed by the row's index."""
-    raw: dict[str, float] = {}
-    for row in measurements:
-        if row.case["idiom"] == "raw" and row.time_s:
-            direction = str(row.case["direction"])
-            raw[direction] = min(raw.get(direction, row.time_s.median), row.time_s.median)
-    return {
-        place: row.time_s.median / raw[row.case["direction"]]
-        for place, row in enumerate(measurements)
-        if row.time_s and row.case["direction"] in raw
-    }
+def times_raw(measurements: Iterable[Measurement]) -> list[tuple[Measurement, float]]:
+    """Return each timed line with its time as a multiple of the fastest raw copy of its direction."""
+    times = [(row, row.time_s.median) for row in measurements if row.time_s is not None]
+    copied = [timed for timed in times if timed[0].case["idiom"] == "raw"]
+    by_way = runs.by(lambda timed: str(timed[0].case["direction"]), copied)
+    fastest = {way: min(seconds for _, seconds in mine) for way, mine in by_way.items()}
+    return [(row, seconds / fastest[way]) for row, seconds in times if (way := row.case["direction"]) in fastest]
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Report the idiom that is slowest compared with the raw copy; idioms that copy to the device take precedence."""
-    rows = [row for row in measurements if row.name == IDIOM and row.time_s is not None]
-    ratios = times_raw(rows)
-    single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
-    there = {place for place in single if rows[place].case["direction"] == "host_to_device"} or single
+    """Report the line that is slowest compared with the raw copy; lines that copy to the device take precedence."""
+    ratios = times_raw(row for row in measurements if row.name == IDIOM)
+    # Older documents have lines that pin memory alone and a DataLoader's.
+    single = [timed for timed in ratios if not timed[0].case["idiom"].startswith(("raw", "pin_memory", "loader"))]
+    there = [timed for timed in single if timed[0].case["direction"] == "host_to_device"] or single
     if not there:
         return []
     # A time of one or two samples may be disturbed.
-    settled = {place for place in there if "few-samples" not in rows[place].flags}
-    slowest = max(settled or there, key=ratios.__getitem__)
-    title = f"`{_call(rows[slowest])}` takes {units.significant(ratios[slowest], 2)}× the raw copy"
-    evidence: dict[str, Any] = {
-        "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
-        "size_bytes": size(rows[0]),
-    }
+    settled = [timed for timed in there if "few-samples" not in timed[0].flags]
+    slowest, ratio = max(settled or there, key=itemgetter(1))
+    title = f"`{_call(slowest)}` takes {units.significant(ratio, 2)}× the raw copy"
+    evidence = {"times_raw": {_call(row): ratio for row, ratio in ratios}, "size_bytes": size(slowest)}
     return [Finding("transfer.idioms", "info", title, "", evidence)]
 
 
@@ -329,32 +317,18 @@ def _call(row: Measurement) -> str:
     return str(row.method.details["call"])
 
 
-# -- copies that share a link: both ways, several devices, two devices -------------------------------------------------
+# -- copies that share a link: both ways, two devices ------------------------------------------------------------------
 
 # A link that carries both directions at once reaches 1.7 to 1.9 times the rate of one (nvbandwidth on PCIe 4 and 5 and
 # NVLink). A single engine that alternates between them reaches 1.0. A single engine is the more likely cause below this
 # value.
 LEAST_GAIN = 1.15
-# A shared uplink leaves 45 to 80 % of the rate alone (reported: 25 to 45 of 56 GB/s). Devices with their own ports keep
-# nearly all. Links of the same kind differ by a few percent, but a link that is shared or has lost half its lanes shows
-# one half. At least two devices share a link that one can fill below this value.
-LEAST_OF_ALONE = 0.6
+# Links of the same kind differ by a few percent, but a link that is shared or has lost half its lanes shows one half.
+LEAST_OF_SIBLINGS = 0.6
 
 _SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
 _AGAIN = "rerun when nothing else copies, with a longer --time-budget"
 Pair = tuple[str, str]
-
-
-def carried(row: Measurement) -> float | None:
-    """Return the rate of copies that share a link in bytes per second, or None if no window counts.
-
-    All windows of simultaneous copies count together, because devices on a shared link may take turns.
-    """
-    if row.name != TOGETHER:
-        return row.rate.median if row.rate else None
-    seconds = sum(sum(run.samples_s) for run in row.runs)
-    calls = sum(run.calls_per_sample * len(run.samples_s) for run in row.runs)
-    return calls * row.work["bytes"] / seconds if seconds else None
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
@@ -385,21 +359,17 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     if not rated:
         return findings
     rates = {way: judging.rate(row) for way, row in rated.items()}
-    # One row has the rates of both directions if the other direction has no row of its own.
-    beside = {row.case["other"]: rate for row in rated.values() if (rate := row.method.details["other_bytes_per_s"])}
-    both = {way: rate for way in WAYS if (rate := rates.get(way, beside.get(way))) is not None}
     rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
-    total = sum(both.values())
-    gain = total / max(rates_alone.values()) if rates_alone and len(both) == 2 else None
+    total = sum(rates.values())
+    gain = total / max(rates_alone.values()) if rates_alone and len(rates) == 2 else None
     evidence = {
         "size_bytes": size(rows[0]),
         "bytes_per_s": rates,
-        "beside_bytes_per_s": beside,
         "sum_bytes_per_s": total,
         "alone_bytes_per_s": rates_alone,
         "over_one_direction": gain,
     }
-    title, message = f"both directions at once: {in_words(both)}", f"{units.byte_rate(total)} together"
+    title, message = f"both directions at once: {in_words(rates)}", f"{units.byte_rate(total)} together"
     if gain is not None:
         message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
     # Grace's C2C is known for this: a healthy machine has 359 GB/s in one direction, and 175 GB/s in each if both are
@@ -408,46 +378,6 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         return [*findings, Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
     return [*findings, Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-
-
-def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """One finding for each direction in which every device copied."""
-    ways = runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == TOGETHER))
-    # The others copied beside fewer devices if one was lost. The lost device has its own finding.
-    whole = {way: rows for way, rows in ways.items() if len(rows) >= rows[0].case["devices"]}
-    return [_one_way(way, rows, measurements) for way, rows in whole.items()]
-
-
-def _one_way(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
-    way = WAYS[direction]
-    verified = corrupt(rows)
-    if verified.verdict != "pass":
-        return replace(verified, id=TOGETHER, evidence={"direction": direction, **verified.evidence})
-    rates = {row.device.id: rate for row in rows if (rate := carried(row)) is not None}
-    rates_alone = {row.device.id: rate for row in rows if (rate := alone(row, measurements))}
-    shares = {name: rates[name] / rate for name, rate in rates_alone.items() if name in rates}
-    total = sum(rates.values())
-    evidence: dict[str, Any] = {
-        "direction": direction,
-        "bytes_per_s": rates,
-        "alone_bytes_per_s": rates_alone,
-        "share": shares,
-        "sum_bytes_per_s": total,
-    }
-    beside = {name: f" of {units.byte_rate(rate)} alone" for name, rate in rates_alone.items()}
-    each = ", ".join(f"{name} {units.byte_rate(rate)}{beside.get(name, '')}" for name, rate in rates.items())
-    message = f"{units.byte_rate(total)} in total; {each}"
-    if not shares or min(shares.values()) >= LEAST_OF_ALONE:
-        return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
-    worst = min(shares, key=lambda name: shares[name])
-    return Finding(
-        TOGETHER,
-        "warn",
-        f"{worst} keeps {units.percent(shares[worst])} of its rate when {len(rows)} devices copy {way} at once",
-        f"{message}; they may share a PCIe switch, a root port or the host's memory",
-        evidence,
-        fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
-    )
 
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -501,7 +431,7 @@ def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> lis
     for pair, rate in rates.items():
         siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
         fair = max(stats.median(siblings), rates.get(pair[::-1], 0.0))
-        slow += [pair] if rate < LEAST_OF_ALONE * fair else []
+        slow += [pair] if rate < LEAST_OF_SIBLINGS * fair else []
     return slow
 
 
@@ -541,31 +471,29 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     return [
         Figure(SHORT_WAYS[way], why="no pinned copy was measured")
         if row is None
-        else figures.figure(SHORT_WAYS[way], row, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
+        else judging.figure(SHORT_WAYS[way], row, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
         for way, row in largest_copies(measurements).items()
     ]
 
 
 _OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
-# The judge of each part. It receives all rows of a device, or of all devices for the parts that concern several.
+# The judge of each part of a device. It receives all of the device's rows.
 OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
-OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were begun on one device."""
     begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
     # Saved documents may contain copies within a device, which gpucheck no longer measures. They are verified too.
-    verified = corrupt(row for row in device.rows if row.name not in (TOGETHER, PEER))
+    verified = corrupt(row for row in device.rows if row.name != PEER)
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
     found = [finding for judge in begun for finding in judge(device.rows, device.facts)]
     return found if is_silent else [verified, *found]
 
 
 def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
-    """Judge the parts that concern several devices."""
-    rows = [row for device in devices for row in device.rows]
-    return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
+    """Judge the pairs of devices, if any was begun."""
+    return peer([row for device in devices for row in device.rows], facts) if parts else []
 
 
 def answer(device: DeviceRows) -> TransferResult:

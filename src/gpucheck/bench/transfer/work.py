@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from gpucheck import messages, units
+from gpucheck import units
 from gpucheck.bench import buffers, concurrent, devices
-from gpucheck.bench.concurrent import Copier, Lane, Lost, Stream, start_child
+from gpucheck.bench.concurrent import Lane, Stream, start_child
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.bench.transfer import TransferOptions, judge
-from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, NAME, PEER, TOGETHER
-from gpucheck.errors import CannotLook, DeviceFailed, UsageError
+from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, NAME, PEER
+from gpucheck.errors import CannotLook
 from gpucheck.links import Direction, HostMemory
-from gpucheck.machine import device_lifetime, faults, host, inventory, numa, watchdog
+from gpucheck.machine import accel as machine_accel
+from gpucheck.machine import device_lifetime, inventory, numa, watchdog
 from gpucheck.machine.accel import Accel
-from gpucheck.machine.child_protocol import Start
+from gpucheck.machine.child import LineChild
+from gpucheck.machine.child_protocol import Lost, Talk
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.codec import from_json
+from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped
+from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
@@ -57,17 +58,6 @@ class Setting:
     def row_s(self, left: float, longest_s: float = LONGEST_ROW_S) -> float:
         """Return the seconds for the next row, at most `longest_s`. The remaining time is for `left` such rows."""
         return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Several:
-    """The input of a part on several devices, by torch's names. The devices are opened in child processes only."""
-
-    options: TransferOptions
-    ids: Sequence[str]
-    facts: Facts
-    emit: Emit
-    deadline: float
 
 
 # -- copies between host and device ------------------------------------------------------------------------------------
@@ -198,13 +188,12 @@ def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> 
     if options.sizes and len(fits) < len(wanted):
         size = max(wanted)
         where = "" if room.device is None else f", and {units.capacity(room.device)} on the device"
-        raise UsageError(
-            f"--size {units.capacity(size)} does not fit",
+        why = (
             f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host "
             f"memory{', pinned in powers of two' if room.pinned else ''}, but only {units.capacity(room.host)} are "
-            f"available{where}",
-            f"use at most {units.capacity(most)}",
+            f"available{where}"
         )
+        raise buffers.too_large(size, why, most)
     return fits, [size for size in wanted if size > most]
 
 
@@ -259,11 +248,6 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     return [idiom for idiom in here if idiom.memory in memories and (pins or "pin" not in idiom.code)]
 
 
-def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Allocate pinned host memory of a tensor's shape."""
-    return device_lifetime.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
-
-
 class Line:
     """The calls of an idiom on `count` slices of `size` bytes of the shared buffers, one after the other.
 
@@ -286,8 +270,10 @@ class Line:
         source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
         if idiom.id == "raw":
             target, like = idiom.code.partition(".")[0], self.sources[0]
-            where = "cpu" if back else accel.device
-            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
+            is_pinned, where = target == "x_pinned", "cpu" if back else accel.device
+            names[target] = (
+                machine_accel.pinned(len(like), like.dtype) if is_pinned else torch.empty_like(like, device=where)
+            )
         # `keep` holds memory that the line pins, so that it outlives the call.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
@@ -346,10 +332,10 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: in
 
     The slice has IDIOM_BYTES, or the user's largest size if that is smaller. Raise CannotLook without enough memory.
     """
-    most = room.most(host_buffers + 2) // 2
-    if most < LEAST_IDIOM_BYTES:
-        raise buffers.too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
-    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // buffers.WORD * buffers.WORD, buffers.WORD)
+    most, why = room.most(host_buffers + 2) // 2, "for the common idioms"
+    scarce = buffers.too_little(why, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
+    wanted = min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES)
+    size = buffers.size_that_fits(wanted, most, LEAST_IDIOM_BYTES, scarce)
     # A call allocates up to two more slices.
     fit = room.most(host_buffers) // size - 2
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
@@ -385,7 +371,10 @@ OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """Yield a row for each direction, timed while the other direction copies too. Raises CannotLook."""
+    """Yield a row for each direction, timed while the other direction copies too. Raises CannotLook.
+
+    There are two rows whatever `--direction` says, because each direction copies in any case.
+    """
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
         raise CannotLook(
@@ -415,7 +404,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     buffers.wake(accel, ways["host_to_device"][0])
     watchdog.go_on()
     setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
-    sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
+    sampling_s = setting.row_s(1, LONGEST_ROW_S * len(OTHER)) * SAMPLING_SHARE
     accel.reset_peak()
     allowance_s = sampling_s * buffers.VERIFYING_SHARE / 2
     copies = {
@@ -429,97 +418,22 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
         dict.fromkeys(ways, 1),
         lambda: dict(zip(map(str, ways), concurrent.take(accel, lanes, limits), strict=True)),
     )
-    verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
-    for direction in options.directions:
-        timed, other = rows[direction], OTHER[direction]
-        per_s = timed.details["beside_calls_per_s"]
-        # If the other direction has no row, this row has its verification too.
-        unnamed = {} if other in options.directions else verified[other].details
+    for direction, other in OTHER.items():
         yield timing.measurement(
             BOTH_WAYS,
             accel.ref,
-            timed,
+            rows[direction],
             case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
             cache="cold" if rotation >= room.cold else "warm",
             details={
-                "in_turn_with": [way for way in options.directions if way != direction],
-                "other_bytes_per_s": None if per_s is None else per_s * size,
+                "in_turn_with": [other],
                 "rotation_bytes": rotation,
-                **verified[direction].details,
-                **{f"other_{name}": value for name, value in unnamed.items()},
+                **copies[direction].finish().details,
             },
         )
-
-
-# -- all devices at the same time: the rate of a shared link -----------------------------------------------------------
-
-# The size is large enough that only the link matters, and small enough for the buffers of eight devices.
-TOGETHER_BYTES = 256 * MIB
-# Below this size, the start of a copy is a noticeable part of its time.
-LEAST_TOGETHER_BYTES = 16 * MIB
-# A child imports torch and opens a device within this time, even if eight start at once on a cold machine.
-START_TIMEOUT_S = 90.0
-# An answer may include filling buffers, comparing them and waking links.
-ANSWER_TIMEOUT_S = 30.0
-# The children start this long after the last one is prepared. By then, the request has reached every child.
-RELEASE_S = 0.1
-# A direction is measured this long, enough for a hundred windows.
-SHORTEST_S, LONGEST_S = 0.5, 2.0
-
-
-def together(several: Several, start: Start = start_child) -> Iterator[Measurement]:
-    """Yield a row for each direction and device. All devices copy at once. Raises CannotLook and DeviceFailed."""
-    share = several.options.host_share / len(several.ids)
-    # The size leaves room for two buffers, because host and device may share memory.
-    size = min(TOGETHER_BYTES, int(host.memory().usable * share / 2))
-    if size < LEAST_TOGETHER_BYTES < TOGETHER_BYTES:
-        raise CannotLook(
-            f"not enough memory for {len(several.ids)} buffers of {units.capacity(LEAST_TOGETHER_BYTES)}",
-            f"the host has {units.capacity(size)} available for each",
-            finding=TOGETHER,
-        )
-    known = {device.id: device for device in several.facts.devices}
-    with ExitStack() as stack:
-        try:
-            copiers: list[Copier] = []
-            for device_id in several.ids:
-                copiers.append(Copier(device_id, start))
-                stack.callback(copiers[-1].stop)
-            for copier in copiers:
-                device = known.get(copier.who, Device(copier.who.partition(":")[0], copier.who))
-                setup = {"device": to_json(device), "directions": list(several.options.directions)}
-                copier.say({**setup, "size": size, "host_share": share})
-            several.emit(Progress(f"{len(copiers)} devices start together", 0, 1))
-            ready = [copier.hear(START_TIMEOUT_S) for copier in copiers]
-            directions = ready[0]["directions"]
-            for done, direction in enumerate(directions):
-                several.emit(Progress(f"{len(copiers)} devices at once, {direction}", done, len(directions)))
-                left_s = (several.deadline - time.monotonic()) / (len(directions) - done)
-                yield from _at_once(copiers, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
-        except Lost as lost:
-            cause = messages.cause_of(lost.reason)
-            if cause is not None and cause.whose == "device":
-                raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
-            title = f"{lost.who} did not copy with the others"
-            evidence = {"device": lost.who, "devices": len(several.ids)}
-            fix = f"run `gpucheck bench transfer --device {lost.who}`, then rerun"
-            several.emit(Skipped(Finding(TOGETHER, "inconclusive", title, lost.reason, evidence, fix=fix)))
-
-
-def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
-    """Return each child's row of one direction. Raises Lost."""
-
-    def ask(request: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-        for copier in copiers:
-            copier.say(request)
-        return [copier.hear(limit_s) for copier in copiers]
-
-    ask({"direction": direction, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
-    answers = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
-    return [judge.flagged(from_json(Measurement, answer["measurement"])) for answer in answers]
 
 
 # -- copies between two devices: a child for each pair -----------------------------------------------------------------
@@ -540,34 +454,42 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
-    """Yield a row for each ordered pair of devices. Emit a finding for each pair without a row."""
-    todo = pairs(several.ids)
-    known = {device.id: device.uuid for device in several.facts.devices}
+def peer(
+    ids: Sequence[str],
+    facts: Facts,
+    emit: Emit,
+    deadline: float,
+    start: Callable[[Sequence[str]], LineChild] = start_child,
+) -> Iterator[Measurement]:
+    """Yield a row for each ordered pair of devices (torch's names), which only children open.
+
+    Emit a finding for each pair without a row.
+    """
+    todo = pairs(ids)
+    known = {device.id: device.uuid for device in facts.devices}
     for done, pair in enumerate(todo):
-        if done and time.monotonic() >= several.deadline:
+        if done and time.monotonic() >= deadline:
             what = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
             evidence = {"pairs": [list(left) for left in todo[done:]]}
             fix = "use a longer --time-budget: about 10 s for each pair"
-            several.emit(Skipped(Finding(PEER, "skip", what, "out of time", evidence, fix=fix)))
+            emit(Skipped(Finding(PEER, "skip", what, "out of time", evidence, fix=fix)))
             return
-        several.emit(Progress(" and ".join(pair), done, len(todo)))
+        emit(Progress(" and ".join(pair), done, len(todo)))
         missing = [pair, pair[::-1]]
         reason, hangs = "no reason was given", False
         try:
-            child = Copier(" and ".join(pair), start)
-            with child:
-                child.say({"pair": pair})
-                for line in child.lines(PAIR_TIMEOUT_S):
+            with Talk(partial(start, pair)) as child:
+                for line in child.answer(PAIR_TIMEOUT_S):
+                    reason = line.get("error", reason)
                     if "measurement" not in line:
                         continue
                     row = from_json(Measurement, line["measurement"])
                     missing.remove((row.case["source"], row.case["destination"]))
                     yield replace(row, device=replace(row.device, uuid=known.get(row.device.id) or row.device.uuid))
         except Lost as lost:
-            reason, hangs = lost.reason, lost.is_late
+            reason, hangs = lost.ending.in_words, lost.ending.how == "late"
         for ends in missing:
-            several.emit(Skipped(judge.not_measured(ends, reason, hangs=hangs)))
+            emit(Skipped(judge.not_measured(ends, reason, hangs=hangs)))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -575,15 +497,12 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the benchmark. `rows` takes a `Setting` or, for several devices, a `Several`.
-
-    `applies` takes the device or the devices' names. `weight` is the share of the time among parts of the same kind.
-    """
+    """A part of the benchmark on one device. `weight` is its share of the time among the parts."""
 
     id: str
     weight: float
-    rows: Callable[[Any], Iterator[Measurement]]
-    applies: Callable[[Any], bool] = lambda where: True
+    rows: Callable[[Setting], Iterator[Measurement]]
+    applies: Callable[[Accel], bool] = lambda accel: True
 
 
 PARTS = (
@@ -592,29 +511,28 @@ PARTS = (
     # This part needs pinned memory to copy both ways at once, and device events to prove that the copies overlapped.
     Part("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
 )
-# These parts follow the others if more than one device was selected.
-OF_SEVERAL = (Part("together", 2.0, together), Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))))
+# This part follows the others if more than one device was selected.
+PAIRS = "peer"
 
 # The command ends within 30 s, including the start of torch. With a budget of 14 s, an H100 took only one to seven
 # samples for rows from 128 MiB on, and did not reach the last two parts.
 DEFAULT_BUDGET_S = {"device": 24.0, "cpu": 18.0, "sweep": 60.0}
-# The parts of several devices need time to start a child for each device, which imports torch.
-TOGETHER_S = 30.0
-# With `--device all`, the parts of several devices get this share of the user's time budget.
-TOGETHER_SHARE = 0.4
+# Pairs of devices need time to start a child for each, which imports torch.
+PAIRS_S = 30.0
+# With `--device all`, pairs of devices get this share of the user's time budget.
+PAIRS_SHARE = 0.4
 
 
 def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Time copies to and from each selected device. Raises CannotLook and UsageError."""
     began = time.monotonic()
-    # A lost device is left out of the parts of several devices.
+    # A lost device is in no pair.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
     chosen, facts = options.selected, shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
-    several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
     # Only "all" can mean several devices. Their number is not known yet.
-    share = 1 - TOGETHER_SHARE if several and options.device == "all" else 1.0
+    share = 1 - PAIRS_SHARE if PAIRS in chosen and options.device == "all" else 1.0
     measured = devices.each(
         NAME,
         replace(options, time_budget_s=budget_s and budget_s * share),
@@ -625,18 +543,20 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     )
     ids = tuple(device for device in measured if device not in lost)
     if len(ids) > 1:
-        until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
+        until = began + budget_s if budget_s else time.monotonic() + PAIRS_S
         if shared.until_s is None:
             watchdog.ends_by(until - began, began)
-        todo = [part for part in several if part.applies(ids)]
-        for row in _rows(todo, lambda until: Several(options, ids, facts, emit, until), emit, None, until):
-            emit(Measured(row))
+        if PAIRS in chosen and pairs(ids):
+            emit(Began(judge.part(PAIRS), None))
+            for row in peer(ids, facts, emit, until):
+                emit(Measured(row))
+            emit(Finished(judge.part(PAIRS), None, ""))
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
             f"{ids[0] if ids else 'none'} is the only one here",
             "use --device all on a machine with several",
-            finding=TOGETHER,
+            finding=PEER,
         )
 
 
@@ -663,12 +583,12 @@ def _rows_on(
 
 
 def _rows(
-    todo: Sequence[Part], setting: Callable[[float], Setting | Several], emit: Emit, device: str | None, deadline: float
+    todo: Sequence[Part], setting: Callable[[float], Setting], emit: Emit, device: str, deadline: float
 ) -> Iterator[Measurement]:
-    """Yield the rows of these parts. A device's first part is always begun, and its CannotLook is raised."""
+    """Yield the rows of these parts. The first part is always begun, and its CannotLook is raised."""
     for place, part in enumerate(todo):
         watchdog.go_on()
-        if place and device is not None and time.monotonic() >= deadline:
+        if place and time.monotonic() >= deadline:
             emit(Skipped(_no_time(todo[place:], device)))
             return
         until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
@@ -678,27 +598,19 @@ def _rows(
             yield from part.rows(given)
         except watchdog.OutOfTime:
             emit(Finished(judge.part(part.id), device, "time"))
-            if device is not None:
-                raise
-            emit(Skipped(_no_time(todo[place:])))
-            return
-        except DeviceFailed as error:
-            if device is not None:
-                raise
-            emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
-            why = "fault"
+            raise
         except CannotLook as error:
-            if device is not None and place == 0:
+            if place == 0:
                 raise
             emit(Skipped(of_error(error, device)))
             why = "memory"
         emit(Finished(judge.part(part.id), device, why))
 
 
-def _no_time(left: Sequence[Part], device: str | None = None) -> Finding:
+def _no_time(left: Sequence[Part], device: str) -> Finding:
     names = [part.id for part in left]
     # The fix is a whole command, because `--only` has another meaning in `bench all` and `fleet check`.
-    fix = f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}"
+    fix = f"gpucheck bench transfer --only {','.join(names)} --device {device}"
     found = devices.out_of_time(NAME, f"not measured: {', '.join(names)}", device)
     why = "out of time; a longer --time-budget measures all"
     return replace(found, message=why, evidence={"parts": names}, fix=fix)

@@ -58,11 +58,9 @@ class SearchAxis:
 
 @dataclass(frozen=True, slots=True)
 class StepRecipe:
-    """The settings of a step: autocast's dtype, checkpointed activations, torch.compile and the axis."""
+    """The settings of a step: autocast's dtype and the axis."""
 
     amp: str | None = None
-    grad_checkpointing: bool = False
-    compile: bool = False
     # `axis` names the dimension whose length is the size. `batch_size` is then fixed.
     axis: str | None = None
     batch_size: int = 1
