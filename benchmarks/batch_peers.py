@@ -232,12 +232,12 @@ def gpucheck(workload: str, limit: str, device: str) -> dict[str, Any]:
         on_event=on_event,
     )
     if not answered:
-        raise RuntimeError(f"no answer was confirmed: limited by {found.limited_by}")
-    trials = found.answer["trials"]
+        raise RuntimeError(f"no answer was confirmed: limited by {found.answer and found.answer.limiting_factor}")
+    trials = found.answer.trials if found.answer else ()
     return {
         "answer": found.max_batch_size,
-        "trials": sum(one["purpose"] in ("search", "confirm") for one in trials),
-        "failures": sum(one["purpose"] in ("search", "confirm") and one["outcome"] != "fits" for one in trials),
+        "trials": sum(trial.purpose in ("search", "confirm") for trial in trials),
+        "failures": sum(trial.purpose in ("search", "confirm") and trial.outcome != "fits" for trial in trials),
         "answered_monotonic_s": answered[-1],
     }
 

@@ -58,7 +58,7 @@ FILES = {"train.py": PROGRAM, "forgotten.py": FORGOTTEN}
 # The command line, its exit code, and what its output contains.
 ROWS: tuple[tuple[str, int, str], ...] = (
     ("--version", 0, "gpucheck"),
-    ("--help", 0, "is my gpu all right?"),
+    ("--help", 0, "show whether torch can use the gpus"),
     ("status", 0, "torch"),
     ("devices", 0, "cpu"),
     ("devices --json --device cpu", 0, '"verdict"'),

@@ -54,7 +54,7 @@ def test_a_prefix_that_fits_none(prefix: str, names: list[str], told: str) -> No
     ],
 )
 def test_a_command_is_shown_as_it_is_typed(text: str, typed: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(naming, "_typed", naming._typed)
+    monkeypatch.setattr(naming, "as_typed", naming.as_typed)
     assert naming.as_typed(text) == text
     naming.start_as("./run.pyz", ("bench", "doctor", "explain", "model", "run", "smoke"))
     assert naming.as_typed(text) == (text if typed is None else typed)

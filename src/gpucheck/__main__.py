@@ -39,22 +39,10 @@ with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
     if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
         del sys.path[0]
 
-from importlib.util import find_spec  # noqa: E402
-
-# A missing dependency is neither a bug (70) nor a failed check (1). Commands that need torch say so themselves.
-_NEEDED = ("typer", "rich", "psutil", *(("tomli",) if sys.version_info < (3, 11) else ()))
-if _missing := [name for name in _NEEDED if find_spec(name) is None]:
-    _python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
-    sys.stderr.write(
-        f"error: {_missing[0]}, which gpucheck needs, is not installed\n"
-        f"  fix: {_python} -m pip install {' '.join(_missing)}\n"
-    )
-    sys.exit(3)
-
 from gpucheck import errors  # noqa: E402
 from gpucheck.errors import Terminated  # noqa: E402
 
-try:
+try:  # a missing dependency is neither a bug (70) nor a failed check (1)
     from gpucheck.cli import app
 except ImportError as _error:
     if (_unusable := errors.of_dependency(_error)) is None:

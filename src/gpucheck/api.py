@@ -23,7 +23,7 @@ The search for a batch size:
 
     found = api.find_batch_size("models.py:make_net", inputs=["image:3x64x64:float32"])
     size = found.recommended or found.max_batch_size
-    if size is None:  # nothing fits, or time ran out and more than `found.at_least` may fit
+    if size is None:  # nothing fits, or time ran out and more than `found.answer.at_least` may fit
         raise SystemExit(found.report.findings[0].title)
     loader = DataLoader(data, batch_size=size)
 
@@ -46,7 +46,6 @@ import gpucheck
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.options import HEADROOM, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
-from gpucheck.report.codec import to_json
 from gpucheck.report.events import Event
 from gpucheck.report.report import Collector, Judge, Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
@@ -79,37 +78,18 @@ class BatchSize:
     report: Report
 
     @property
-    def answer(self) -> dict[str, Any]:
-        """`results.find_batch_size` of the report; empty if the search ended before its first trial."""
-        found: dict[str, Any] = to_json(self._found) if self._found is not None else {}
-        return found
+    def answer(self) -> FoundBatchSize | None:
+        """`results.find_batch_size` of the report; None if the search ended before its first trial."""
+        return self.report.results.get("find_batch_size")
 
     @property
     def max_batch_size(self) -> int | None:
         """The largest size that trains: it was run and passed, and larger sizes are known not to fit.
 
-        None if no size passed or the search ended early; see `at_least`.
+        None if no size passed or the search ended early; `answer.at_least` is then the largest that passed. It may be
+        far below what fits, so do not train with it automatically.
         """
-        return self._found.max_batch_size if self._found else None
-
-    @property
-    def at_least(self) -> int | None:
-        """The largest size that passed if the search ended early, at its cap or because time ran out.
-
-        It may be far below what fits (see `predicted`), so do not train with it automatically. None if `max_batch_size`
-        is known or no size passed.
-        """
-        return self._found.at_least if self._found else None
-
-    @property
-    def predicted(self) -> int | None:
-        """The largest size that is predicted to fit; it was not run. None if nothing was predicted."""
-        return self._found.predicted_batch_size if self._found else None
-
-    @property
-    def confirmed(self) -> bool:
-        """Return whether the largest size passed again in a fresh process."""
-        return self._found is not None and self._found.confirmed
+        return self.answer.max_batch_size if self.answer else None
 
     @property
     def recommended(self) -> int | None:
@@ -117,28 +97,8 @@ class BatchSize:
 
         It is None if the search ended early.
         """
-        recommended = self._found and self._found.recommended
+        recommended = self.answer and self.answer.recommended
         return recommended.batch_size if recommended else None
-
-    @property
-    def limited_by(self) -> str | None:
-        """Return what limits the answer: `memory`, `max-batch-size`, `time`, …; None if unknown."""
-        return self._found.limiting_factor if self._found else None
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples per second with the largest size that passed, the median of its steps after the first."""
-        return self._found.samples_per_s if self._found else None
-
-    @property
-    def accumulation_steps(self) -> int | None:
-        """Micro-batches for `effective_batch`; None if it was not given."""
-        accumulation = self._found and self._found.accumulation
-        return accumulation.steps if accumulation else None
-
-    @property
-    def _found(self) -> FoundBatchSize | None:
-        return self.report.results.get("find_batch_size")
 
 
 def step() -> None:

@@ -1,4 +1,4 @@
-"""The thresholds of a command's figures, and what a settings file sets. Pure: files and variables are read elsewhere.
+"""The thresholds of a command's figures, and what a settings file sets. Pure: files are read elsewhere.
 
 Values are SI inside (bytes and FLOP per second, fractions, ratios); files and options use the unit of the threshold.
 """
@@ -226,66 +226,34 @@ def clipped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings file that was read, what it and the variables set for this command, and every threshold.
+    """The settings file that was read, the variables that set an option, and every threshold.
 
-    `origins` has for each value the place where it was set; a value is null where the command line or nothing set it.
     The first threshold of an id that is for the device counts.
     """
 
     file: str | None = None
-    device: str | None = None
-    strict: bool | None = None
-    time_budget: str | None = None
-    origins: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     thresholds: tuple[Limit, ...] = ()
 
 
-# The keys of a file's first level: the types of each value, and how to write one.
-KEYS: dict[str, tuple[tuple[type, ...], str]] = {
-    "device": ((str,), 'text, such as "cuda:1"'),
-    "strict": ((bool,), "true or false"),
-    "time_budget": ((str, int, float), 'a time, such as "30s"'),
-    "thresholds": ((dict,), "a table: [thresholds]"),
-}
+def parse(text: str, name: str) -> Settings:
+    """Return what the TOML `text` of the file `name` sets.
 
-
-def parse(text: str, name: str, *, below: str = "") -> Settings | None:
-    """Return what the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
-
-    None where that table is not in it. Raises UsageError for broken TOML, an unknown key and a value of another type.
+    Raises UsageError for broken TOML, an unknown key and a value of another type.
     """
     try:
-        table: Any = loaded(text)
+        table = loaded(text)
     except RecursionError as error:
         raise UsageError(f"{name} is nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError, which names the line, and numbers that Python refuses to read
         raise UsageError(f"{name} is not valid TOML", str(error), "correct it or give another --config") from error
-    for key in filter(None, below.split(".")):
-        table = table.get(key) if isinstance(table, Mapping) else None
-    if table is None:
-        return None
-    prefix = f"{name}:{below}." if below else f"{name}:"
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{prefix.rstrip('.')} must be a table", "", f"write it as [{below}]")
     for key, value in table.items():
-        origin = f"{prefix}{clipped(key)}"
-        if key not in KEYS:
-            raise UsageError(f"{origin} is unknown", "", naming.hint(key, tuple(KEYS)))
-        types, wanted = KEYS[key]
-        if type(value) not in types:
-            raise UsageError(f"{origin} must be {wanted}, not {shown(value)}")
-        if key == "time_budget":
-            units.parse_duration(shown(value).strip("'"), origin)
-        elif isinstance(value, str) and not value.strip():
-            raise UsageError(f"{origin} is empty", "", "set a value or remove the line")
-    return Settings(
-        file=name,
-        device=table.get("device"),
-        strict=table.get("strict"),
-        time_budget=str(table["time_budget"]) if "time_budget" in table else None,
-        origins={key: f"{prefix}{key}" for key in table if key != "thresholds"},
-        thresholds=_thresholds(table.get("thresholds", {}), f"{prefix}thresholds"),
-    )
+        origin = f"{name}:{clipped(key)}"
+        if key != "thresholds":
+            raise UsageError(f"{origin} is unknown", "", "write thresholds below [thresholds]")
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{origin} must be a table: [thresholds], not {shown(value)}")
+    return Settings(name, thresholds=_thresholds(table.get("thresholds", {}), f"{name}:thresholds"))
 
 
 def loaded(text: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -99,18 +100,14 @@ PROGRAM = "gpucheck"
 # A launcher that the process cannot see (or a file that unpacks itself) sets this variable to the text to type:
 # "scripts/gpucheck", "python3 gpucheck.pyz".
 STARTED_AS = "GPUCHECK_PROGRAM"
-# The text to type, and the pattern of the places where it must stand.
-_typed = PROGRAM, re.compile("$^")
+# Returns a text with each command in it as it has to be typed here.
+as_typed: Callable[[str], str] = str
 
 
 def start_as(program: str, commands: Iterable[str]) -> None:
     """Let the commands that a screen shows begin with `program`; `commands` are the words that make one of a name."""
-    global _typed
+    global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
-    _typed = program, re.compile(rf"(?<![\w./-])(?<!-m )gpucheck(?= (?:{follows}))|(?<=`)gpucheck(?=`)")
-
-
-def as_typed(text: str) -> str:
-    """The text with each command in it as it has to be typed here."""
-    program, pattern = _typed
-    return text if program == PROGRAM or PROGRAM not in text else pattern.sub(lambda _: program, text)
+    if program != PROGRAM:
+        place = re.compile(rf"(?<![\w./-])(?<!-m )gpucheck(?= (?:{follows}))|(?<=`)gpucheck(?=`)")
+        as_typed = functools.partial(place.sub, lambda _: program)

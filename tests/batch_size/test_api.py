@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gpucheck import api
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Event, Trial
 from gpucheck.report.report import document
 from gpucheck.units import GIB, MIB
@@ -28,28 +29,24 @@ def test_it_returns_the_report_of_the_command(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     found = api.find_batch_size("mlp", device="cpu", memory_limit="1GiB", effective_batch=8000)
     assert found.max_batch_size in range(906, 925)
-    assert found.confirmed
     assert found.recommended == 816
-    assert found.limited_by == "memory"
-    assert found.accumulation_steps == 10
-    assert found.max_batch_size is not None
-    assert found.samples_per_s == pytest.approx(found.max_batch_size * 1000)
+    assert found.answer is not None and found.answer.limiting_factor == "memory"
     assert found.report.command == "find-batch-size"
     assert found.report.summary.verdict == "pass"
-    assert json.loads(document(found.report))["results"]["find_batch_size"] == found.answer
+    assert json.loads(document(found.report))["results"]["find_batch_size"] == to_json(found.answer)
 
 
 def test_it_tells_its_trials_as_they_end(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     events: list[Event] = []
     found = api.find_batch_size("mlp", device="cpu", max_batch_size=4, on_event=events.append)
-    assert [event.result for event in events if isinstance(event, Trial)] == found.answer["trials"]
+    assert [event.result for event in events if isinstance(event, Trial)] == to_json(found.answer)["trials"]
 
 
 def test_that_nothing_fits_is_an_answer(scenario: Scenario) -> None:
     scenario(static=2 * GIB)
     found = api.find_batch_size("mlp", device="cpu", memory_limit="1GiB")
-    assert (found.max_batch_size, found.recommended, found.confirmed) == (None, None, False)
+    assert (found.max_batch_size, found.recommended) == (None, None)
     assert found.report.summary.exit == 1
     assert found.report.findings[0].title == "not even a batch of 1 fits"
 
@@ -57,17 +54,16 @@ def test_that_nothing_fits_is_an_answer(scenario: Scenario) -> None:
 def test_what_time_ended_is_no_largest_size(scenario: Scenario) -> None:
     scenario(static=MIB, per_sample=1, step_s=0.2)
     found = api.find_batch_size("mlp", device="cpu", time_budget_s=2.0)
-    assert (found.max_batch_size, found.recommended, found.limited_by) == (None, None, "time")
-    assert found.at_least is not None and 1 < found.at_least < 65536
-    assert found.predicted in (None, 65536)  # one size alone predicts nothing
+    assert (found.max_batch_size, found.recommended) == (None, None)
+    assert found.answer is not None and found.answer.at_least is not None and 1 < found.answer.at_least < 65536
     assert found.report.summary.exit == 4
-    assert found.report.findings[0].title == f"at least a batch of {found.at_least} fits"
+    assert found.report.findings[0].title == f"at least a batch of {found.answer.at_least} fits"
 
 
 def test_the_answer_alone(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     found = api.find_batch_size("mlp", device="cpu", memory_limit="1GiB", quick=True)
-    assert (found.recommended, found.at_least) == (None, None)
+    assert found.recommended is None
     assert found.max_batch_size in range(906, 925)
 
 
@@ -92,7 +88,8 @@ def test_a_factory_names_itself(scenario: Scenario, tmp_path: Path, monkeypatch:
     module = importlib.import_module("nets_of_mine")
 
     def target(factory: Callable[[], Any]) -> str:
-        return str(api.find_batch_size(factory, device="cpu", max_batch_size=2).answer["target"])
+        found = api.find_batch_size(factory, device="cpu", max_batch_size=2).answer
+        return "" if found is None else found.target
 
     assert target(module.make_net) == f"{file}:make_net"
     assert target(module.Nets.make) == f"{file}:Nets.make"
@@ -149,8 +146,8 @@ def test_a_value_of_another_kind_is_a_usage_error(options: dict[str, Any], said:
 def test_values_as_python_has_them(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     found = api.find_batch_size("mlp", inputs="x:64:float32", device=torch.device("cpu"), memory_limit=GIB)
-    assert found.answer["budget_bytes"] == GIB
-    assert found.answer["method"]["inputs"] == ["x:64:float32"]
+    assert found.answer is not None
+    assert (found.answer.budget_bytes, found.answer.method.inputs) == (GIB, ("x:64:float32",))
 
 
 def script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -192,7 +189,7 @@ from nets.small import make
 
 if __name__ == "__main__":
     found = api.find_batch_size(make, inputs="x:8:float32", mode="infer", device="cpu", max_batch_size=1, quick=True)
-    print(found.answer["target"], found.at_least)
+    print(found.answer.target, found.answer.at_least)
 """
 
 

@@ -13,7 +13,7 @@ from judged import run
 from gpucheck.bench import judge
 from gpucheck.config import Limit
 from gpucheck.measure import runs as merging
-from gpucheck.render import bench
+from gpucheck.render import measured
 from gpucheck.report.events import Began, Failed, Finished, Measured, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
@@ -166,12 +166,12 @@ def with_last(rows: Sequence[Measurement], **details: int) -> list[Measurement]:
 def test_where_nothing_was_compared_no_benchmark_passes_or_is_silent(name: str) -> None:
     finding_id, rows = COPYING[name]
     sound = whole(finding_id, rows)
-    assert "all results verified" in bench.rests_on(sound)
+    assert "all results verified" in measured.rests_on(sound)
     assert by_id(sound).get(finding_id, SOUND).verdict not in ("fail", "inconclusive")
     unseen = whole(finding_id, with_last(rows, verified_slices=0))
     assert by_id(unseen)[finding_id].verdict == "inconclusive"
     assert by_id(unseen)[finding_id].title == "some results were not verified"
-    assert "verified" not in bench.rests_on(unseen)
+    assert "verified" not in measured.rests_on(unseen)
     assert unseen.summary.verdict != "pass"
 
 
@@ -181,4 +181,4 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     key = "wrong_elements" if name == "bandwidth" else "wrong_bytes"
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
-    assert "verified" not in bench.rests_on(wrong)
+    assert "verified" not in measured.rests_on(wrong)

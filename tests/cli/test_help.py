@@ -100,12 +100,4 @@ def test_what_a_row_names_is_there(name: str) -> None:
     assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
 
 
-def test_a_budget_for_benchmarks_is_none_for_torchs_answer(
-    begun: list[tuple[Common, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPUCHECK_TIME_BUDGET", "1s")
-    assert app_module.main(["doctor"]) == app_module.main(["smoke"]) == 0
-    assert [options.time_budget_s for _, options in begun] == [None, 1.0]
-
-
 # -- --list -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`gpucheck judge`: what a saved document comes to by other thresholds, several of them, and what is none."""
+"""`gpucheck judge`: what a saved document comes to by other thresholds, and what is none."""
 
 from __future__ import annotations
 
@@ -104,17 +104,6 @@ def test_without_others_those_count_that_it_was_measured_with(saved: Any, capsys
     assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
 
 
-def test_several_are_runs_of_one(saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def wrong(document: dict[str, Any]) -> None:
-        document["measurements"][0]["method"]["details"]["wrong_elements"] = 2
-
-    paths = [saved(f"{place}.json", 0.5 + place / 100) for place in range(6)]
-    code, document = judged(capsys, *paths, "--config", least(tmp_path, 3))
-    assert (code, len(document["measurements"]), len(document["measurements"][0]["runs"])) == (0, 1, 6)
-    code, document = judged(capsys, *paths, saved("7.json", 0.57, wrong))
-    assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
-
-
 def test_one_that_was_cut_off_passes_no_threshold(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,33 +155,6 @@ def test_what_cannot_be_judged_is_one_sentence(
     assert words in sentence(captured.err) and captured.out == ""
     with pytest.raises(api.UsageError):
         api.judge(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda one: one.update(command="bench matmul"),
-            "of the same benchmark: `gpucheck bench bandwidth` and `gpucheck bench matmul`",
-        ),
-        (
-            lambda one: one["measurements"][0]["device"].update(uuid="GPU-2"),
-            "are not runs of the same benchmark: cuda:0 UUID GPU-1 → GPU-2",
-        ),
-        (
-            lambda one: one["parts"].append({**one["parts"][0], "device": "cuda:1"}),
-            "are not runs of the same benchmark: devices cuda:0 → cuda:0, cuda:1",
-        ),
-        (lambda one: None, "repeats a run: another file holds the same run"),
-        # A run is the same by its samples, whatever else its file says.
-        (lambda one: one.update(elapsed_s=9.0), "repeats a run: another file holds the same run"),
-    ],
-)
-def test_what_is_no_second_run_is_told(
-    change: Change, words: str, saved: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert app_module.main(["judge", saved(), saved("b.json", change=change)]) == 2
-    assert words in sentence(capsys.readouterr().err)
 
 
 def test_a_judge_that_raises_is_a_finding_and_costs_no_row(

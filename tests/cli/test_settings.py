@@ -1,4 +1,4 @@
-"""Command line, then variables, then one file: through the door that users use where that matters."""
+"""Command line, then one file: through the door that users use where that matters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from shown import sentence
 
+from gpucheck import naming
 from gpucheck.cli import app as app_module
-from gpucheck.cli import bench, settings
+from gpucheck.cli import bench, commands, settings
 from gpucheck.cli.commands import Common
 from gpucheck.config import THRESHOLDS, Limit, Settings
 from gpucheck.errors import UsageError
@@ -22,14 +23,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def of(
-    command: str = "bench transfer", *, default: str = "auto", **more: Any
-) -> tuple[Settings, dict[str, Any], dict[str, Any]]:
-    """The settings of a command line, and what became of the shared options and of the command's own."""
-    values = {"device": None, "strict": False, "config": ""}
-    values |= {name: more.pop(name) for name in tuple(values) if name in more}
-    given = {"time_budget": "", "min_gbps": "", "baseline": "", "fail_if_slower": "", **more}
-    return settings.of_command(command, values, given, default), values, given
+def of(command: str = "bench transfer", *, config: str = "", **more: Any) -> tuple[Settings, dict[str, Any]]:
+    """The settings of a command line, and what became of the command's own options."""
+    given = {"min_gbps": "", "baseline": "", "fail_if_slower": "", **more}
+    return settings.of_command(command, config, given), given
 
 
 # A real measurement, the shortest.
@@ -42,40 +39,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def test_a_variable_goes_before_the_file_and_the_command_line_before_both(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "gpucheck.toml").write_text('device = "cuda:1"\nstrict = true\ntime_budget = "9s"')
-    found, values, given = of()
-    assert (values["device"], values["strict"], given["time_budget"]) == ("cuda:1", True, "9s")
-    assert settings.told(found) == (
-        "set: device cuda:1 (gpucheck.toml:device); strict true (gpucheck.toml:strict); "
-        "time budget 9s (gpucheck.toml:time_budget)"
-    )
-    monkeypatch.setenv("GPUCHECK_DEVICE", "cuda:2")
-    monkeypatch.setenv("GPUCHECK_STRICT", "0")
-    found, values, given = of()
-    assert (values["device"], values["strict"], given["time_budget"]) == ("cuda:2", False, "9s")
-    assert found.origins == {
-        "device": "GPUCHECK_DEVICE",
-        "strict": "GPUCHECK_STRICT",
-        "time_budget": "gpucheck.toml:time_budget",
-    }
-    found, values, given = of(device="cpu", strict=True, time_budget="1s")
-    assert (values["device"], values["strict"], given["time_budget"]) == ("cpu", True, "1s")
-    assert found == Settings(file="gpucheck.toml")
-
-
-def test_the_named_file_then_our_own_then_the_shared_one(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text('[tool.gpucheck]\ndevice = "cuda:3"')
-    assert of()[1]["device"] == "cuda:3"
-    (folder / "gpucheck.toml").write_text('device = "cuda:2"')
-    assert of()[1]["device"] == "cuda:2"
-    (folder / "other.toml").write_text('device = "cuda:1"')
-    assert of(config="other.toml")[1]["device"] == "cuda:1"
-    assert of(config="pyproject.toml")[1]["device"] == "cuda:3"
-    (folder / "below").mkdir()
-    assert of(config="below/../other.toml")[0].file == "below/../other.toml"
+def test_the_named_file_then_our_own(folder: Path) -> None:
+    (folder / "gpucheck.toml").write_text("thresholds.transfer.min_gbps = 2")
+    assert of()[0].thresholds[0].value == 2e9
+    (folder / "other.toml").write_text("thresholds.transfer.min_gbps = 1")
+    found, _ = of(config="other.toml")
+    assert (found.file, found.thresholds[0].value) == ("other.toml", 1e9)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +54,7 @@ def test_the_named_file_then_our_own_then_the_shared_one(folder: Path) -> None:
         (None, ".", ". cannot be read; Is a directory; "),
         (None, "/dev/zero", "/dev/zero is not a settings file; "),
         (b"\xff", "x.toml", "x.toml is not UTF-8 text; "),
-        (b"[project]", "pyproject.toml", "--config 'pyproject.toml' has no table [tool.gpucheck]; "),
+        (b"[project]", "pyproject.toml", "pyproject.toml:project is unknown; write thresholds below [thresholds]"),
     ],
 )
 def test_a_file_that_is_none(content: bytes | None, path: str, sentence: str, folder: Path) -> None:
@@ -96,21 +65,6 @@ def test_a_file_that_is_none(content: bytes | None, path: str, sentence: str, fo
     assert str(caught.value).startswith(sentence)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("GPUCHECK_DEVICES", "cpu", "variable GPUCHECK_DEVICES is unknown; did you mean GPUCHECK_DEVICE?"),
-        ("GPUCHECK_STRICT", "maybe", "GPUCHECK_STRICT must be 1 or 0, not 'maybe'"),
-        ("GPUCHECK_TIME_BUDGET", "soon", "GPUCHECK_TIME_BUDGET must be a time above 0s, up to 8784h, not 'soon'; "),
-    ],
-)
-def test_a_wrong_variable(name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError) as caught:
-        of()
-    assert str(caught.value).startswith(sentence)
-
-
 def test_a_command_has_the_thresholds_of_its_own_figures(folder: Path) -> None:
     (folder / "gpucheck.toml").write_text(
         "[thresholds]\ntransfer.min_gbps = 1\nmatmul.min_tflops = 2\ncompare.slower = 7\n[thresholds.X]\n"
@@ -118,43 +72,69 @@ def test_a_command_has_the_thresholds_of_its_own_figures(folder: Path) -> None:
     )
     named = Limit("transfer.min_gbps", 3e9, "B/s", 'gpucheck.toml:thresholds."X".transfer.min_gbps', "X")
     general = Limit("transfer.min_gbps", 1e9, "B/s", "gpucheck.toml:thresholds.transfer.min_gbps")
-    found, _, given = of()
+    found, given = of()
     assert (found.thresholds, given["fail_if_slower"]) == ((named, general), "")
-    found, _, given = of(min_gbps="4", baseline="x.json")
+    found, given = of(min_gbps="4", baseline="x.json")
     assert found.thresholds[0] == Limit("transfer.min_gbps", 4e9, "B/s", "--min-gbps")
     assert given["fail_if_slower"] == "7%"
     assert settings.told(found).endswith("compare.slower at most 7 % (gpucheck.toml:thresholds.compare.slower)")
     assert "--min-gbps" not in settings.told(found)
     assert [one.id for one in of("bench all")[0].thresholds] == [*["transfer.min_gbps"] * 2, "matmul.min_tflops"]
     assert of("devices")[0].thresholds == ()
-    found, _, given = of("compare", fail_if_slower="5%")
+    found, given = of("compare", fail_if_slower="5%")
     assert ([one.value for one in found.thresholds], given["fail_if_slower"]) == ([0.05, 0.07], "5%")
 
 
 def test_what_is_set_is_told_on_stderr_and_in_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "gpucheck.toml").write_text('device = "cpu"')
-    code, out, err = run(capsys, "devices", "--json")
-    assert (code, err) == (0, "gpucheck: set: device cpu (gpucheck.toml:device)\n")
+    (folder / "gpucheck.toml").write_text("thresholds.matmul.min_tflops = 0")
+    _, out, err = run(capsys, *MATMUL, "--json")
+    origin = "gpucheck.toml:thresholds.matmul.min_tflops"
+    assert err.splitlines()[0] == f"gpucheck: set: matmul.min_tflops at least 0 FLOP/s ({origin})"
     assert json.loads(out)["settings"] == {
         "file": "gpucheck.toml",
-        "device": "cpu",
-        "strict": None,
-        "time_budget": None,
-        "origins": {"device": "gpucheck.toml:device"},
-        "thresholds": [],
+        "variables": {},
+        "thresholds": [
+            {"id": "matmul.min_tflops", "value": 0.0, "unit": "FLOP/s", "origin": origin, "device": None},
+        ],
     }
-    assert run(capsys, "devices", "--json", "--quiet")[2] == ""
-    assert run(capsys, "devices", "--json", "--device", "all")[2] == ""
+    assert run(capsys, *MATMUL, "--json", "--quiet")[2] == ""
 
 
-def test_a_device_is_blamed_on_the_variable_that_named_it(
+def test_a_variable_sets_an_option_that_the_command_line_does_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPUCHECK_DEVICE", " cpu ")
-    code, _, err = run(capsys, "devices", "--quiet")
-    assert code == 2 and sentence(err).startswith("GPUCHECK_DEVICE ' cpu ' is not a device; ")
-    code, _, err = run(capsys, "devices", "--quiet", "--device", "banana")
-    assert code == 2 and sentence(err).startswith("--device 'banana' is not a device; ")
+    monkeypatch.setenv("GPUCHECK_DEVICE", "cpu")
+    monkeypatch.setenv("GPUCHECK_STRICT", "off")
+    code, out, err = run(capsys, "devices", "--json")
+    assert (code, err) == (0, "gpucheck: set: GPUCHECK_DEVICE=cpu; GPUCHECK_STRICT=off\n")
+    assert json.loads(out)["settings"]["variables"] == {"GPUCHECK_DEVICE": "cpu", "GPUCHECK_STRICT": "off"}
+    assert [each["id"] for each in json.loads(out)["facts"]["devices"]] == ["cpu"]
+    assert run(capsys, "devices", "--json", "--quiet")[2] == ""
+    assert run(capsys, "devices", "--json", "--device", "all")[2] == "gpucheck: set: GPUCHECK_STRICT=off\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence_of"),
+    [
+        ("GPUCHECK_DEVICE", " cpu ", "GPUCHECK_DEVICE ' cpu ' is not a device; "),
+        ("GPUCHECK_DEVICES", "cpu", "variable GPUCHECK_DEVICES is unknown; did you mean GPUCHECK_DEVICE?"),
+        ("GPUCHECK_STRICT", "maybe", "Invalid value for '--strict' (env var: 'GPUCHECK_STRICT'): "),
+        ("GPUCHECK_TIME_BUDGET", "soon", "--time-budget must be a time above 0s, up to 8784h, not 'soon'; "),
+    ],
+)
+def test_a_wrong_variable(
+    name: str, value: str, sentence_of: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    code, _, err = run(capsys, "smoke", "--quiet")
+    assert code == 2 and sentence(err).startswith(sentence_of)
+
+
+def test_the_time_that_torch_has_is_the_doctors_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCHECK_TIME_BUDGET", "soon")
+    assert run(capsys, "doctor", "--list")[0] == 0
 
 
 def test_the_page_tells_every_threshold_and_variable() -> None:
@@ -162,7 +142,7 @@ def test_the_page_tells_every_threshold_and_variable() -> None:
     for one in THRESHOLDS:
         cells = (f"`{one.id}`", one.kind, one.direction.removeprefix("at "), f"`{one.command}`", one.judges)
         assert f"| {' | '.join((*cells, f'`{one.option}`'))} |" in page
-    for variable in (*settings.VARIABLES.values(), *settings.OTHERS):
+    for variable in (*commands.VARIABLES.values(), naming.STARTED_AS):
         assert f"`{variable}`" in page
 
 

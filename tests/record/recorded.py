@@ -29,7 +29,7 @@ def threads() -> Iterator[None]:
 RECORDS = Path(__file__).with_name("records")
 TESTS = Path(__file__).parents[1]
 SOURCE = str(TESTS.parent / "src")
-FORMS = ("json", "md", "csv", "xml")
+FORMS = ("json", "md", "xml")
 
 
 @dataclass(frozen=True)

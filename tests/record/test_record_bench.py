@@ -117,7 +117,7 @@ CASES = {
     ],
     "bench_transfer": [
         Case(f"{TRANSFER} cuda:0", forms=FORMS),
-        Case(f"{TRANSFER} cpu", forms=("csv",)),
+        Case(f"{TRANSFER} cpu"),
         Case(f"{TRANSFER} all --json --quiet"),
         Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed", forms=("json",)),
         Case(
@@ -152,7 +152,7 @@ CASES = {
     ],
     "bench_matmul": [
         Case(f"{MATMUL} cuda:0", forms=FORMS),
-        Case(f"{MATMUL} cpu", forms=("csv",)),
+        Case(f"{MATMUL} cpu"),
         Case(f"{MATMUL} all --json --quiet"),
         Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed", forms=("json",)),
         Case(

@@ -73,7 +73,7 @@ STRESS = "stress --duration 1s --device"
 # What the children of `stress` do, each played by a script.
 PLAYED: dict[str, list[tuple[Case, dict[str, str]]]] = {
     "stress": [
-        (Case(f"{STRESS} all", forms=("json", "csv", "xml")), {}),
+        (Case(f"{STRESS} all", forms=("json", "xml")), {}),
         (Case(f"{STRESS} all", note="one computes wrongly", forms=ONE_FORM), {"cuda:2": "computes wrongly"}),
         (Case(f"{STRESS} all", note="the device fails", forms=ONE_FORM), {"cuda:1": "fails"}),
         (Case(f"{STRESS} all", note="its process dies"), {"cuda:1": "dies"}),

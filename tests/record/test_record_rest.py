@@ -134,8 +134,7 @@ CASES = {
     ],
     "judge": [
         Case("judge {folder}/../old.json"),
-        Case("judge {folder}/../old.json {folder}/../new.json --config gate.toml", forms=("json", "xml")),
-        Case("judge {folder}/../old.json {folder}/../old.json"),
+        Case("judge {folder}/../new.json --config gate.toml", forms=("json", "xml")),
         Case("judge {folder}/../none.json"),
         Case("judge mistake.py"),
         Case("judge"),

@@ -159,17 +159,6 @@ def read_and_judged() -> Report:
 # --- narrow screens ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_where_a_fault_is_seen_in_the_link_or_the_clock_it_stays(columns: int) -> None:
-    lines = shown(text.blocks(eight(card(4, pcie=Link(5, 8, 5, 16)), card(5, sm_clock_hz=1.2e9))), columns)
-    (narrow,) = [line for line in lines if line.startswith(" cuda:4 ")]
-    (slow,) = [line for line in lines if line.startswith(" cuda:5 ")]
-    assert "5 x8 (5 x16)" in narrow and "1200" in slow
-    healthy = shown(text.blocks(eight()), columns)
-    (row,) = [line for line in healthy if line.startswith(" cuda:4 ")]
-    assert columns == 80 or "x16" in row
-
-
 def test_of_gpus_with_one_uuid_the_faulty_one_is_named(fake_driver: Fake) -> None:
     """As of cloned virtual machines."""
     fake_driver("nvml.count=3\ncuda.order=0,1,2\nprocesses=\nuuid=GPU-1\n1.recovery_action=1\n")

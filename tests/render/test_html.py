@@ -138,21 +138,3 @@ def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request(
     for kept in ("devices.json", "train.py", "/usr/lib/libcuda.so.1", "690 / 700 W", "GB/s"):
         assert kept in page
     assert text_of(html.sheet([("x.json", report)], serials=True)).count("serial 165492200433") >= 2
-
-
-def test_two_documents_are_compared_above_both() -> None:
-    first, second = REPORTS["smoke"], REPORTS["devices"]
-    compared = (
-        REPORTS["answer compare_open"]
-        if "answer compare_open" in REPORTS
-        else next(report for name, report in REPORTS.items() if report.command == "compare")
-    )
-    parsed = Parsed(html.sheet([("a.json", first), ("b.json", second)], compared))
-    titles = [text for tag, text in parsed.texts if tag == "h2"]
-    assert [title.partition(":")[0] for title in titles] == [
-        "1. gpucheck compare",
-        "2. gpucheck smoke",
-        "3. gpucheck devices",
-    ]
-    # The page's own verdict is the worse of the two documents'.
-    assert [text for tag, text in parsed.texts if tag == "title"] == ["fail: gpucheck: 2 results"]

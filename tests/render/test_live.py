@@ -81,15 +81,3 @@ def test_a_terminal_refreshes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     # The trials stand in the report alone.
     assert "out of memory" not in text and "best so far batch 16 fits" in text
     assert text.rstrip().endswith("another process is on this device") or "\x1b[2K" in text
-
-
-def test_what_came_before_the_work_is_unsaid_beside_wrong_usage() -> None:
-    for refused, said in ((True, ""), (False, "gpucheck: working on the CPU\n1/1 loading the target\n")):
-        stream = io.StringIO()
-        view = LiveView(stream)
-        view(Notice("working on the CPU"))
-        view(Progress("loading the target", done=0, total=1))
-        assert stream.getvalue() == ""
-        view.close(refused=refused)
-        view.close()
-        assert stream.getvalue() == said

@@ -256,13 +256,15 @@ def test_on_an_unknown_platform_psutil_of_the_environment_is_needed(pyz: Path, t
         "import os, runpy, sys\n"
         "named = os.uname()\n"
         "class Other:\n    machine = 'riscv64'\n    def __getattr__(self, name): return getattr(named, name)\n"
+        "    def __iter__(self): return iter((*named[:4], self.machine))\n"
         f"os.uname = Other\nsys.argv = sys.argv[1:]\nrunpy.run_path({str(pyz)!r}, run_name='__main__')\n"
     )
     done = run([*bare(), "start.py", "gpucheck", "devices"], tmp_path)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
-        "error: psutil, which gpucheck needs, is not installed",
-        f"  fix: {sys.executable} -m pip install psutil",
+        "error: psutil, which gpucheck needs, cannot be imported",
+        "cause: No module named 'psutil'",
+        f"  fix: {sys.executable} -m pip install --force-reinstall psutil",
     ]
 
 

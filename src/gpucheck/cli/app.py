@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 import gpucheck
 from gpucheck import errors, naming
-from gpucheck.cli import commands
+from gpucheck.cli import commands, pages
 from gpucheck.cli.commands import parameters
 from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.cli.parse import HelpGroup
@@ -32,7 +32,7 @@ app = typer.Typer(
     # Plain help starts three times as fast, and is the same in a terminal, a pipe and a CI log.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": pages.WIDEST},
 )
 
 

@@ -88,7 +88,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.devices.command:status",
         "gpucheck.devices.options:StatusOptions",
-        heading="Is my GPU all right?",
+        heading="Health",
     ),
     Command(
         "devices",
@@ -184,7 +184,7 @@ COMMANDS: tuple[Command, ...] = (
         $ gpucheck bench matmul --dtype bfloat16 --search
         """,
         commands="gpucheck.cli.bench:COMMANDS",
-        heading="How fast, how much?",
+        heading="Speed and memory",
     ),
     Command(
         "find-batch-size",
@@ -213,7 +213,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.cli.run:run",
         "gpucheck.program.options:RunOptions",
-        heading="My program:",
+        heading="My program",
     ),
     Command(
         "model",
@@ -255,18 +255,16 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.cli.results:compare",
         "gpucheck.cli.results:CompareOptions",
         loads_torch=False,
-        heading="Saved results:",
+        heading="Saved results",
     ),
     Command(
         "judge",
-        """Judge saved benchmarks by other thresholds, without measuring.
+        """Judge a saved benchmark by other thresholds, without measuring.
 
-        The thresholds come from --config; if it sets none for this benchmark, from the first document. Several
-        documents of the same command and machine count as runs of one benchmark: rates are computed over all runs, and
-        one wrong result stays wrong.
+        The thresholds come from --config; if it sets none for this benchmark, from the document.
 
         $ gpucheck judge result.json
-        $ gpucheck judge run1.json run2.json run3.json
+        $ gpucheck judge result.json --config strict.toml
         $ gpucheck judge result.json --config strict.toml --output result.xml
         """,
         "gpucheck.cli.results:judge",
@@ -277,11 +275,11 @@ COMMANDS: tuple[Command, ...] = (
         "report",
         """Make one HTML page of saved results, to send to somebody.
 
-        It has the verdicts and fixes first, then tables, and needs no network. Two results of the same
-        command are compared. Exits with 0 once the page is written, whatever the results say.
+        It has the verdicts and fixes first, then tables, and needs no network. Exits with 0 once the page is written,
+        whatever the results say.
 
         $ gpucheck report result.json --output page.html
-        $ gpucheck report before.json after.json --output page.html
+        $ gpucheck report smoke.json bench.json --output page.html
         $ gpucheck report /shared/checks --output fleet.html
         """,
         "gpucheck.cli.results:report",
@@ -307,9 +305,15 @@ COMMANDS: tuple[Command, ...] = (
         $ gpucheck fleet judge /shared/checks --expect node[001-064] --into lists
         """,
         commands="gpucheck.cli.fleet:COMMANDS",
-        heading="Cluster:",
+        heading="Cluster",
     ),
 )
+
+# The variables that set an option where the command line does not, by the option's key.
+VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
+# The doctor's limit is for torch's answer: a budget that is meant for benchmarks would make a slow import look like a
+# hang.
+OWN_LIMIT = "doctor", "time_budget"
 
 
 @functools.cache
@@ -344,8 +348,8 @@ def is_in(text: str) -> bool:
 class Common:
     """The options that every command takes, with the command's name and settings.
 
-    `config` is the value of --config. The other fields already include the settings from the file and from variables.
-    `given` holds the command's own options as typed, so that another process can repeat them.
+    `config` is the value of --config, and `settings` has the thresholds of the options and the file. `given` holds the
+    command's own options as typed, so that another process can repeat them.
     """
 
     command: str
@@ -353,7 +357,7 @@ class Common:
     verbose: bool = option("Show details: passed checks, methods and remarks.", False, short="-v", group=COMMON)
     json: bool = option("Print the result as one JSON document on stdout.", False, group=COMMON)
     output: tuple[str, ...] = option(
-        "Also write the result to FILE: .json, .html, .xml (JUnit), .md, .csv, .prom, .sarif or .svg. Repeatable.",
+        "Also write the result to FILE: .json, .html, .xml (JUnit), .md, .prom, .sarif or .svg. Repeatable.",
         metavar="FILE",
         repeat=True,
         commas=False,
@@ -363,9 +367,9 @@ class Common:
     strict: bool = option("Treat warnings as failures.", False, group=COMMON)
     quiet: bool = option("Hide progress.", False, short="-q", group=COMMON)
     config: str | None = option(
-        "Read settings from FILE.",
+        "Read thresholds from FILE.",
         metavar="FILE",
-        shown="gpucheck.toml, else [tool.gpucheck] in pyproject.toml",
+        shown="gpucheck.toml, if it exists",
         group=COMMON,
     )
     debug: bool = option("Show the traceback of an error.", False, group=COMMON)

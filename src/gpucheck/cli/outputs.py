@@ -61,7 +61,7 @@ class Output:
 
 def formats() -> dict[str, Callable[[Report], str]]:
     """Return the renderer of each suffix. They are imported here, because a help page needs none."""
-    from gpucheck.render import ci, csv, html, prometheus, terminal, text
+    from gpucheck.render import ci, html, prometheus, terminal, text
     from gpucheck.report.report import document
 
     return {
@@ -69,7 +69,6 @@ def formats() -> dict[str, Callable[[Report], str]]:
         ".html": html.document,
         ".xml": ci.junit,
         ".md": text.markdown_page,
-        ".csv": csv.rows,
         ".prom": prometheus.metrics,
         ".sarif": ci.sarif,
         ".svg": terminal.svg,

@@ -1,13 +1,10 @@
-"""Help pages and lists on stdout, errors on stderr: wrapped between words, at any width."""
+"""Help pages and errors. Typer's formatter wraps the pages at the width of the terminal."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import gpucheck
 from gpucheck import errors, naming
@@ -15,18 +12,15 @@ from gpucheck.cli import commands
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.options import COMMON, grouped
 
-# Longer lines are hard to read. Descriptions go under their names, instead of beside them, below NARROW.
-WIDEST, NARROW = 100, 60
-# The widest name that a description stands beside.
-_NAMES = 26
+# Longer lines are hard to read.
+WIDEST = 100
+# Stands for a hyphen while Typer breaks lines: an option's name that is broken there cannot be copied.
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+# The widest name that a description stands beside, and the room that a narrow screen leaves to descriptions.
+_NAMES, _TEXT = 26, 34
 
 
-def width() -> int:
-    """Return the width of a page: that of the terminal or COLUMNS, at most WIDEST; WIDEST in a pipe."""
-    return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
-
-
-def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes: bool = True) -> str:
+def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_codes: bool = True) -> str:
     """Return a help page: usage, description, arguments and options by group, commands, exit codes and examples.
 
     `name` is the whole name of the command or group, empty for the program. `extra` are options that no row declares,
@@ -34,70 +28,40 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     """
     row = commands.find(name)
     assert row is not None
-    parts = [wrapped(commands.usage(name), width, first="Usage: ", rest="    ")]
-    parts += [wrapped(paragraph, width, first="  ", rest="  ") for paragraph in row.paragraphs]
+    usage = commands.usage(name)
+    takes = usage.removeprefix(f"gpucheck {name}".strip())
+    formatter.write_usage(naming.as_typed(usage).removesuffix(takes), takes.strip())
+    with formatter.indentation():
+        for paragraph in row.paragraphs:
+            formatter.write_paragraph()
+            formatter.write_text(naming.as_typed(" ".join(paragraph.split())).replace("-", _HYPHEN))
     parameters = commands.parameters(name)
     sections = [("Arguments", [(option.metavar, option.text) for option in parameters if option.positional])]
     for group, members in grouped([option for option in parameters if not option.positional]):
-        labels = [f"{', '.join(option.names)} {option.metavar}" for option in members]
-        rows = [(label.strip(), option.text) for label, option in zip(labels, members, strict=True)]
-        sections.append((group, rows))
+        sections.append((group, [(f"{', '.join(each.names)} {each.metavar}".strip(), each.text) for each in members]))
     if sections[-1][0] == COMMON:
         sections[-1][1].extend(extra)
     else:
         sections.append(("Options", list(extra)))
-    column = _column(name for _, rows in sections for name, _ in rows)
-    parts += [[f"{title}:", *definitions(rows, width, column)] for title, rows in sections if rows]
-    below = commands.below(name)
-    for own, command in below.items():
-        if command.heading or own == next(iter(below)):
-            parts.append([command.heading or "Commands:"])
-        parts[-1] += definitions([(own, command.summary)], width, _column(below))
+    for own, command in commands.below(name).items():
+        if command.heading or own == next(iter(commands.below(name))):
+            sections.append((command.heading or "Commands", []))
+        sections[-1][1].append((own, command.summary))
     if exit_codes and not name:
-        codes = [(str(row.code), row.meaning) for row in errors.EXITS]
-        parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
-    parts.append(["Examples:", *(f"  {naming.as_typed(text)}" for text in row.examples)])
-    parts += [[naming.as_typed("Exit codes: gpucheck --help")]] if exit_codes and name else []
-    return "\n\n".join("\n".join(lines) for lines in parts)
-
-
-def _column(names: Iterable[str]) -> int:
-    """Return the width of the column of names: the longest name up to the limit."""
-    return max((len(name) for name in names if len(name) <= _NAMES), default=0)
-
-
-def definitions(
-    rows: Sequence[tuple[str, str]], width: int, column: int | None = None, *, beside: bool = False
-) -> list[str]:
-    """Return names with their descriptions, side by side if the width or `beside` allows it, else below each other."""
-    column = _column(name for name, _ in rows) if column is None else column
-    lines: list[str] = []
-    for name, text in rows:
-        if beside or (width >= NARROW and len(name) <= column):
-            lines += wrapped(text, width, first=f"  {name:<{column}}  ", rest=" " * (column + 4))
-        else:
-            lead = 6 if width < NARROW else column + 4
-            lines += [f"  {name}", *wrapped(text, width, first=" " * lead, rest=" " * lead)]
-    return lines
-
-
-def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """Return text in lines of at most `width`, broken between words only."""
-    whole = " ".join(naming.as_typed(text).split())
-    wrapper = textwrap.TextWrapper(
-        width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapper.wrap(whole) or [first.rstrip()]
+        sections.append(("Exit codes", [(str(each.code), each.meaning) for each in errors.EXITS]))
+    for title, rows in sections:
+        if rows:
+            with formatter.section(title):
+                rows = [(own, naming.as_typed(text).replace("-", _HYPHEN)) for own, text in rows]
+                formatter.write_dl(rows, col_max=max(4, min(_NAMES, formatter.width - _TEXT)))
+    examples = ["", "Examples:", *(f"  {text}" for text in row.examples)]
+    more = ["", "Exit codes: gpucheck --help"] if exit_codes and name else []
+    return str(formatter.getvalue()).replace(_HYPHEN, "-") + naming.as_typed("\n".join([*examples, *more]))
 
 
 def say(text: str, *, head: str = "") -> None:
-    """Print text on stderr after `head`. Lines break between words at the width of the terminal or of COLUMNS."""
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdigit() and int(columns) > 0 else sys.maxsize
-    if width == sys.maxsize and sys.stderr.isatty():
-        with contextlib.suppress(OSError):
-            width = os.get_terminal_size(sys.stderr.fileno()).columns or width
-    print("\n".join(wrapped(text, width, first=head, rest=" " * len(head))), file=sys.stderr)
+    """Print a sentence on stderr after `head`."""
+    print(f"{head}{' '.join(naming.as_typed(text).split())}", file=sys.stderr)
 
 
 def tell(error: GpucheckError, *, debug: bool = False) -> None:

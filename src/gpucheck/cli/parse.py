@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, make_dataclass, replace
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -23,8 +23,6 @@ from gpucheck.options import Option, read, refuse_empty
 # The oldest Python that gpucheck runs in.
 OLDEST_PYTHON = (3, 10)
 DAY_S = 86400.0
-# Values that completion proposes for `--device`. It does not propose an index or a UUID.
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 
 
 class UnknownWords(TyperException):
@@ -69,14 +67,6 @@ class HelpGroup(TyperGroup):
             print(ctx.get_help())
         return code
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return completions: commands, options, and at the top level also the options of `status`."""
-        items = super().shell_complete(ctx, incomplete)
-        if not name_of(ctx):
-            status = self.get_command(ctx, "status")
-            items += status.shell_complete(status.make_context("status", [], resilient_parsing=True), incomplete)
-        return items
-
 
 class HelpCommand(TyperCommand):
     """A command with gpucheck's own `--help` layout. Its parameters are created on first use."""
@@ -87,7 +77,10 @@ class HelpCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters that the row declares, and `--help`."""
-        self.params = self.params or parameters(commands.parameters(self.row.name))
+        variables = {
+            key: name for key, name in commands.VARIABLES.items() if (self.row.name, key) != commands.OWN_LIMIT
+        }
+        self.params = self.params or parameters(commands.parameters(self.row.name), variables)
         params: list[Any] = super().get_params(ctx)
         return params
 
@@ -116,7 +109,9 @@ class HelpCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> int:
         """Run the command with what was typed."""
-        return _run(self.row, ctx.params)
+        sources = {key: getattr(ctx.get_parameter_source(key), "name", "") for key in commands.VARIABLES}
+        set_by = {key: name for key, name in commands.VARIABLES.items() if sources[key] == "ENVIRONMENT"}
+        return _run(self.row, ctx.params, set_by)
 
 
 def name_of(context: Any) -> str:
@@ -126,7 +121,7 @@ def name_of(context: Any) -> str:
 
 
 def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
-    """Return the page of a typer command or group; `terminal_width` of the context is its width, if set.
+    """Return the page of a typer command or group, as wide as the context says.
 
     Only the program's own page has the table of exit codes.
     """
@@ -138,10 +133,12 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
         for param in command.get_params(context)
         if param.help and not param.hidden and param.name not in declared
     ]
-    return pages.page(name, extra, context.terminal_width or pages.width(), exit_codes=exit_codes)
+    formatter = context.make_formatter()
+    formatter.width = min(formatter.width, shutil.get_terminal_size().columns)  # Typer's own least is 50
+    return pages.page(name, extra, formatter, exit_codes=exit_codes)
 
 
-def _run(row: Command, typed: dict[str, Any]) -> int:
+def _run(row: Command, typed: dict[str, Any], of_variables: Mapping[str, str]) -> int:
     if not row.options:
         code: int = resolve_name(row.function)()
         return code
@@ -158,13 +155,12 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     values["output"] = tuple(values["output"])
     from gpucheck.cli import settings  # a help page needs no settings
 
-    values["settings"] = settings.of_command(row.name, values, typed, row.device)
+    values["settings"] = settings.of_command(row.name, values["config"], typed, of_variables.values())
+    values["device"] = values.get("device") or row.device or "auto"
     if row.device is not None:
         from gpucheck.machine import choose
 
-        choose.check(values["device"], values["settings"].origins.get("device", "--device"))
-    else:
-        values["device"] = "auto"
+        choose.check(values["device"], of_variables.get("device", "--device"))
     common = Common(row.name, given=typed, **values)
     options: Any = read(resolve_name(row.options), typed)
     if any(field.name == "device" for field in fields(options)):
@@ -195,9 +191,8 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
         if common.json or common.output:
             raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
         rows = options.names()
-        # Each name gets exactly one line in a pipe.
-        width = pages.width() if sys.stdout.isatty() else sys.maxsize
-        print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
+        column = max(len(name) for name, _ in rows)
+        print("\n".join(f"  {name:<{column}}  {text}" for name, text in rows))
         return errors.OK
     try:  # A torch with MKL ends the process in a removed folder, which would look like a broken torch.
         os.getcwd()
@@ -215,14 +210,13 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     return session.run(common, lambda emit: function(options, emit))
 
 
-def parameters(options: Sequence[Option]) -> list[Any]:
+def parameters(options: Sequence[Option], variables: Mapping[str, str]) -> list[Any]:
     """Return the parameters that Typer makes of a class with a field for each option: text as typed, or None.
 
     Typer's own parameter classes take other arguments in each of its versions.
     """
     declared: list[tuple[str, Any, Any]] = []
     for option in options:
-        words = DEVICES if option.name == "--device" else option.choices
         how: Any = typer.Argument(metavar=option.metavar, show_default=False)
         if not option.positional:
             how = typer.Option(
@@ -230,7 +224,7 @@ def parameters(options: Sequence[Option]) -> list[Any]:
                 metavar=option.metavar or None,
                 help=option.help,
                 show_default=False,
-                autocompletion=_proposing(words),
+                envvar=variables.get(option.key),
             )
         kind: Any = bool if option.is_flag else list[str] if option.repeat else str
         default = field() if option.required else field(default=False if option.is_flag else None)
@@ -239,7 +233,3 @@ def parameters(options: Sequence[Option]) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(make_dataclass("taking", declared, kw_only=True))
     return get_command(app).params
-
-
-def _proposing(words: Sequence[str]) -> Callable[[], list[str]]:
-    return lambda: list(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -15,8 +14,6 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
 
 if TYPE_CHECKING:  # a help page needs no report classes
-    from collections.abc import Callable
-
     from gpucheck.report.events import Emit
     from gpucheck.report.report import Judgement, Report
 
@@ -79,20 +76,17 @@ def limit_of(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """The documents."""
+    """The document."""
 
-    files: tuple[str, ...] = words(
-        "Benchmark results, written by --output FILE.json or --json.",
-        metavar="FILE...",
-        required=True,
+    file: str = option(
+        "A benchmark's result, written by --output FILE.json or --json.", metavar="FILE", positional=True, required=True
     )
 
 
 def judge(common: Common, options: JudgeOptions) -> int:
-    """Judge one document, or several documents as runs of one benchmark."""
+    """Judge one document by the thresholds of the settings, else by its own."""
     from gpucheck.bench.judge import by_other_names
     from gpucheck.cli import session
-    from gpucheck.compare.comparison import apart, is_certain
     from gpucheck.config import Settings
     from gpucheck.measure import runs
     from gpucheck.render import text
@@ -101,60 +95,36 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.report.finding import Finding
     from gpucheck.report.report import events_of
 
-    documents = [_load(path) for path in options.files]
-    named = list(zip(options.files, documents, strict=True))
-    seen: set[object] = set()
-    unknown: dict[str, None] = {}
-    # Every pair is compared, because a value that is unknown in one file may differ between two others.
-    for (first, earlier), (path, other) in itertools.combinations(named, 2):
-        if earlier.command == other.command:
-            differences = [text for texts in apart(earlier, other) for text in texts]
-            difference = "; ".join(filter(is_certain, differences))
-            unknown |= dict.fromkeys(text for text in differences if not is_certain(text))
-        else:
-            difference = f"`gpucheck {earlier.command}` and `gpucheck {other.command}`"
-        if difference:
-            raise UsageError(
-                f"{first!r} and {path!r} are not runs of the same benchmark",
-                difference,
-                "judge them separately, or compare them with `gpucheck compare`",
-            )
-    for path, other in named:
-        its_runs = {run for row in other.measurements for run in row.runs if run.samples_s}
-        if seen & its_runs:
-            raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
-        seen |= its_runs
+    saved = _load(options.file)
     try:
-        whole = runs.merge(documents)
+        document = runs.merge([saved])
         with contextlib.suppress(ArithmeticError):  # the real judgement below reports this bug of gpucheck
-            text.blocks(whole.concluded(judged(whole)), verbose=True)
+            text.blocks(document.concluded(judged(document)), verbose=True)
     except _OTHER_SHAPE as error:
-        command, paths = documents[0].command, " with ".join(map(repr, options.files))
-        why = f"a detail of a row is not one that `gpucheck {command}` writes ({type(error).__name__}: {error})"
-        raise UsageError(f"{paths} cannot be judged", visible(why), "measure it again") from error
+        why = f"a detail of a row is not one that `gpucheck {saved.command}` writes ({type(error).__name__}: {error})"
+        raise UsageError(f"{options.file!r} cannot be judged", visible(why), "measure it again") from error
     settings = common.settings or Settings()
-    ran = {part.id.partition(".")[0] for part in whole.parts}
+    ran = {part.id.partition(".")[0] for part in document.parts}
     limits = (
-        tuple(limit for limit in settings.thresholds if limit.id.partition(".")[0] in ran) or whole.settings.thresholds
+        tuple(limit for limit in settings.thresholds if limit.id.partition(".")[0] in ran)
+        or document.settings.thresholds
     )
     settings = replace(settings, thresholds=limits)
 
     def tell(emit: Emit) -> None:
-        if unknown:
-            emit(Notice(f"judged as runs of one machine, though one file lacks: {'; '.join(unknown)}", "warning"))
-        for line in by_other_names(limits, whole.facts, [part.device for part in whole.parts if part.device]):
+        for line in by_other_names(limits, document.facts, [part.device for part in document.parts if part.device]):
             emit(Notice(line, "warning"))
-        for event in events_of(whole):
+        for event in events_of(document):
             # Messages of the measuring run are kept in the document, but are not shown again.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
         # A killed process leaves the file that it wrote after its last part. The next part was planned but not started.
-        is_cut = any(document.incomplete and not document.faults for document in documents)
-        cut = sorted({part.id for part in whole.parts if part.ended is None and (part.begun or is_cut)})
+        is_cut = bool(saved.incomplete) and not saved.faults
+        cut = sorted({part.id for part in document.parts if part.ended is None and (part.begun or is_cut)})
         if cut or is_cut:
-            title = "some runs are incomplete"
+            title = "the run is incomplete"
             emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
 
-    return session.run(replace(common, command=whole.command, settings=settings), tell, judge=judged)
+    return session.run(replace(common, command=document.command, settings=settings), tell, judge=judged)
 
 
 def _load(path: str) -> Report:
@@ -196,7 +166,7 @@ def report(common: Common, options: ReportOptions) -> int:
     from gpucheck.render import html
     from gpucheck.report.codec import visible
     from gpucheck.report.events import Judged
-    from gpucheck.report.finding import WORST_FIRST, Finding
+    from gpucheck.report.finding import Finding
 
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
@@ -207,25 +177,15 @@ def report(common: Common, options: ReportOptions) -> int:
     named = [(path, load(path)) for path in options.files if path not in folders]
     named += [(", ".join(folders), _of_fleet(folders))] if folders else []
     try:
-        page = html.sheet(named, _compared([document for _, document in named], common), serials=options.serials)
+        page = html.sheet(named, serials=options.serials)
         answers = [html.answer_of(document) for _, document in named]
     except _OTHER_SHAPE as error:
         why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
     except MemoryError as error:
         raise CannotLook("the page cannot be made", *OUT_OF_MEMORY) from error
-    rows = [
-        ([path, document.command, verdict], answer)
-        for (path, document), (verdict, answer) in zip(named, answers, strict=True)
-    ]
-    rows.sort(key=lambda row: WORST_FIRST.index(row[0][2]))
-    finding = Finding(
-        "report.page",
-        "info",
-        f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}",
-        html.counts([verdict for verdict, _ in answers]),
-        {"documents": [row for row, _ in rows], "answers": [answer for _, answer in rows]},
-    )
+    title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
+    finding = Finding("report.page", "info", title, html.counts([verdict for verdict, _ in answers]))
     others = tuple(path for path in common.output if path not in pages)
     wanted = [Wanted("--output", path, {".html": lambda _: page}) for path in pages]
     return session.run(replace(common, output=others), lambda emit: emit(Judged(finding)), wanted)
@@ -233,48 +193,25 @@ def report(common: Common, options: ReportOptions) -> int:
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
     """Judge the folders as `fleet judge` does. Raises UsageError where no node's document is in them."""
-    from gpucheck.cli import fleet
-    from gpucheck.fleet.options import FleetJudgeOptions
-
-    options = FleetJudgeOptions(folders)
-    try:
-        return _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
-    except fleet.NoDocument as error:
-        fix = "give the folder of `gpucheck fleet check --gather`"
-        raise UsageError(f"{folders[0]!r} cannot be shown", "no node's document is in it", fix) from error
-
-
-def _compared(documents: list[Report], common: Common) -> Report | None:
-    """The comparison of two documents of one command; None where there is nothing to compare."""
-    if len(documents) != 2 or documents[0].command != documents[1].command:
-        return None
-    whole = _concluded("compare", lambda emit: conclude(documents[0], documents[1], None, emit, common))
-    return whole if whole.results["compare"].rows else None
-
-
-def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str, ...] = ()) -> Report:
-    """Return the document of a command that only reads files."""
     import gpucheck
     from gpucheck.cli import fleet
+    from gpucheck.fleet.options import FleetJudgeOptions
     from gpucheck.report.events import Skipped
     from gpucheck.report.finding import of_error
     from gpucheck.report.report import Collector
 
     collector, code = Collector(), None
     try:
-        work(collector)
-    except fleet.NoDocument:
-        raise
+        fleet.conclude(FleetJudgeOptions(folders), collector)
+    except fleet.NoDocument as error:
+        fix = "give the folder of `gpucheck fleet check --gather`"
+        raise UsageError(f"{folders[0]!r} cannot be shown", "no node's document is in it", fix) from error
     except CannotLook as error:  # this error is shown on the page too
         collector(Skipped(of_error(error)))
         code = error.exit_code
+    argv = ("fleet", "judge", *folders)
     return collector.report(
-        version=gpucheck.__version__,
-        command=command,
-        argv=(*command.split(), *arguments),
-        started="",
-        elapsed_s=0.0,
-        code=code,
+        version=gpucheck.__version__, command="fleet judge", argv=argv, started="", elapsed_s=0.0, code=code
     )
 
 

@@ -226,7 +226,6 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
 
         is_usage = isinstance(error, UsageError)
         if is_usage and not (so_far.measurements or so_far.results):
-            whole.view.close(refused=True)
             raise
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
@@ -294,9 +293,7 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Show events on stderr. The first message names settings from a file or variables, so that they are not
-    overlooked.
-    """
+    """Show events on stderr. The first names variables and the file's thresholds, so that nobody overlooks them."""
     from gpucheck.cli import settings
     from gpucheck.render.live import LiveView
 

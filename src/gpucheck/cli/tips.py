@@ -92,11 +92,11 @@ _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("-d", "--duration {}", "--device {}"),
     ("--loop -l --interval --refresh -n --every", "--watch {}", "--watch 2s"),
     ("--repeat --repeats --iterations --iters --count", "--runs {}"),
-    ("--format --output-format -f", "--{}", "--output result.{}"),
-    *((f"--{suffix}", f"--output result.{suffix}") for suffix in ("csv", "html", "xml", "md", "svg", "prom", "sarif")),
+    ("--format --output-format -f", "--{}", "--output result.{}", "--json"),
+    *((f"--{suffix}", f"--output result.{suffix}") for suffix in ("html", "xml", "md", "svg", "prom", "sarif")),
     ("--junit --junit-xml --junitxml", "--output result.xml"),
     ("--file --out --save --log --output-file --filename", "--output {}"),
-    ("-j --to-json --query-gpu --query", "--json"),
+    ("-j --to-json --query-gpu --query --csv", "--json"),
     ("--silent -s", "--quiet"),
     ("--ps --procs -p", "--processes"),
     ("--fp16 --half --amp-fp16", "--dtype float16", "--amp float16"),
@@ -116,7 +116,7 @@ OPTIONS = {word: forms for words, *forms in _OPTIONS for word in words.split()}
 LEFT_OUT = ["--fix", "--no-color", "--color", "--yes", "-y", "--force", "--run", "--start", "--device"]
 # Options that are tried first for a value without an option.
 _LIKELIEST = ("--size", "--duration", "--watch", "--time-budget")
-OUTPUTS = (".json", ".html", ".xml", ".md", ".csv", ".prom", ".sarif", ".svg")
+OUTPUTS = (".json", ".html", ".xml", ".md", ".prom", ".sarif", ".svg")
 
 # Other spellings of a value, and the form that gpucheck's options take.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
@@ -167,6 +167,8 @@ def is_taken(line: Sequence[str]) -> bool:
         for option in parameters(command):
             if option.repeat:
                 typed[option.key] = list(typed[option.key] or ())
+        if not all(path.lower().endswith(OUTPUTS) for path in typed.get("output") or ()):
+            return False
         if typed.get("device"):
             choose.check(typed["device"])
             if row.one_device and typed["device"] == "all":
@@ -209,6 +211,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     command = split(given)[0] if context is None else name_of(context)
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
+    missing: Any = getattr(error, "param", None)
     lines: Iterator[Line] = iter(())
     if isinstance(error, UnknownWords):
         is_group = row is None or bool(row.commands)
@@ -223,7 +226,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
         else:
             what = f"option {name!r} takes no value"
             lines = iter([[name if word.startswith(f"{name}=") else word for word in given]])
-    elif (missing := getattr(error, "param", None)) is not None:
+    elif getattr(missing, "required", False):
         what = f"missing argument {missing.metavar}"
         for taker in own:
             if given[-2:-1] in ([taker.name], [taker.short]) and not taker.is_flag:

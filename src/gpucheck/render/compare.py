@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck import units
-from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
+from gpucheck.compare.comparison import not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
-from gpucheck.render.bench import FLAGS, rate_text
+from gpucheck.render.measured import FLAGS, rate_text
 from gpucheck.render.text import (
     UNKNOWN,
     Block,
@@ -116,9 +116,7 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
     old, new = (str(min(side)) if len(side) == 1 else f"{min(side)} to {max(side)}" for side in counts)
     runs = f"{old} run{'s' * (old != '1')} each" if old == new else f"{old} old and {new} new runs"
     limit = "" if gate is None else f", limit {(gate.evidence['limit'] - 1) * 100:g} %"
-    same = {key: value for key, value in rows[0].case.items() if key in _same(rows)}
-    cases = f", {case_text(same, ' ')}" if same else ""
-    return f"{compared.new_command or rows[0].name} on {devices}{cases}, {runs}{limit}"
+    return f"{compared.new_command or rows[0].name} on {devices}, {runs}{limit}"
 
 
 def comparison(report: Report) -> list[Block]:
@@ -133,16 +131,6 @@ def comparison(report: Report) -> list[Block]:
         compared.rows, key=lambda row: ([*_SIGNS].index(row.change), -_distance(row) if row.change != "same" else 0)
     )
     return [table(_COLUMNS, [_cells(row, failed=row_label(row) in failed, several=several) for row in rows])]
-
-
-def _same(rows: Sequence[ComparedRow]) -> set[str]:
-    """The keys of the case that every row has with one value; none where there is one row.
-
-    Pageable memory stands in each row: it is what makes a copy slow.
-    """
-    first, *others = rows
-    keys = {key for key, value in first.case.items() if others and all(row.case.get(key) == value for row in others)}
-    return keys - {"host_memory"}
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:

@@ -14,7 +14,6 @@ from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render.text import (
-    ALWAYS,
     UNKNOWN,
     Block,
     Cell,
@@ -41,11 +40,6 @@ from gpucheck.report.report import Report
 Value = TypeVar("Value", int, float)
 # Cells of a bar.
 _BAR = 5
-# Faults that are seen in a column, which then stays as long as the table does.
-_SEEN_IN = {
-    **dict.fromkeys(("low_clock", "throttled", "power_limited", "power_limit", "clock_setting", "violations"), "MHz"),
-    **dict.fromkeys(("link_width", "link_generation", "pcie_replays"), "PCIe"),
-}
 # The finding that there is no GPU, and the advice that the first line then has.
 NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
@@ -144,17 +138,8 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> T
     cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    asking = [finding.id.partition(".")[2] for finding in findings if finding.verdict in ASKING]
-    needed = {_SEEN_IN[name] for name in asking if name in _SEEN_IN}
     narrow, wide = (
-        table_of(
-            devices,
-            [
-                (replace(column, keep=ALWAYS) if column.head in needed else column, cells)
-                for column, cells in columns
-                if not (alike and column.head == "NVML")
-            ],
-        )
+        table_of(devices, [(column, cells) for column, cells in columns if not (alike and column.head == "NVML")])
         for columns in _columns(findings)
     )
     return replace(wide, narrow=replace(narrow, dense=True), dense=True)

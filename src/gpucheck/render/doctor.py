@@ -146,15 +146,11 @@ def smoke_page(report: Report) -> Page:
 
 
 def _where(report: Report) -> str:
+    """Return the devices that were checked, with the name of a single one."""
+    used = list(dict.fromkeys(finding.device for finding in report.findings if finding.device))
     names = {device.id: short_name(device) for device in report.facts.devices}
-    by_name: dict[str, list[str]] = {}
-    for device in dict.fromkeys(finding.device for finding in report.findings if finding.device):
-        by_name.setdefault(names.get(device, ""), []).append(device)
-    return "".join(
-        f" · {f'{len(used)} × ' * (len(used) > 1)}{name} ({ids})" if name else f" · {ids}"
-        for name, used in by_name.items()
-        for ids in [", ".join(in_short(used))]
-    )
+    name = names.get(used[0], "") if len(used) == 1 else ""
+    return f" · {f'{name} ' if name else ''}({', '.join(in_short(used))})" if used else ""
 
 
 def _checks(findings: Sequence[Finding]) -> Block:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpucheck import units
 from gpucheck.render import text
-from gpucheck.render.bench import rate_text
+from gpucheck.render.measured import rate_text
 from gpucheck.render.run import ranks_page
 from gpucheck.render.text import (
     ADVICE,

@@ -17,7 +17,7 @@ from typing import Any
 import gpucheck
 from gpucheck import units
 from gpucheck.render import devices, text
-from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table, table, verdict_cell
+from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
@@ -55,28 +55,11 @@ th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
 """
 # A longer cell may be broken into lines.
 LONG = 40
-_COLUMNS = (
-    Column("verdict", "left"),
-    Column("document", "left", wraps=True),
-    Column("command", "left", keep=2),
-    Column("answer", "left", keep=1, wraps=True),
-)
 
 
 def page(report: Report) -> Page:
-    """Return the screen of `gpucheck report`: the number of results on the page, and a row for each."""
-    if not report.findings:
-        return Page()
-    (written, *_) = report.findings
-    documents = written.evidence["documents"]
-    # The file's name is enough, unless two files share it.
-    names = [Path(path).name for path, _, _ in documents]
-    names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
-    rows = [
-        (verdict_cell(verdict), name, command, answer)
-        for name, (_, command, verdict), answer in zip(names, documents, written.evidence["answers"], strict=True)
-    ]
-    return Page(None, [table(_COLUMNS, rows)], cause=written)
+    """Return the screen of `gpucheck report`: the number of results on the page, by verdict."""
+    return Page(cause=next(iter(report.findings), None))
 
 
 def document(report: Report) -> str:
@@ -89,23 +72,20 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
-def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
-    """Return one page of these reports with their file names, the worst first. A comparison is above them.
+def sheet(reports: Sequence[tuple[str, Report]], *, serials: bool = False) -> str:
+    """Return one page of these reports with their file names, the worst first.
 
     A renderer's exception passes through if a report has details that gpucheck never writes.
     """
-    sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
-    if compared is None:  # two compared reports stay in the order of old and new
-        sent.sort(key=lambda pair: WORST_FIRST.index(answer_of(pair[1])[0]))
-    shown = [*([("", to_send(compared, serials=serials))] if compared is not None else []), *sent]
+    shown = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
+    shown.sort(key=lambda pair: WORST_FIRST.index(answer_of(pair[1])[0]))
     answers = [answer_of(report) for _, report in shown]
-    # The comparison's verdict does not count, because it is not about either report.
-    verdicts = [verdict for verdict, _ in answers[-len(sent) :]]
+    verdicts = [verdict for verdict, _ in answers]
     worst = min(verdicts, key=WORST_FIRST.index)
     titles = [f"gpucheck {report.command}" for _, report in shown]
-    head = titles[0] if len(sent) == 1 else f"gpucheck: {len(sent)} results"
-    body = [f"<h1>{_text(head)}: {counts(verdicts) if len(sent) > 1 else worst}</h1>"]
-    for machine in dict.fromkeys(_machine(report, serials=serials) for _, report in sent):
+    head = titles[0] if len(shown) == 1 else f"gpucheck: {len(shown)} results"
+    body = [f"<h1>{_text(head)}: {counts(verdicts) if len(shown) > 1 else worst}</h1>"]
+    for machine in dict.fromkeys(_machine(report, serials=serials) for _, report in shown):
         body += [f"<p>{_text(line)}</p>" for line in machine]
     if len(shown) > 1:
         body += [

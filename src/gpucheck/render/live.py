@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
 from gpucheck.render.text import Line, signed
-from gpucheck.report.events import Answered, Event, Failed, Finished, Judged, Measured, Notice, Progress, Skipped, Trial
+from gpucheck.report.events import Event, Failed, Judged, Notice, Progress, Skipped
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding
 
@@ -19,16 +19,13 @@ if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.status import Status
     from rich.text import Text
 
-# The usage was right once one of these comes.
-_WORK = (Answered, Failed, Finished, Judged, Measured, Skipped, Trial)
 HINT = "Ctrl-C: stop and report"
 
 
 class LiveView:
     """Shows a command's events as they come. It is an `Emit`; close it before anything else is printed.
 
-    `quiet` shows only warnings. Lines that come before the work begins are held back: wrong usage that only the work
-    can see (a target that does not load) is then shown without them.
+    `quiet` shows only warnings.
     """
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
@@ -39,8 +36,6 @@ class LiveView:
         self._ends_s = math.inf
         self._status: Status | None = None
         self._went_wrong: list[Line] = []
-        # None once the work has begun.
-        self._held: list[Line] | None = []
 
     @cached_property
     def _console(self) -> Console:
@@ -53,12 +48,10 @@ class LiveView:
         return self._stream.isatty() and not self._console.is_dumb_terminal
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, _WORK) or (isinstance(event, Progress) and (event.done or event.best)):
-            self._release()
         match event:
             case Notice(text, level):
                 if level == "warning" or (level == "info" and not self._quiet):
-                    self._later(Line(f"gpucheck: {text}", "yellow" if level == "warning" else ""))
+                    self._say([Line(f"gpucheck: {text}", "yellow" if level == "warning" else "")])
             case _ if self._quiet:
                 pass
             case Progress():
@@ -76,17 +69,6 @@ class LiveView:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
 
-    def _later(self, line: Line) -> None:
-        """Say this once the work begins."""
-        if self._held is None:
-            self._say([line])
-        else:
-            self._held.append(line)
-
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        self._say(held or [])
-
     def _say(self, lines: Sequence[Line]) -> None:
         if lines:
             from gpucheck.render import terminal
@@ -96,7 +78,7 @@ class LiveView:
     def _step(self, event: Progress) -> None:
         if not self._moves:
             if not event.live:
-                self._later(Line(said_of(event)))
+                self._say([Line(said_of(event))])
             return
         self._ends_s = min(self._ends_s, end_of(event, time.monotonic() - self._started))
         line = _LiveLine(event, self._started, self._ends_s, self._console)
@@ -105,11 +87,8 @@ class LiveView:
             self._status.start()
         self._status.update(line)
 
-    def close(self, *, refused: bool = False) -> None:
-        """End the live line; if the usage was `refused`, what was held back stays unsaid."""
-        if refused:
-            self._held = None
-        self._release()
+    def close(self) -> None:
+        """End the live line."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import IO, Any, Literal
 
 import rich.box
-import rich.live
 import rich.table
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -211,6 +210,8 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
 
     The last blocks stay in sight at the end.
     """
+    from rich.live import Live  # only `devices --watch` refreshes a screen
+
     out = console(stream)
     last: list[Block] = []
 
@@ -226,7 +227,7 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
         yield follow
         return
     try:
-        with rich.live.Live(console=out, screen=True, auto_refresh=False) as live:
+        with Live(console=out, screen=True, auto_refresh=False) as live:
             yield refresh
     finally:
         show(out, last)

@@ -282,7 +282,7 @@ LAYOUTS = {
     "smoke": "doctor.smoke_page",
     "bench transfer": "transfer",
     "bench bandwidth": "bench.bandwidth_page",
-    "bench matmul": "matmul",
+    "bench matmul": "bench.matmul_page",
     "bench overlap": "bench.overlap_page",
     "bench crossover": "bench.crossover_page",
     "bench collective": "bench.collective_page",

@@ -12,8 +12,8 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
-from gpucheck.render import bench
-from gpucheck.render.bench import Answer
+from gpucheck.render import measured
+from gpucheck.render.measured import Answer
 from gpucheck.render.text import (
     Block,
     Cell,
@@ -54,20 +54,8 @@ def page(report: Report) -> Page:
     beside: list[Block] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    details = bench.flag_lines(report.measurements, _name)
-    return bench.pages_of(report, bench.by_device(alone), answer, blocks, details, beside)
-
-
-def _name(row: Measurement) -> str:
-    """A row in a few words, for lines about its flags."""
-    if row.name == judge.PEER:
-        return f"{row.case['source']} to {row.case['destination']}"
-    size, way = units.capacity(row.case["size_bytes"]), SHORT_WAYS.get(row.case.get("direction", ""), row.device.id)
-    if row.name == judge.IDIOM:
-        return str(row.method.details["call"])
-    if row.name == judge.BOTH_WAYS:
-        return f"{row.device.id} {way}, both ways"
-    return f"{size} {row.case.get('host_memory', '')} {way}{' (link)' * (row.case.get('timed') == 'link')}"
+    details = measured.flag_lines(report.measurements)
+    return measured.pages_of(report, measured.by_device(alone), answer, blocks, details, beside)
 
 
 def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:
@@ -80,18 +68,18 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
         if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
             share = judging.rate(slowest) / link.limit_bytes_per_s
             reached, place = f"{units.percent(share)} of the link: {reached}", link.label
-        return bench.answer_of(slowest, device, f"pinned copies reach {reached}", place)
+        return measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        return bench.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
+        return measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
         size = units.capacity(judging.size(least))
-        text = f"a copy of {size} takes {bench.time_text(least)}: all of it latency"
-        return bench.answer_of(least, device, text)
+        text = f"a copy of {size} takes {measured.time_text(least)}: all of it latency"
+        return measured.answer_of(least, device, text)
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
     return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
@@ -119,16 +107,16 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
             of_kind = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
             fastest = fastest if link else of_kind
-            rates = column_of_numbers([bench.median_rate(row) if row else None for row in of_kind], 1e9)
+            rates = column_of_numbers([measured.median_rate(row) if row else None for row in of_kind], 1e9)
             columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=3 if link else 9), rates))
             if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
-                ratios = [bench.ratio_text(gains.get((way, size))) for size in sizes]
+                ratios = [measured.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), ratios))
             if not link:
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
-        columns.append((Column("\ntime", keep=6), list(map(bench.time_text, fastest))))
+        columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
-    notes = [bench.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
+    notes = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
     if any(cell.text for cell in notes):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))
@@ -145,10 +133,10 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     ratios = {id(row): ratio for row, ratio in judge.times_raw(measurements)}
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
-        filled(Column("time"), bench.time_text),
-        numbers(Column("GB/s", keep=7), bench.median_rate, 1e9),
-        filled(Column("of raw", keep=8), lambda row: bench.ratio_text(ratios.get(id(row)))),
-        bench.notes(6, "warm"),
+        filled(Column("time"), measured.time_text),
+        numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
+        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(id(row)))),
+        measured.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])
     return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
@@ -163,7 +151,7 @@ def _both_ways(report: Report) -> list[Block]:
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
-        doubt = next(filter(None, map(bench.doubt, rows)), "")
+        doubt = next(filter(None, map(measured.doubt, rows)), "")
         text = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
         lines.append(Line(f"{finding.device}: {text}" if len(known) > 1 else text))
     return lines
