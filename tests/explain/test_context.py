@@ -43,6 +43,174 @@ def ids(pasted: str) -> list[str]:
             "tegrastats",
             "find-batch-size",
         ),
+        (
+            "CUDA SETUP: Highest compute capability among GPUs detected: 8.7\nCUDA SETUP: Loading binary "
+            "/u/libbitsandbytes_cuda114.so\n/u/libbitsandbytes_cuda114.so: cannot open shared object file",
+            "bitsandbytes.setup",
+            "COMPUTE_BACKEND=cuda",
+            "newer",
+        ),
+        (
+            "Jetson Orin, JetPack 5.1, python 3.10\nERROR: HTTP error 404 while getting "
+            "https://x/redist/jp/v512/pytorch/torch-2.1.0a0-cp310-cp310-linux_aarch64.whl",
+            "pip.torch",
+            "JetPack 5: Python 3.8",
+            "--index-url",
+        ),
+        # A Mac has no NVIDIA GPU, and its memory is not spread over more GPUs.
+        (
+            "On my MacBook Pro with docker compose:\nError response from daemon: could not select device driver "
+            '"nvidia" with capabilities: [[gpu]]',
+            "container.no_runtime",
+            "a Mac has no NVIDIA GPU",
+            "nvidia-container-toolkit|nvidia-ctk",
+        ),
+        (
+            "File '/v/site-packages/transformers/trainer.py', line 2, in f\nRuntimeError: MPS backend out of memory "
+            "(MPS allocated: 11.14 GB, other allocations: 6.65 GB, max allowed: 18.13 GB). Tried to allocate 375.40 MB",
+            "oom.mps",
+            "per_device_train_batch_size=1",
+            "ZeRO|QLoRA|more GPUs",
+        ),
+        (
+            "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.",
+            "mps.dtype",
+            "x.float() before",
+            "GGUF|torch_dtype",
+        ),
+        ("TypeError: BFloat16 is not supported on MPS", "mps.dtype", "torch_dtype=torch.float16", "NumPy"),
+        (
+            "Emulate Docker CLI using podman.\nError: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu",
+            "container.cdi",
+            "nvidia-ctk cdi generate",
+            "daemon.json",
+        ),
+        # A Mac may be only where kubectl runs; an Arc is supported beside an integrated GPU.
+        (
+            "From my MacBook:\nkubectl describe pod: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+            "kubernetes.insufficient",
+            "node",
+            "Metal",
+        ),
+        ("Intel Arc A770, the iGPU is off\nRuntimeError: UR error", "xpu.lost", "dmesg", "OpenVINO"),
+        # An Intel GPU: float64 by the kernel's name, and an integrated one that torch is not built for.
+        (
+            'RuntimeError: Native API failed. Native API returns: -996\ninvalid_kernel("uses-fp64-math")',
+            "xpu.float64",
+            "use float32",
+            "dmesg",
+        ),
+        ("torch 2.8.0+xpu on the iGPU of an i5\nRuntimeError: UR error", "xpu.lost", 'device="cpu"', "dmesg"),
+        # What the text shows of the GPU and of torch speaks against the usual cause.
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.\n"
+            "| NVIDIA-SMI 470.86       Driver Version: 470.86       CUDA Version: 11.4     |\n"
+            "|   0  NVIDIA GeForce ...  On | 00000000:01:00.0 |\n| N/A 54C | 536MiB /  8192MiB |",
+            "tensor.load",
+            "'torch==2.7.*' torchvision --index-url https://download.pytorch.org/whl/cu118",
+            "map_location",
+        ),
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+            "tensor.load",
+            "map_location",
+            "--index-url",
+        ),
+        (
+            "xFormers was built for:\n    PyTorch 2.1.2+cu121 with CUDA 1201 (you have 2.1.2+cpu)",
+            "xformers.setup",
+            "torch==2.1.2 --index-url",
+            "uninstall",
+        ),
+        # The library whose symbol is missing, and no step for another one.
+        (
+            "ImportError: /v/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommResume",
+            "import.nvjitlink",
+            "another NCCL than its own",
+            "mkl|cuSPARSE",
+        ),
+        (
+            "ImportError: /v/site-packages/torch/lib/libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent",
+            "import.nvjitlink",
+            "conda install 'mkl<2024.1'",
+            "CUDA|LD_LIBRARY_PATH",
+        ),
+        (
+            "import torch\nImportError: /home/u/miniconda3/envs/x/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not "
+            "found (required by /home/u/x.so)",
+            "import.glibc",
+            "the conda environment's libstdc++",
+            "system (or",
+        ),
+        (
+            "import torch\nImportError: /lib64/libc.so.6: version `GLIBC_2.32' not found (required by /v/torch/x.so)",
+            "import.glibc",
+            "a newer system or container image",
+            "conda",
+        ),
+        # Versions of the paste in the command, with the packages that it names beside torch.
+        (
+            "$ pip install torch==2.10.0 torchvision\nLooking in indexes: https://download.pytorch.org/whl/cu131\n"
+            "ERROR: Could not find a version that satisfies the requirement torch==2.10.0 (from versions: none)",
+            "pip.torch",
+            "torch==2.10.0 torchvision --index-url https://download.pytorch.org/whl/cu130",
+            "torchaudio",
+        ),
+        (
+            "Collecting torch==2.3.1\nCollecting torchvision==0.18.1\nAssertionError: Torch not compiled with CUDA "
+            "enabled",
+            "torch.cpu_only",
+            "torch==2.3.1 torchvision --index-url",
+            "cuXYZ|conda",
+        ),
+        # What was tried, and what the user may do.
+        (
+            "I changed the MASTER_PORT to 29501, the same\nRuntimeError: The server socket has failed to listen on any "
+            "local network address. port: 29500, EADDRINUSE",
+            "dist.port",
+            "change it in its sources (grep -rn MASTER_PORT); sudo ss -ltnp | grep 29500",
+            "torchrun",
+        ),
+        (
+            "MASTER_PORT=29500 in the script\nRuntimeError: The server socket has failed to listen on any local "
+            "network address. port: 29500, EADDRINUSE",
+            "dist.port",
+            "another --master-port",
+            "sources",
+        ),
+        (
+            "bash NVIDIA-Linux-x86_64-570.1.run --no-kernel-modules\nreboot\nFailed to initialize NVML: Driver/library "
+            "version mismatch",
+            "nvml.mismatch",
+            "/proc/driver/nvidia/version",
+            "rmmod",
+        ),
+        (
+            "On our HPC cluster\nUnable to open /dev/kfd read-write: Permission denied",
+            "hip.none",
+            "--gres=gpu:1, or ask the administrators",
+            "sudo",
+        ),
+        ("CUDA_HOME does not exist", "nvcc.missing", "a wheel of the package", ""),
+        (
+            'File "/v/site-packages/deepspeed/ops/x.py", line 2, in f\nCUDA_HOME does not exist, unable to compile',
+            "nvcc.missing",
+            "install the toolkit",
+            "a wheel of the package",
+        ),
+        (
+            'File "t.py", line 2, in f\n    y = torch.index_select(self.a, 0, t.cpu())\nRuntimeError: Expected all '
+            "tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+            "tensor.device_mismatch",
+            "moved by .cpu()",
+            "register_buffer",
+        ),
+        (
+            "RuntimeError: CUDA driver error: device not ready\nRuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED",
+            "oom.handles",
+            "TdrDelay",
+            "find-batch-size",
+        ),
         # Full memory, mixed devices and timeouts: the step is that of the program in the paste.
         (
             "got prompt\nFile '/u/ComfyUI/comfy/sample.py', line 2, in f\n"
@@ -71,12 +239,6 @@ def ids(pasted: str) -> list[str]:
             "tensor.device_mismatch",
             "nn.ModuleList",
             "tokenizer",
-        ),
-        (
-            "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
-            "tensor.dtype",
-            "bnb_4bit_quant_storage",
-            "autocast",
         ),
         (
             'File "t.py", line 9, in val_one_epoch\n' + OOM.format("8.00 GiB of which 9.00 MiB is free."),

@@ -248,6 +248,7 @@ def _told(match: Match) -> TextMatch:
     then = room(then, match.facts)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
+    then = then.replace("grep PORT", f"grep {read.numbers.get('port', 'PORT')}")
     then = then.replace("NAME==VERSION", f"{match.facts.compiled or 'NAME'}==VERSION")
     then = step(match.facts.platforms | match.facts.names, text.id, filled(then, match.facts), specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then

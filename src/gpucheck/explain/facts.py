@@ -16,7 +16,7 @@ from gpucheck import messages
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition
 from gpucheck.explain.figures import OFFLOAD
-from gpucheck.explain.text import BACKEND, SMALLER, Platform, marked
+from gpucheck.explain.text import BACKEND, SMALLER, TDR, Platform, marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ _ONE = {
     ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
-    "wanted": re.compile(_ASKED + r"torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
+    "wanted": re.compile(rf"(?:{_ASKED}torch\w*==[\d.]+\+|looking in indexes: \S*/whl/)((?:cu|cpu|rocm|xpu)[\d.]*)"),
 }
 _CAPABILITY = re.compile(
     r"(?:(?:cuda |compute )?capability (?:\(cc\) )?(?:of )?|cuda capability sm_)(\d{1,2}\.\d|\d{2,3})\b"
@@ -150,7 +150,13 @@ _NAMED = {
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
-    "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
+    "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b|capabilit[^\n(]{0,40}\b(?:5\.3|7\.2|8\.7)\b",
+    "cluster": r"\bhpc\b|\bslurm|\bsbatch\b|\bmodule load\b|\bloading th\w+ modules\b|\blogin node\b",
+    # An installed package that compiles as it runs.
+    "running": r"\A(?![\s\S]*(?:setup\.py|wheel|pip install|cmake))[\s\S]*packages[/\\][\w/\\]+\.py, line"
+    r"[\s\S]*cuda_home",
+    "smi": r"driver version: \d{3}\.\d[\s\S]{0,2000}\dmib */ *\d+mib",
+    "podman": r"\busing podman\b|\bpodman(?:-compose| run| exec| version)",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
@@ -162,7 +168,8 @@ _NAMED = {
     "shm": r"--shm-size[= ]?\d+ ?g|ipc[=: ]host|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b|"
     r"\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)",
     "sharing": r"\b(?:put|tried|added|used)\b[^.]{0,60}\btorch\.multiprocessing\.set_sharing_strategy",
-    "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
+    "reboot": r"\n\W{0,3}(?:sudo )?reboot\W{0,3}\n|"
+    r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "torchvision": r"\btorchvision\b|\bultralytics\b",
     "torchaudio": r"\btorchaudio\b|\bpyannote\b|\bwhisperx\b|\bcomfyui",
@@ -298,7 +305,7 @@ def read(pasted: str, spaced: str) -> Facts:
 
 def _torch(text: str) -> tuple[str, str]:
     """Return the version and the build of torch. The first version with a build takes precedence."""
-    versions = _TORCH.findall(text)
+    versions = re.findall(rf"\(you have {_VERSION}", text) or _TORCH.findall(text)
     versions = [pair for pair in versions if pair[1]] or _BUILT.findall(text) or versions
     version, build = versions[0] if versions else ("", "")
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
@@ -454,9 +461,12 @@ def _rebuild(facts: Facts) -> str:
 
 def _pip(facts: Facts) -> str:
     """Return a step to find the requested version: the index of its build, or a Python that it supports."""
+    is_index = facts.holds(r"looking in indexes: \S*/whl/")
     release = fixes.release_of(facts.asked + ".0" * (facts.asked.count(".") < 2))
     if release is None:
-        return ""
+        if not is_index or facts.wanted in (*fixes.BUILDS, "cpu", "xpu", ""):
+            return ""
+        return f"pip install torch --index-url {fixes.INDEX}/TAG, TAG one of {', '.join(fixes.RELEASES[fixes.NEWEST])}"
     low, high = next((pythons for since, *pythons in fixes.PYTHONS if release >= since), [None, None])
     range_ = f"{low[0]}.{low[1]} to {high[0]}.{high[1]}" if low and high else ""
     python = tuple(map(int, facts.python.split("."))) if facts.python else ()
@@ -477,7 +487,7 @@ def _pip(facts: Facts) -> str:
             f"{'an older' if is_new else 'a newer'} Python (torch {facts.asked} has wheels for {range_}), or "
             f"{'a newer' if is_new else 'an older'} torch: pip index versions torch shows what this Python has"
         )
-    elif facts.wanted:
+    elif facts.wanted and not is_index:
         step = (
             f"--index-url {fixes.INDEX}/{facts.wanted} behind the same command: PyPI has no builds with +{facts.wanted}"
         )
@@ -500,12 +510,20 @@ def _for_amd(facts: Facts) -> str:
 
 def filled(then: str, facts: Facts) -> str:
     """Return the step with the versions of torch and of its CUDA that the paste states."""
-    if fixes.release_of(facts.torch):
-        then = then.replace("torch==VERSION", fixes.pinned(facts.torch))
+    is_known = "torch==VERSION" in then and fixes.release_of(facts.torch) is not None
+    then = then.replace("torch==VERSION", fixes.pinned(facts.torch)) if is_known else then
+    # The packages of torch's release change with it.
+    extra = "".join(f" {name}" for name in ("torchvision", "torchaudio") if name in facts.names)
+    then = re.sub(r"pip install (?:--force-reinstall )?'?torch(?:==[^\s']+)?'?(?= --index-url)", rf"\g<0>{extra}", then)
     named = re.search(r"\bcu\d{3}\b", f"{facts.wanted} {facts.build} {facts.text}")
     if named is None:
-        tags = "; cuXYZ is cu126, cu128 or cu130, not above the CUDA version in nvidia-smi"
-        return then + tags * ("/cuXYZ" in then and "selector" not in then)
+        if is_known and (facts.capabilities or facts.driver_cuda):
+            driver, processor = facts.driver_cuda or None, facts.processor or None
+            wanted, tag = fixes.choose(facts.capabilities, driver, processor, version=facts.torch)
+            then = then.replace("cuXYZ", tag) if tag and wanted == fixes.pinned(facts.torch) else then
+        tags = fixes.RELEASES.get(fixes.release_of(facts.torch) or fixes.NEWEST, ("cu126", "cu128", "cu130"))
+        among = f"; cuXYZ is one of {', '.join(tags)}, not above the CUDA version in nvidia-smi"
+        return then + among * ("/cuXYZ" in then and "selector" not in then)
     build = named[0]
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
@@ -649,13 +667,96 @@ _OFFLINE = (
     "vllm.start",
     "sglang.start",
     "bitsandbytes.setup",
-    "xformers.setup",
 )
 # Programs that people use and do not write.
 _UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga"
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
+    Advice(
+        ("container.no_runtime",),
+        lambda facts: "mac" in facts.platforms and facts.vendor != "nvidia",
+        "take the request for an NVIDIA GPU out of the start (--gpus; Compose: deploy.resources.reservations.devices): "
+        "the container then uses the CPU; or run that program outside of docker, where it can use Metal (Ollama: its "
+        "app for macOS, which containers reach as host.docker.internal:11434)",
+        title="docker on a Mac has no NVIDIA GPU to pass to containers",
+        meaning="Docker on macOS runs in a virtual machine without a GPU.",
+    ),
+    Advice(
+        ("tensor.load",),
+        lambda facts: "smi" in facts.names and facts.build[:2] != "cu" and facts.holds(r"is_available\W+is false"),
+        lambda facts: (
+            "python -c 'import torch; print(torch.__version__, torch.version.cuda)' with the program's Python: None is "
+            f"a build without CUDA, a CUDA above nvidia-smi's is too new; for both {_install(facts)}"
+        ),
+        title="torch does not see the GPU that nvidia-smi shows",
+    ),
+    Advice(
+        ("oom.handles",),
+        r"driver error: device not ready",
+        f"{SMALLER}; under Windows and WSL {TDR}; nvidia-smi shows whether memory is full",
+        title="the GPU was not ready in a call: usually it was reset in a long kernel, or its memory is full",
+        meaning="Errors after it follow from it.",
+    ),
+    Advice(
+        ("dist.port",),
+        # The variable has another number than the port that failed.
+        r"\A(?![\s\S]*torchrun)(?=[\s\S]*(?:port: |\]:|localhost:)(\d{4,5})\b[^\n]*(?:eaddrinuse|errno: 98))"
+        r"[\s\S]*\bmaster_port\D{1,40}(?!\1)\d{4,5}",
+        "the program sets it: change it in its sources (grep -rn MASTER_PORT); sudo ss -ltnp | grep PORT shows who",
+        title="the port of the rendezvous is taken, and MASTER_PORT does not reach the program",
+    ),
+    Advice(
+        ("import.glibc",),
+        r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
+        "a newer system or container image (ldd --version shows its GLIBC), or an older wheel",
+    ),
+    Advice(
+        ("import.glibc",),
+        r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version",
+        "conda install -c conda-forge 'libstdcxx-ng>=13' in that environment (GLIBCXX_3.4.33: 14), and build a "
+        "compiled extension again without its cache",
+        title="the conda environment's libstdc++ is older than the package",
+        meaning="It was compiled with a newer gcc, usually the system's, and runs with the environment's library.",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        "jetson",
+        "build it: in its sources cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install . "
+        "(Xavier: 72), or the wheel or image of jetson-containers for this JetPack",
+        title="this bitsandbytes has no library for a Jetson",
+    ),
+    Advice(
+        ("xformers.setup",),
+        lambda facts: facts.build == "cpu" and "mac" not in facts.platforms,
+        _install,
+        title="this torch is built without CUDA, which xformers needs",
+    ),
+    Advice(
+        ("tensor.device_mismatch",),
+        r"\.cpu\(\)[^\n]*\n[^\n]*(?:expected all tensors|two devices)",
+        "in the line above the message one operand is moved by .cpu(): x.to(y.device) there, with the other one's "
+        "device; in a program that is not yours, a newer release of it",
+    ),
+    Advice(
+        ("mps.dtype",),
+        r"float8|fp8|bfloat16",
+        "torch_dtype=torch.float16 (bfloat16 needs macOS 14); of a model in float8 its float16, GGUF or MLX version",
+    ),
+    Advice(
+        ("xpu.lost", "xpu.call"),
+        r"\A(?![\s\S]*(?:core ultra|\barc\b))[\s\S]*(?:\bigpu\b|iris\W{0,4}xe|uhd graphics)",
+        'device="cpu", or OpenVINO; else Intel\'s newest compute runtime (level-zero)',
+        title="a call failed on an integrated GPU that PyTorch's XPU build probably does not support",
+        meaning="PyTorch lists Arc, Core Ultra and Data Center GPUs, and not the Iris Xe and UHD of older processors.",
+    ),
+    Advice(
+        ("import.nvjitlink",),
+        r"undefined symbol:? ijit_",
+        "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or pip's torch in place of conda's",
+        title="conda's MKL is newer than this torch, and lacks a function that it calls",
+        meaning="MKL 2024.1 dropped iJIT_NotifyEvent; torch was linked against an older one. No GPU takes part.",
+    ),
     Advice(
         ("cuda.ptx",),
         "jetson",
@@ -667,7 +768,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu"),
         lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
-        f"{fixes.JETSON}, and the torchvision that belongs to it; other indexes have no wheel for this GPU",
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
     ),
     Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
     Advice(
@@ -763,7 +864,9 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("import.library",),
         lambda facts: (
-            bool(facts.needs) and not (facts.build or facts.platforms & _NOT_LINUX or facts.vendor in ("amd", "intel"))
+            bool(facts.needs)
+            and facts.names & {"tf", "pytorch"} != {"tf"}
+            and not (facts.build or facts.platforms & _NOT_LINUX or facts.vendor in ("amd", "intel"))
         ),
         lambda facts: (
             f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
@@ -785,16 +888,6 @@ ADVICE: tuple[Advice, ...] = (
         "pip install --force-reinstall --no-deps torchcodec==VERSION of the release for this torch: 0.7 for torch "
         "2.8, 0.9 for 2.9, its README lists them",
         title="torchcodec was built for another torch",
-    ),
-    Advice(
-        ("cuda.initialization",),
-        r"cuda failure\W{0,3}initiali[sz]ation error",
-        "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
-        "where it does and the program forks: start its processes by spawn, and touch CUDA only in them",
-        title="CUDA did not start in this process",
-        meaning="The driver gave no reason: no GPU in the container, or a process that was forked after CUDA had "
-        "started.",
-        certainty="hint",
     ),
     Advice(
         ("cuda.not_supported",),
@@ -1049,13 +1142,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.dtype",),
-        r"must flatten tensors with uniform|flatparameter`? requires uniform",
-        "one type for all before FSDP: the same torch_dtype everywhere, p.data = p.data.to(torch.bfloat16) for "
-        "adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
-        title="FSDP got parameters of different data types in one unit",
-    ),
-    Advice(
-        ("tensor.dtype",),
         r"deepspeed",
         '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the '
         "Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a "
@@ -1160,16 +1246,8 @@ ADVICE: tuple[Advice, ...] = (
         "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
-        ("cusolver.failed",),
-        r"cusolver_status_invalid_value",
-        "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
-        "call; torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        title="cuSOLVER does not take a matrix or batch of this size",
-        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
-    ),
-    Advice(
         ("cudnn.version",),
-        r"ld_library_path contains",
+        r"ld_library_path contains|comes bundled with cudnn",
         "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
@@ -1205,7 +1283,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         "a smaller batch or input, jax.checkpoint around layers, jax.jit(…, donate_argnums=…); "
         "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take more than its 75 % of the GPU, where nvidia-smi shows no "
-        "other process; AlphaFold: TF_FORCE_UNIFIED_MEMORY=1 with XLA_PYTHON_CLIENT_MEM_FRACTION=4.0 spills into RAM",
+        "other process",
     ),
     Advice(
         ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure"),
@@ -1218,6 +1296,19 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
         "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: other libraries "
         "there are loaded first",
+    ),
+    *(
+        Advice(
+            ("import.nvjitlink",),
+            rf"symbol:? _*{name}\w*",
+            f"echo $LD_LIBRARY_PATH: unset it and try again; else pip list | grep -i {name}: where packages of two "
+            "CUDAs (cu11, cu12, cu13) share one folder, uninstall them all, then install the one that python -c 'from "
+            'importlib.metadata import requires; print([r for r in requires("torch") if '
+            f'"{name.lower()}" in r])\' shows',
+            title=f"torch loads another {name} than its own",
+            meaning="LD_LIBRARY_PATH, a CUDA toolkit, conda or a second package brings it.",
+        )
+        for name in ("NCCL", "nvJitLink", "cuSPARSE", "cuBLAS", "cuSOLVER", "cuFFT", "NVRTC")
     ),
     Advice(
         ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
@@ -1298,12 +1389,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("assert.index", "assert.label", "cuda.device_assert"),
-        r"nnunet",
-        "nnUNetv2_plan_and_preprocess -d DATASET --verify_dataset_integrity names the case: the values of the label "
-        "images have to be those of dataset.json, from 0 on without a gap",
-    ),
-    Advice(
-        ("assert.index", "assert.label", "cuda.device_assert"),
         r"ultralytics|yolo",
         "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
         "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
@@ -1319,12 +1404,6 @@ ADVICE: tuple[Advice, ...] = (
         ("cuda.fork",),
         "vllm",
         "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
-    ),
-    Advice(
-        ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
-        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
-        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
-        "module for this kernel; reboot",
     ),
     Advice(
         ("import.library",),
@@ -1361,7 +1440,7 @@ ADVICE: tuple[Advice, ...] = (
             "like +cu128"
         ),
     ),
-    Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
+    Advice(("pip.torch",), lambda facts: bool(facts.asked or facts.wanted) and "no_triton" not in facts.names, _pip),
     Advice(
         ("oom.vllm",),
         r"retract(?:ed_reqs| requests)|preemptionmode\.",
@@ -1456,12 +1535,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.resources",),
-        r"flex_?attention",
-        'flex_attention(…, kernel_options={"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}), in training also BLOCK_M1 '
-        "32, BLOCK_N1 32, BLOCK_M2 32 and BLOCK_N2 32; halve them again where it still fails, or a newer torch",
-    ),
-    Advice(
-        ("compile.resources",),
         "server",
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
         "of a mixture of experts or LoRA a newer release, or an unquantised model, whose block sizes are others",
@@ -1485,14 +1558,6 @@ ADVICE: tuple[Advice, ...] = (
         '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
         "/etc/rpm/macros.nvidia-kmod'), then reboot. Where mokutil --sb-state says enabled: sudo mokutil --import "
         "/etc/pki/akmods/certs/public_key.der, and Enroll MOK at the reboot",
-    ),
-    Advice(
-        ("nvcc.missing",),
-        r"no cuda toolset found",
-        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
-        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
-        "again after Visual Studio, with Visual Studio Integration",
-        title="Visual Studio does not have the CUDA toolkit's integration",
     ),
     Advice(
         ("nvcc.missing",),
@@ -1524,26 +1589,12 @@ ADVICE: tuple[Advice, ...] = (
         "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA",
     ),
     Advice(
-        ("kernel.build",),
-        r"\A(?![\s\S]*daemonset)[\s\S]*nvidia(?:-dkms|-legacy)?[-/](?:304|340|390|470)",
-        "boot an older kernel (an LTS one), or install the distribution's patched package of this legacy branch (Arch: "
-        "nvidia-390xx-dkms or nvidia-470xx-dkms from the AUR, with the kernel's headers)",
-        title="a driver of a legacy branch does not build for this kernel",
-    ),
-    Advice(
         ("nvml.mismatch",),
         lambda facts: "reboot" in facts.names and "container" not in facts.names,
         "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
         "libraries': remove one of the two (sudo nvidia-uninstall for one of a .run file) and install the other whole, "
         "with its DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start "
         "again",
-    ),
-    Advice(
-        ("container.cli", "nvml.no_library"),
-        r"\A(?=[\s\S]*(?:\blxc\b|proxmox))[\s\S]*libnvidia-ml",
-        "in the LXC container install the host's driver version without its kernel module (the .run file with "
-        "--no-kernel-module), pass /dev/nvidia* into it (lxc.cgroup2.devices.allow, lxc.mount.entry) and, for docker "
-        "there, set no-cgroups = true in /etc/nvidia-container-runtime/config.toml",
     ),
     Advice(
         ("torch.no_accelerator",),
@@ -1641,8 +1692,9 @@ ADVICE: tuple[Advice, ...] = (
         ("bitsandbytes.setup", "import.symbol", "quant.extension", "vllm.start", "attention.package", "xformers.setup"),
         lambda facts: bool(facts.checkout),
         lambda facts: (
-            f"start the program from another folder: Python imports the sources of {facts.checkout} that lie here and "
-            "are not built for this torch, in place of a release; or build them here again (pip install "
+            f"start the program from another folder, with a release installed (pip install {facts.checkout}): Python "
+            f"imports the sources of {facts.checkout} that lie here and are not built for this torch; or build them "
+            f"again ({'cmake -DCOMPUTE_BACKEND=cuda -S . && make && ' * (facts.checkout == 'bitsandbytes')}pip install "
             "--no-build-isolation -e .)"
         ),
     ),
@@ -1674,12 +1726,6 @@ ADVICE: tuple[Advice, ...] = (
         "set, or data that are not held in memory at once",
     ),
     Advice(
-        ("oom.killed",),
-        "ray",
-        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
-        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
-    ),
-    Advice(
         ("process.killed",),
         r"potential root causes",
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
@@ -1692,15 +1738,6 @@ ADVICE: tuple[Advice, ...] = (
         r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
         "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
         "newer release (or the last that worked), and fewer options at once, tell whether the model or an option it is",
-    ),
-    Advice(
-        ("torch.no_accelerator",),
-        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)",
-        "in the code, call torch.cuda functions only where device.type is cuda; in ComfyUI and its like update the "
-        "custom node that the traceback names, and take away options that put the model on the CPU (--cpu, device: "
-        "cpu)",
-        title="a function for CUDA devices got another device",
-        certainty="strong",
     ),
     Advice(
         ("dist.tcp",),
@@ -1722,7 +1759,15 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
         becomes="torch.cpu_only",
     ),
-    Advice(("torch.cpu_only",), lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, _install),
+    Advice(
+        ("torch.cpu_only",),
+        # Without a build the text itself says that there is no CUDA.
+        lambda facts: (
+            (facts.build == "cpu" or (not facts.build and fixes.release_of(facts.torch) in fixes.RELEASES))
+            and not ("mac" in facts.platforms or facts.holds(r"\bconda install [^\n]*torch|_cpu_\d"))
+        ),
+        _install,
+    ),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
         "ray",
@@ -1822,13 +1867,6 @@ ADVICE: tuple[Advice, ...] = (
         ("cuda.ptx",),
         lambda facts: not facts.torch and not facts.packages and "triton" not in facts.names,
         "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
-    ),
-    Advice(
-        ("kernel.nvrm",),
-        r"nv_err_no_memory",
-        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
-        "less: vLLM --gpu-memory-utilization 0.7",
-        title="the driver found no memory for itself",
     ),
     Advice(
         ("bitsandbytes.setup",),

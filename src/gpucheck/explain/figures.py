@@ -278,7 +278,8 @@ def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int
     else:
         parts.append(("your process", found.get("own_bytes")))
     parts += [(f"process {process['pid']}", process["bytes"]) for process in others]
-    parts += [("other programs", unnamed or found.get("other_bytes"))]
+    # Metal's other allocations are those of the same process.
+    parts += [("other programs", unnamed or None), ("other Metal buffers", found.get("other_bytes"))]
     parts += [("free", found.get("free_bytes")), ("requested", found.get("requested_bytes"))]
     return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
 
@@ -427,7 +428,10 @@ _NOT_OWN = (
     "build's list: TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN or -gencode"
 )
 _TOOLKITS = (
-    (r"[1-4]\d", f"{_NOT_OWN}; for that very GPU use CUDA 11 or older: CUDA 12 dropped it"),
+    (
+        r"[1-4]\d",
+        f"{_NOT_OWN}, and build in an empty folder; for that very GPU CUDA 8 (2.x), 10 (3.0) or 11",
+    ),
     (r"[5-6]\d|70|72", f"{_NOT_OWN}; for that very GPU use CUDA 12: CUDA 13 dropped it"),
     *(
         (numbers, f"CUDA toolkit {since}, with CUDA_HOME set to it and a torch for the same CUDA; or {_NOT_OWN}")

@@ -47,6 +47,8 @@ Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 _MARKS: dict[Platform, re.Pattern[str]] = {
     "wsl": re.compile(
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under|using) wsl2?\b|"
+        # Inside WSL nvidia-smi's own version differs from the driver's, which is Windows's.
+        r"\bnvidia-smi (\d+\.\d+)\S* +driver version: (?!\2)\d|"
         r"\bwsl2?:|\bwsl version\b|\bdesktop-[0-9a-z]{7}:\d+:|(?<!\w)/mnt/[a-z]/users/"
     ),
     "windows": re.compile(
@@ -74,7 +76,7 @@ _NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{
 
 _CUDA_IS_NOT_THERE = (
     *("torch.cpu_only", "torch.no_accelerator", "cuinit.", "nvml.no", "nvml.permission", "import.libcuda"),
-    *("nvcc.missing", "driver.", "library.cuda", "library.nvml", "torch.cpu_build", "torch.sees_none"),
+    *("nvcc.", "compile.cuda_h", "driver.", "library.cuda", "library.nvml", "torch.cpu_build", "torch.sees_none"),
 )
 _NO_MAC = ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.")
 _DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "library.", "kernel.", "torch.sees_none")
@@ -93,6 +95,11 @@ SMALLER = "use a smaller batch or image, a shorter sequence, or activation check
 BACKEND = (
     "another attention backend: vLLM --attention-backend TRITON_ATTN or before 0.12 "
     "VLLM_ATTENTION_BACKEND=TRITON_ATTN (SGLang --attention-backend triton)"
+)
+# Windows resets a GPU whose kernel runs longer.
+TDR = (
+    "a longer limit, as administrator in Windows: reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v "
+    "TdrDelay /t REG_DWORD /d 60 /f, and restart it"
 )
 _OF_SERVERS = r"vLLM ([^(;]*) \(SGLang ([^()]*)\)"
 
@@ -232,7 +239,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),
     ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
-    ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
+    ("mac", r"(?:; then LoRA or QLoRA, or|, or) [^;:]*?\bmore GPUs(?: \([^)]*\))?", ""),
+    ("mac", r"free -h( and top)?|nvidia-smi(?! -)", "Activity Monitor"),
     ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
     ("windows", r"; Task Manager$", "; Task Manager (Performance) shows whether memory is full"),
     ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),
@@ -250,6 +258,11 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
+    ("running", r"a wheel of the package in place of a build; else the", "install the"),
+    ("podman", r"\. docker wants [^;]*", ""),
+    ("accelerate", r"torchrun --standalone, or another --master-port", "another --main_process_port (0 chooses one)"),
+    ("cluster", r"sudo usermod -aG render,video \$USER, then log in again", "--gres=gpu:1, or ask the administrators"),
+    ("cluster", r"(?s)\A(?=.*\bsudo ).*", r"\g<0>; the cluster's administrators can do what needs sudo"),
     ("alloc_conf", r"PYTORCH_(CUDA|HIP)_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     (
         "kubernetes",

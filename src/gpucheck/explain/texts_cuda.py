@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, by_code
+from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, SMALLER, TDR, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -148,7 +148,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a kernel ran longer than the display driver allows",
         patterns=(messages.LAUNCH_TIMEOUT,),
         meaning="A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
-        fix="smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
+        fix=f"{SMALLER}; or {TDR}; or another GPU for the display",
         certainty="proof",
     ),
     Condition(
@@ -661,6 +661,7 @@ TEXTS: tuple[Condition, ...] = (
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error|UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
         ),
+        follows=("xpu.float64",),
         meaning="The driver reset the device, ran out of memory or resources, or does not take the call: the error's "
         "own name tells (DEVICE_LOST, OUT_OF_RESOURCES, INVALID_…).",
         fix="sudo dmesg | grep -i -e i915 -e xe shows whether the device was reset: then a smaller batch; else the "
@@ -673,9 +674,10 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="xpu.float64",
         title="this Intel GPU has no float64",
-        patterns=(r"Required aspect fp64 is not supported",),
+        patterns=(r"Required aspect fp64 is not supported|uses-fp64-math|double type is not supported on",),
         meaning="Intel's Arc and integrated GPUs compute no 64-bit floats.",
-        fix="use float32: .float(), dtype=torch.float32; NumPy's arrays are float64 unless told otherwise",
+        fix="use float32: .float(), dtype=torch.float32 (NumPy's arrays are float64); where it is in a library, export "
+        "OverrideDefaultFP64Settings=1 IGC_EnableDPEmulation=1 emulates float64, slowly",
         certainty="proof",
     ),
 )

@@ -74,8 +74,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn, libnccl or "
         "NVRTC (with its nvrtc-builtins) of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
-        "the versions that `pip show torch` requires, or reinstall torch with them (iJIT_NotifyEvent: conda install "
-        "mkl==2024.0)",
+        "the versions that `pip show torch` requires, or reinstall torch with them",
     ),
     Condition(
         id="import.symbol",
@@ -262,8 +261,8 @@ TEXTS: tuple[Condition, ...] = (
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
-        fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
-        "conda-forge 'libstdcxx-ng>=13', and its lib folder first in LD_LIBRARY_PATH (a cluster: module load gcc/12)",
+        fix="conda install -c conda-forge 'libstdcxx-ng>=13', and its lib folder first in LD_LIBRARY_PATH (a cluster: "
+        "module load gcc/13)",
         certainty="proof",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",

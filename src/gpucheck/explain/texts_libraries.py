@@ -209,8 +209,9 @@ TEXTS: tuple[Condition, ...] = (
         id="nccl.duplicate",
         title="two ranks use the same GPU",
         patterns=(r"Duplicate GPU detected", r"Multiple ranks .{0,40}same (GPU|device|CUDA)"),
-        meaning="Every process works on cuda:0: the device of the local rank was not set.",
-        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
+        meaning="The device of the local rank was not set, or there are more processes than visible GPUs.",
+        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; and not more processes '
+        "on a machine (--nproc-per-node) than torch.cuda.device_count() shows",
         certainty="proof",
     ),
     Condition(
@@ -863,7 +864,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
         "some operations. NumPy's arrays are float64 unless made otherwise.",
-        fix="torch_dtype=torch.float16, or x.float() before .to('mps'); the model's GGUF or MLX version; else the CPU",
+        fix="x.float() before .to('mps') for float64 (NumPy: a.astype('float32')); else the CPU for what needs it",
         certainty="proof",
     ),
     Condition(

@@ -516,6 +516,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
             r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
             r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
+            r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
         ),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",

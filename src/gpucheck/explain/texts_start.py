@@ -401,8 +401,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
         "Secure Boot rejects the module.",
-        fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms "
-        "autoinstall and a reboot",
+        fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm: Key was rejected is Secure Boot (mokutil "
+        "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
+        "kernel (sudo dkms autoinstall, then reboot); where lsmod | grep nouveau shows that one, blacklist it",
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(r"\bDriver Not Loaded\b", r"ERROR_DRIVER_NOT_LOADED"),
     ),
