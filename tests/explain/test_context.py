@@ -429,12 +429,6 @@ def ids(pasted: str) -> list[str]:
             "modprobe",
         ),
         (
-            "k3s v1.31\nunable to create plugin manager: nvml init failed: ERROR_LIBRARY_NOT_FOUND",
-            "kubernetes.plugin",
-            "systemctl restart k3s",
-            "restart containerd",
-        ),
-        (
             'docker: error gathering device information while adding custom device "/dev/kfd": no such file\n'
             "C:\\Users\\me> docker run rocm/pytorch",
             "hip.none",
@@ -619,6 +613,119 @@ def ids(pasted: str) -> list[str]:
             "nvidia-smi",
             "Activity Monitor",
         ),
+        # A server fits one torch, and ROCm has no use for CUDA's packages.
+        (
+            "pip install vllm\nNVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+            "PyTorch installation.",
+            "cuda.capability",
+            "pip install -U vllm --torch-backend=auto",
+            "install torch|force-reinstall",
+        ),
+        (
+            'File "/v/site-packages/vllm/engine/a.py", line 1\nTorch not compiled with CUDA enabled\ntorch 2.9.0+cpu',
+            "torch.cpu_only",
+            "pip install -U vllm",
+            "force-reinstall",
+        ),
+        (
+            "ROCM used to build PyTorch: 6.2\n"
+            'File "/v/site-packages/sgl_kernel/__init__.py", line 2\n'
+            "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
+            "import.library",
+            "pip uninstall sgl_kernel",
+            "nvidia-|CUDA 12",
+        ),
+        (
+            "ROCM used to build PyTorch: 6.2\nImportError: libtorch_cuda.so: cannot open shared object file",
+            "import.symbol",
+            "whl/rocmX.Y",
+            "cu1|cuXYZ",
+        ),
+        (
+            "I run vllm on ROCm\nggml_cuda_init: found 1 ROCm devices:\nCUDA error: invalid device function",
+            "hip.arch",
+            "GPU_TARGETS",
+            "CMAKE_CUDA_ARCHITECTURES",
+        ),
+        # What the user says that he set is not offered, and his GPU is the one that the system names.
+        (
+            "If I use HSA_OVERRIDE_GFX_VERSION=11.0.0 it hangs\ntargets: gfx1100\namdgcn-amd-amdhsa--gfx1103\n"
+            "RuntimeError: HIP error: invalid device function",
+            "hip.arch",
+            "lists gfx1103",
+            "HSA_OVERRIDE",
+        ),
+        # A program that is compiled is not started by Python.
+        (
+            "NVRM: Xid (PCI:0000:0a:00): 31, pid=1, name=cuda_plot_k32, Ch 00000010, MMU Fault: ENGINE CE2",
+            "xid.31",
+            "compute-sanitizer PROGRAM",
+            "python",
+        ),
+        (
+            "Jetson AGX Xavier, llama.cpp\nggml_cuda_init: failed to initialize CUDA: CUDA driver version is "
+            "insufficient for CUDA runtime version",
+            "cuinit.too_old",
+            "cuda-compat-12-2",
+            "nvidia-smi",
+        ),
+        # The line that failed, and not what was warned of beside it.
+        (
+            "ggml_metal_init: error: program_source:3:10: fatal error: 'ggml-common.h' file not found\n"
+            "ValueError: Failed to create llama_context\n"
+            "warning: failed to munlock buffer: Cannot allocate memory",
+            "build.header",
+            "GGML_METAL_EMBED_LIBRARY",
+            "RAM",
+        ),
+        (
+            "/tmp/tmpx/main.c:1:\n/usr/include/stdlib.h:31:10: fatal error: stddef.h: No such file or directory\n"
+            "torch._inductor.exc.InductorError: CalledProcessError",
+            "build.header",
+            "reinstall gcc",
+            "",
+        ),
+        (
+            "torch/include/ATen/cuda/CUDAContextLight.h:7:10: fatal error: cusparse.h: No such file or directory\n"
+            "subprocess.CalledProcessError: Command 'cmake --build .' returned non-zero exit status 1.",
+            "nvcc.missing",
+            "math_libs",
+            "",
+        ),
+        ("sglang\nModuleNotFoundError: No module named 'cuda.bindings'", "import.module", "cuda-python", ""),
+        (
+            "cuda_graph_runner.py\nFileNotFoundError: [Errno 2] No such file or directory: "
+            "'/root/.triton/cache/de75/k.json.tmp.pid_1'",
+            "compile.cache",
+            "TRITON_CACHE_DIR",
+            "",
+        ),
+        # The numbers and options of the paste.
+        (
+            "gpu_memory_utilization=0.95\nValueError: No available memory for the cache blocks.",
+            "oom.vllm",
+            "quantised",
+            "larger",
+        ),
+        (
+            "vllm serve m --gpu-memory-utilization 0.4\nValueError: No available memory for the cache blocks.",
+            "oom.vllm",
+            "0.9 in place of 0.4",
+            "end it",
+        ),
+        (
+            "sglang.launch_server --tp 16 --nnodes 2\nRuntimeError: CUDA error: invalid device ordinal",
+            "cuda.ordinal",
+            "times the nodes",
+            "set_device",
+        ),
+        (
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 360757.00 MiB on device 0: cudaMalloc failed: out "
+            "of memory",
+            "oom.cuda",
+            "GGML_SCHED_MAX_COPIES=1",
+            "memory is full",
+        ),
     ],
 )
 def test_the_answer_to_a_text_beside_its_context(pasted: str, id: str, words: str, without: str) -> None:
@@ -690,6 +797,12 @@ def test_what_a_text_denies_is_no_cause(denied: str) -> None:
         ids(f"driver 580 on two RTX 4090\n{denied}\nThe program waits in its first step and writes nothing more.\n")
         == []
     )
+
+
+def test_what_an_exception_warns_of_is_no_cause() -> None:
+    said = "ValueError: context_length (9) is too large. This may lead to incorrect outputs or CUDA errors."
+    assert ids(f"sglang on one GPU\n{said}") == []
+    assert ids(f"sglang on one GPU\n{said}\nRuntimeError: CUDA error: unspecified launch failure") != []
 
 
 def test_a_list_of_errors_is_no_denial() -> None:

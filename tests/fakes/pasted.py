@@ -17,6 +17,10 @@ import explain_corpus
 
 # Texts of rows that neither a library's source nor a short text of the corpus shows.
 REST: dict[str, str] = {
+    "compile.cache": "FileNotFoundError: [Errno 2] No such file or directory: "
+    "'/root/.triton/cache/de75/fused_moe_kernel.json.tmp.pid_1528_587007'",
+    "build.header": "/w/vllm/csrc/moe.cu:2:10: fatal error: cutlass/cutlass.h: No such file or directory",
+    "import.module": "ModuleNotFoundError: No module named 'cuda.bindings'",
     "kubernetes.mps": "error waiting for MPS daemon: error checking MPS daemon health",
     "jax.versions": "Mismatched PJRT plugin PJRT API version (0.54) and framework PJRT API version 0.51).",
     "import.architecture": "dlopen(/v/torch/lib/libtorch.dylib): (mach-o file, but is an incompatible architecture "

@@ -25,7 +25,7 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
-from gpucheck.explain.facts import filled, room, untried
+from gpucheck.explain.facts import filled, of_server, room, untried
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
@@ -245,7 +245,7 @@ def _told(match: Match) -> TextMatch:
     then = text.fix if match.is_advised else read.then or text.fix
     if "bus" in read.numbers and not read.then:  # `nvidia-smi -i` accepts the address, which cannot select another GPU.
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
-    then = room(then, match.facts)
+    then = of_server(text.id, room(then, match.facts), match.facts)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
     then = then.replace("grep PORT", f"grep {read.numbers.get('port', 'PORT')}")

@@ -88,6 +88,8 @@ class Facts:
     @property
     def extension(self) -> str:
         """Return the package with its own kernels that is nearest to the error, or an empty string."""
+        if named := re.findall(r"no kernel image[^\n]{0,120}[/-](flashinfer|flash_attn|xformers)-\d", self.text):
+            return str(named[0])
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
 
@@ -107,7 +109,9 @@ _ONE = {
     "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
     "gfx": re.compile(
-        r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4}"
+        # The GPU as the system names it comes before other numbers, which may be those that are supported.
+        r"(?:\A[\s\S]*?(?:amdhsa--|(?:models and configuration: |\bname: )[^\n]{0,60}\W|not (?:list|support) )(?=gfx)|"
+        r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4})"
         r"(gfx\d{3,4}\w?)\b"
     ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
@@ -146,7 +150,7 @@ _CODES = (
 # A frame of a traceback: the path of its file.
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
 _NAMED = {
-    "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
+    "ray": r"\bray::|\bray\.exceptions|\(raylet\)|ray_distributed_executor|\braytaskerror",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
@@ -197,7 +201,7 @@ _NAMED = {
     r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|"
-    r"from vllm\b|vllm\.entry|gpu_memory_utilization",
+    r"pip3? (?:install|show) [^\n]{0,30}\bvllm\b|from vllm\b|vllm\.entry|gpu_memory_utilization",
     "sglang": r"sglang[/\\.]|\bsglang\b|\bsgl[-_]kernel",
     "alloc_conf": r"\bpytorch_alloc_conf\b",
     "jax": r"\bjax(?:lib)?\b|\bxla(?: runtime|\.gpu)|\bxla_|external/(?:org_tensorflow|xla)/",
@@ -219,6 +223,9 @@ _NAMED = {
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
+    # A program that is compiled: nothing of Python's is in the paste.
+    "program": r"\A(?![\s\S]*(?:torch|python|\.py\b|c10|jax|tensorflow|cupy|triton))"
+    r"[\s\S]*(?:, name=\w|\bggml|\bllama[-_.](?:cpp|cli|server)|\.cu:\d)",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
     "llama": r"\bggml|llama\.go:|\bllama_(?:model|context|kv|init)|\bcuda\d buffer|\bllama[-_.](?:cpp|cli|server)|"
     r"\bollama\b|"
@@ -253,6 +260,7 @@ _OPERATORS = {
 _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Variables that a paste says were set, in a command or in a sentence.
 _SET = re.compile(
+    r"\b(?:i|we|ive|weve) [^.\n]{0,60}?(?=[a-z]\w+_\w+ ?= ?\S)([a-z]\w+_\w+)|"
     r"(?:export |environ\[|\bset |setx |env |-e |\$env:|(?<!rerunning )(?<!run )with |tried |using |"
     r"added |adding |already |\$ |&& )"
     r"([a-z]\w+_\w+)\]? ?= ?(?!false\b)\S"
@@ -272,7 +280,8 @@ _STEPS = {
 _TORCHS = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "accelerate", "transformers", "diffusers", "deepspeed"),
-        *("lightning", "pytorch_lightning", "ray", "tqdm", "peft", "trl", "numpy", "gradio", "starlette", "uvicorn"),
+        *("lightning", "pytorch_lightning", "ray", "tqdm", "peft", "trl", "numpy", "gradio", "starlette"),
+        *("uvicorn", "triton"),
     )
 )
 
@@ -456,6 +465,8 @@ def _rebuild(facts: Facts) -> str:
     return (
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
         "--no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES; or a release of it that names this GPU"
+        + f"; or {BACKEND}"
+        * ("server" in facts.names)
     )
 
 
@@ -496,7 +507,19 @@ def _pip(facts: Facts) -> str:
     return f"{step}. Its wheels are for Python {range_}" if range_ else step
 
 
+def _share(facts: Facts) -> float:
+    """Return the share of memory that the server was given, 0 where it is not stated."""
+    found = re.findall(r"gpu[-_]memory[-_]utilization[= ]+(0?\.\d+)", facts.text)
+    return float(found[-1]) if found and facts.holds(r"no available memory|kv cache is|is larger than the max") else 0
+
+
 def _for_amd(facts: Facts) -> str:
+    if "rocm" in facts.platforms and "windows" not in facts.platforms:
+        return (
+            f"pip uninstall {facts.extension or 'the package that asks for it'}, which was built for CUDA, then its "
+            "release for ROCm: vLLM the image rocm/vllm (SGLang the image lmsysorg/sglang, a tag with rocm, or its "
+            "sources by pip install -e 'python[all_hip]'); PYTHONNOUSERSITE=1 where it lies in ~/.local"
+        )
     if "windows" in facts.platforms:
         return (
             "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; of "
@@ -508,8 +531,23 @@ def _for_amd(facts: Facts) -> str:
     )
 
 
+def of_server(name: str, then: str, facts: Facts) -> str:
+    """Return the server's own release in place of a step that installs torch: each release fits one torch alone."""
+    installs = re.search(r"pip install (-\S+ )*torch\b(?!vision|audio)", then) and not name.startswith("pip.")
+    if not installs or not facts.names & {"vllm", "sglang"}:
+        return then
+    if "rocm" in facts.platforms or facts.vendor == "amd":
+        return "its image for ROCm: vLLM rocm/vllm (SGLang lmsysorg/sglang, a tag with rocm)"
+    return (
+        "in a new environment vLLM uv pip install -U vllm --torch-backend=auto (SGLang uv pip install -U sglang): it "
+        "brings the one torch that it fits; before driver 580 vLLM the +cu129 wheel of its releases page (SGLang the "
+        "image lmsysorg/sglang, a tag with cu12)"
+    )
+
+
 def filled(then: str, facts: Facts) -> str:
-    """Return the step with the versions of torch and of its CUDA that the paste states."""
+    """Return the step with the GPU and the versions of torch and of its CUDA that the paste states."""
+    then = then.replace("gfxNNN", facts.gfx or "gfxNNN")
     is_known = "torch==VERSION" in then and fixes.release_of(facts.torch) is not None
     then = then.replace("torch==VERSION", fixes.pinned(facts.torch)) if is_known else then
     # The packages of torch's release change with it.
@@ -523,7 +561,7 @@ def filled(then: str, facts: Facts) -> str:
             then = then.replace("cuXYZ", tag) if tag and wanted == fixes.pinned(facts.torch) else then
         tags = fixes.RELEASES.get(fixes.release_of(facts.torch) or fixes.NEWEST, ("cu126", "cu128", "cu130"))
         among = f"; cuXYZ is one of {', '.join(tags)}, not above the CUDA version in nvidia-smi"
-        return then + among * ("/cuXYZ" in then and "selector" not in then)
+        return then + among * ("/cuXYZ" in then and "selector" not in then and "rocm" not in facts.platforms)
     build = named[0]
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
@@ -758,12 +796,32 @@ ADVICE: tuple[Advice, ...] = (
         meaning="MKL 2024.1 dropped iJIT_NotifyEvent; torch was linked against an older one. No GPU takes part.",
     ),
     Advice(
-        ("cuda.ptx",),
-        "jetson",
-        "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
-        "(CUDA_HOME=/usr/local/cuda; Orin: TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); or a newer JetPack",
-        title="a package was compiled by a newer CUDA than this JetPack's driver",
-        meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
+        ("oom.cuda", "oom.hip"),
+        r"allocating (?:[3-9]\d{5}|\d{7,})(?:\.\d+)? mib on device",
+        "--parallel 1, and llama.cpp built again with cmake -DGGML_SCHED_MAX_COPIES=1 (with several GPUs it keeps four "
+        "copies of the buffers); until then one GPU, --split-mode none; then a smaller -ub and -c",
+        title="llama.cpp asks for a buffer larger than any GPU",
+        certainty="strong",
+    ),
+    Advice(
+        ("oom.vllm",),
+        lambda facts: 0 < _share(facts) < 0.7 or _share(facts) >= 0.93,
+        lambda facts: (
+            f"--gpu-memory-utilization 0.9 in place of {_share(facts)}: weights, trial run and cache share it "
+            "(nvidia-smi shows what others leave); else a smaller --max-model-len or --max-num-seqs"
+            if _share(facts) < 0.7
+            else "a quantised (AWQ, GPTQ, FP8) or smaller model, --enforce-eager, and a smaller --max-model-len and "
+            "--max-num-seqs: the share of memory is as large as it can be; nvidia-smi shows whether others hold any"
+        ),
+    ),
+    Advice(
+        ("nvcc.missing", "compile.cuda_h"),
+        r"\b(?:cusparse|cusolver|cublas|curand|cufft|cudnn)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
+        "find / -name 'cu*.h' 2>/dev/null: the header's folder in CPATH (HPC SDK: …/math_libs/X.Y/include, its lib64 "
+        "in LIBRARY_PATH; pip's cuDNN: …/nvidia/cudnn/include, CUDNN_PATH=…/nvidia/cudnn), and build again in an empty "
+        "folder; else sudo apt-get install cuda-libraries-dev-X-Y libcudnn9-dev-cuda-12 (conda install -c nvidia "
+        "cuda-libraries-dev=X.Y, -c conda-forge cudnn), X.Y of torch.version.cuda",
+        title="a header of CUDA's libraries or of cuDNN is not found by the compiler",
     ),
     Advice(
         ("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu"),
@@ -771,6 +829,15 @@ ADVICE: tuple[Advice, ...] = (
         f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
     ),
     Advice(("oom.cuda",), lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
+    Advice(
+        ("cuda.ptx", "cuinit.too_old"),
+        "jetson",
+        "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
+        "(CUDA_HOME=/usr/local/cuda; Orin: TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack "
+        "5 also wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
+        title="a package was compiled by a newer CUDA than this JetPack's driver",
+        meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
+    ),
     Advice(
         ("hip.none",),
         r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
@@ -825,9 +892,10 @@ ADVICE: tuple[Advice, ...] = (
             facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
             or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
         ),
-        "a release or container whose notes name this GPU (MI200: gfx90a, MI300: gfx942, MI350: gfx950), or a build "
-        "for it in an empty folder, by the ROCm that runs it (PYTORCH_ROCM_ARCH=gfxNNN, cmake -DGPU_TARGETS=gfxNNN); "
-        "where that is the target already, another release of ROCm",
+        "a release, torch or container whose notes name this GPU (rocminfo | grep gfx: MI200 gfx90a, MI300 gfx942), or "
+        "a build for it in an empty folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp "
+        "AMDGPU_TARGETS, its image ROCM_DOCKER_ARCH); a program on torch needs both built: "
+        "torch.cuda.get_arch_list() has to name it too, in an image that of its base",
     ),
     Advice(
         ("hip.arch",),
@@ -838,7 +906,7 @@ ADVICE: tuple[Advice, ...] = (
             + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
             "docker run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
             if "llama" in facts.names
-            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; gfx120x: 6.4.1 and newer)"
+            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; else AMD's TheRock)"
             + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
         ),
     ),
@@ -866,7 +934,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: (
             bool(facts.needs)
             and facts.names & {"tf", "pytorch"} != {"tf"}
-            and not (facts.build or facts.platforms & _NOT_LINUX or facts.vendor in ("amd", "intel"))
+            and not (facts.build or facts.platforms & {*_NOT_LINUX, "rocm"} or facts.vendor in ("amd", "intel"))
         ),
         lambda facts: (
             f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
@@ -920,9 +988,9 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: (
             facts.holds(r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol") and not facts.checkout
         ),
-        "a new environment in which the server brings its own torch: uv pip install vllm --torch-backend=auto (pip "
-        "install vllm; SGLang: pip install sglang), and no other torch after it; sources: build them again with this "
-        "torch",
+        "where you built it: again with this torch, in an empty folder (pip install --no-build-isolation); else a new "
+        "environment in which the server brings its own torch: vLLM uv pip install vllm --torch-backend=auto (SGLang "
+        "pip install sglang), and no other torch after it",
         title="the server's compiled half was built for another torch",
         meaning="A release of vLLM or SGLang fits exactly one torch, which was replaced.",
     ),
@@ -936,9 +1004,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.ordinal",),
-        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d",
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|--nnodes[= ][2-9]",
         "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
-        "server runs; where it lists more, unset CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        "server runs, times the nodes (one GPU on each of 2: --tp 2, --nnodes 2); where it lists more, unset "
+        "CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
         title="more GPUs are asked for than are visible",
     ),
     Advice(
@@ -1065,19 +1134,6 @@ ADVICE: tuple[Advice, ...] = (
         "above it is the cause if there is one, else a newer release",
     ),
     Advice(
-        ("cuda.fork",),
-        r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        'restart the notebook\'s kernel, and let nothing before it touch the GPU: no .to("cuda"), torch.cuda or '
-        'Accelerator() outside the function that is launched (Lightning: strategy="ddp_notebook")',
-    ),
-    Advice(
-        ("xpu.none",),
-        r"lib(?:ur_loader|sycl|ze_loader)\.so",
-        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero), Intel's loader of its driver; libsycl "
-        f"and libur_loader: pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
-        title="a library of Intel's driver or of its SYCL runtime is not found",
-    ),
-    Advice(
         ("torch.cpu_only",),
         r"compiled with mps|support for mps devices",
         "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
@@ -1147,6 +1203,13 @@ ADVICE: tuple[Advice, ...] = (
         "Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a "
         "newer DeepSpeed",
         title="DeepSpeed's configuration and the model have different data types",
+    ),
+    Advice(
+        ("tensor.dtype",),
+        r"must flatten tensors with uniform|flatparameter`? requires uniform",
+        "one type for all before FSDP: the same torch_dtype everywhere, p.data = p.data.to(torch.bfloat16) for "
+        "adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+        title="FSDP got parameters of different data types in one unit",
     ),
     Advice(
         ("tensor.dtype",),
@@ -1330,12 +1393,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.device_mismatch",),
-        r"(?:data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py)[\s\S]*devices, \w+:\d+ and \w+:\d",
-        "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
-        "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
-    ),
-    Advice(
-        ("tensor.device_mismatch",),
         r"devices, \w+:\d+ and \w+:\d",
         'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
         "process, and torch.cuda.set_device(local_rank) before the model is made",
@@ -1391,7 +1448,7 @@ ADVICE: tuple[Advice, ...] = (
         ("assert.index", "assert.label", "cuda.device_assert"),
         r"ultralytics|yolo",
         "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
-        "match; delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
+        "match. Delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
     ),
     Advice(
         ("cuinit.too_old",),
@@ -1409,8 +1466,9 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         lambda facts: facts.build.startswith("cu") and bool(facts.needs) and facts.build[2:4] != facts.needs,
         lambda facts: (
-            f"the release of {facts.extension or 'the package that asks for it'} for CUDA {facts.build[2:4]} "
-            f"(torch is {facts.build}); or torch and all packages for CUDA {facts.needs}, in a new environment"
+            f"the release of {facts.extension or 'the package that asks for it (vLLM: its +cu118 wheel)'} for CUDA "
+            f"{facts.build[2:4]} (torch is {facts.build}); or torch and all packages for CUDA {facts.needs}, "
+            "in a new environment"
         ),
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
@@ -1535,21 +1593,15 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.resources",),
-        "server",
+        lambda facts: "server" in facts.names and not facts.holds(r"--enable-torch-compile"),
         "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
         "of a mixture of experts or LoRA a newer release, or an unquantised model, whose block sizes are others",
     ),
     Advice(
         ("compile.resources",),
         "inductor",
-        "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
-    ),
-    Advice(
-        ("kubernetes.plugin", "container.no_runtime"),
-        r"\bk3s\b",
-        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent): k3s finds NVIDIA's "
-        "runtime itself (grep nvidia /var/lib/rancher/k3s/agent/etc/containerd/config.toml); then runtimeClassName: "
-        "nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and for those that use a GPU",
+        "no --enable-torch-compile, else TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else "
+        '@torch.compiler.disable on it; flex_attention: kernel_options={"BLOCK_M": 64, "BLOCK_N": 64}',
     ),
     Advice(
         ("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau"),
@@ -1561,11 +1613,11 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("nvcc.missing",),
-        r"cudnn\w*\.h: no such|could not find cudnn",
-        "export CUDNN_PATH=$(python -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0])') and "
-        "CPATH=$CUDNN_PATH/include:$CPATH, then the same build; or cuDNN's development package (apt "
-        "libcudnn9-dev-cuda-12, conda install -c conda-forge cudnn)",
-        title="cuDNN's headers or its library are not found for a build",
+        r"no cuda toolset found",
+        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
+        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
+        "again after Visual Studio, with Visual Studio Integration",
+        title="Visual Studio does not have the CUDA toolkit's integration",
     ),
     Advice(
         ("nvcc.missing",),
@@ -1619,7 +1671,10 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("torch.cpu_only", "bitsandbytes.setup"), lambda facts: facts.vendor == "amd", _for_amd),
     Advice(
         _CUDAS,
-        lambda facts: facts.vendor == "amd" and not facts.build.startswith("rocm"),
+        lambda facts: (
+            (facts.vendor == "amd" and not facts.build.startswith("rocm"))
+            or ("rocm" in facts.platforms and facts.holds(r"lib(?:cu|nv|nccl)\w*\.so\S* cannot open"))
+        ),
         _for_amd,
         title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
         meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has other builds.",
@@ -1665,13 +1720,6 @@ ADVICE: tuple[Advice, ...] = (
         title="a DLL was found and failed as it started (error 1114)",
         meaning="No file is missing. It got an older runtime DLL, usually from beside python.exe or from another "
         "package that was loaded first.",
-    ),
-    Advice(
-        ("import.dll",),
-        r"intel-ext-pt|backend_with_compiler|intel_extension_for_pytorch",
-        f"a new environment with PyTorch's own build: pip install torch torchvision --index-url {fixes.INDEX}/xpu, and "
-        "Intel's newest graphics driver, without intel_extension_for_pytorch (torch 2.5 and newer have its device xpu)",
-        title="Intel's extension does not fit this torch, or misses its oneAPI libraries",
     ),
     Advice(
         ("import.dll",),
@@ -1726,6 +1774,12 @@ ADVICE: tuple[Advice, ...] = (
         "set, or data that are not held in memory at once",
     ),
     Advice(
+        ("oom.killed",),
+        "ray",
+        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
+        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
+    ),
+    Advice(
         ("process.killed",),
         r"potential root causes",
         "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
@@ -1771,8 +1825,9 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
         "ray",
-        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other "
-        "one); ray status shows how many GPUs Ray has",
+        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; vLLM "
+        'on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, '
+        'or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
         meaning="Ray sets CUDA_VISIBLE_DEVICES in each task and actor to the GPUs that it asked for: none without "
         "num_gpus.",
     ),

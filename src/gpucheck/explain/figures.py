@@ -318,6 +318,17 @@ def _memory_then(
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
+# What brings a header, or a Python module.
+_BRINGS = {
+    r"std\w+\.h|limits\.h": "unset CPATH and C_INCLUDE_PATH, CC=/usr/bin/gcc without ccache; where gcc still does not "
+    "find its own header, reinstall gcc, cpp and the C library's headers (libc6-dev, glibc-headers)",
+    r"ggml": "CMAKE_ARGS='-DGGML_METAL=on -DGGML_METAL_EMBED_LIBRARY=ON' pip install --force-reinstall --no-cache-dir "
+    "llama-cpp-python with an arm64 Python, and unset GGML_METAL_PATH_RESOURCES",
+    r"cuda\b": "python -m pip install 'cuda-python==X.Y.*', X.Y the CUDA of torch (torch.version.cuda)",
+    r"deep_|sgl_": "the server's own image; DeepGEMM and DeepEP run on Hopper and newer alone",
+}
+
+
 # A chosen limit: with less than this share of a GPU, no server is useful.
 _LEAST_SHARE = 0.2
 
@@ -645,6 +656,13 @@ _READINGS: tuple[Reading, ...] = (
     *(Reading("container.cli", *row) for row in _CONTAINER),
     *(Reading("nccl.shared_memory", pattern, says, then, in_line=True) for pattern, says, then, _ in _SEGMENTS),
     *(Reading("shm.open", pattern, says, then, in_line=True) for pattern, says, _, then in _SEGMENTS),
+    Reading(
+        ("build.header", "import.module"),
+        (r"No module named \W?(?P<name>[\w.]+)", r"fatal error: \W?(?P<name>[\w./+-]+\.h\w*)"),
+        "{name} is not found",
+        lambda found: next((then for name, then in _BRINGS.items() if re.match(name, found["name"])), ""),
+        in_line=True,
+    ),
     Reading(
         "oom.vllm",
         (

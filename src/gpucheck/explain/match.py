@@ -414,7 +414,7 @@ _GOES_ON = re.compile(
 # What they say of a thing that is as it may be: information, whatever stands beside it.
 _HARMLESS = re.compile(
     r"\ballreduce is disabled\b|accepting this combination|shouldn'?t be a problem|userwarning: failed to initialize "
-    r"numpy|errno: 97\b|\bloopback address as fallback",
+    r"numpy|errno: 97\b|failed to mu?n?lock\b|\bloopback address as fallback",
     re.IGNORECASE,
 )
 # What stands before an error that a sentence only names: it is denied, warned of or asked for.
@@ -428,6 +428,8 @@ _DENIED = re.compile(
     r"that)?( \w+)?$|\b(no|any|without) (sign|evidence|trace|indication|hint)s?( of)?( an?| any)?( "
     r"\w+)?$|\b(rul(e|ed|es|ing) out|exclud(ed|es|ing)|unrelated to|nothing to do with|rather than)( \w+){0,2}$"
 )
+# What an exception only warns of.
+_HEDGED = re.compile(r"\b(may|might|could|can|would) (also )?(cause|lead to|result in|trigger)( \w+){0,5}$")
 _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
     r"(is|was|are) (gone|fixed|solved|ruled out|excluded|unlikely|not the (issue|problem|cause|case|reason)))"
@@ -642,12 +644,15 @@ def _is_only_named(normal: Normal, place: _Place) -> bool:
     """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
     words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
     letters = place.start - normal.starts[place.line.number - 1]
-    if place.line.kind != "plain" or not (_SAYS_ONLY.search(words) or _PROSE.search(words)):  # most lines end here
+    is_said = _SAYS_ONLY.search(words) or _PROSE.search(words)
+    if not is_said or place.line.kind not in ("plain", "exception"):  # most lines end here
         return False
     ends = [at for at, letter in enumerate(words) if letter != " "]
     before = words[: ends[letters] if letters < len(ends) else len(words)].rstrip()
     last = letters + place.end - place.start
     after = words[ends[last - 1] + 1 :] if 0 < last <= len(ends) else ""
+    if place.line.kind == "exception":
+        return _HEDGED.search(before) is not None
     denied = _DENIED.search(before) is not None or _DENIED_AFTER.search(after) is not None
     return denied or (_ASKED.search(before) is not None and "?" in words[len(before) :])
 
@@ -674,7 +679,7 @@ def _goes_on(line: Line) -> bool:
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
     """Return the exceptions in the paste that are not known, and whether all are."""
-    raised = [line for line in normal.lines if line.kind == "exception"]
+    raised = [line for line in normal.lines if line.kind == "exception" and not _PASSED_ON.search(line.text)]
     # A message goes on below the line that begins it, up to the next frame or traceback.
     known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
     unknown = [line for line in raised if not known & set(_message(normal, line))]

@@ -253,9 +253,15 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("rocm", r"grep -i xid\b", "grep -i amdgpu"),
     ("directml", r"gpucheck devices --processes \(or nvidia-smi\)|\bnvidia-smi\b", "Task Manager (Performance, GPU)"),
     ("rocm", r"\bnvidia-smi\b", "rocm-smi"),
+    ("rocm", r"whl/cu(?:XYZ|\d{3})\b", "whl/rocmX.Y"),
+    ("rocm", r"the CUDA toolkit of torch's CUDA", "ROCm's packages for development"),
+    ("rocm", r"--gpus all", "--device /dev/kfd --device /dev/dri"),
     ("rocm", r"\bCUDA_VISIBLE_DEVICES\b", "HIP_VISIBLE_DEVICES"),
     ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
+    ("program", r"((?:compute-sanitizer|CUDA_LAUNCH_BLOCKING=1|AMD_SERIALIZE_KERNEL=3)) python …", r"\1 PROGRAM …"),
+    # Before torch's own attention it was the only one for older GPUs.
+    ("vllm", r"pip uninstall xformers: [^;]*; (?:else )?", "--dtype float16 on a GPU before Ampere (V100, T4); else "),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
     ("running", r"a wheel of the package in place of a build; else the", "install the"),
@@ -285,6 +291,11 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+# Words of torch, llama.cpp and servers that run on ROCm; they print NVIDIA's names of errors too.
+_IS_ROCM = re.compile(
+    r"\brocm used to build pytorch: \d|\bfound \d+ rocm devices|\brocm\d+ (?:\w+ )?buffer|\bdetected platform rocm|"
+    r"\brocmflash|\b(?:using|in the) rocm\b|\brocm environment"
+)
 _NO_MAC_HAS = ("cuda.", "cudnn.", "cublas.", "cufft.", "curand.", "cusolver.", "cusparse.", "xid.")
 
 
@@ -299,6 +310,8 @@ def marked(spaced: str) -> frozenset[Platform]:
         found -= {"mac"}
     if _NVIDIA.search(spaced):
         found -= {"rocm", "xpu"}
+    if _IS_ROCM.search(spaced) and not re.search(r"\bnvrm\b|\bgeforce\b|\brtx \d{4}", spaced):
+        found.add("rocm")
     return frozenset(found)
 
 

@@ -148,7 +148,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a kernel ran longer than the display driver allows",
         patterns=(messages.LAUNCH_TIMEOUT,),
         meaning="A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
-        fix=f"{SMALLER}; or {TDR}; or another GPU for the display",
+        fix=f"{SMALLER}, or another GPU for the display; or {TDR}",
         certainty="proof",
     ),
     Condition(
@@ -225,6 +225,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The GPU is newer or older than every architecture that the wheel was built for.",
         fix=_ARCHITECTURES,
         certainty="proof",
+        # A warning about one GPU; these end a program on any.
+        follows=("quant.", "oom.", "tensor.", "dist.", "nccl.", "compile.resources"),
     ),
     Condition(
         id="cuda.ordinal",
@@ -287,7 +289,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         fix='torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
         'multiprocessing_context="spawn"), or touch CUDA only in the children (celery --pool solo, gunicorn without '
-        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
+        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless. In a notebook restart its kernel, "
+        "and let no line before notebook_launcher touch the GPU",
         certainty="proof",
     ),
     Condition(
@@ -376,7 +379,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         symptom=True,
         weak=(
-            r"\bCUDA\w*[^\w\n]{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)",
+            r"\bCUDA\w*[^\w\n]{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)(?!s\b)",
             r"Compile with TORCH_USE_CUDA_DSA|consider passing CUDA_LAUNCH_BLOCKING",
             r"\b(CUDA_ERROR_[A-Z]|cudaError[A-Z]|CUresult|cudaError_t)\w*",
             r"AcceleratorError",
@@ -629,7 +632,7 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
         fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
-        "devices)",
+        "devices); libze_loader: apt-get install libze1; libsycl and libur_loader: torch's wheel for XPU again",
     ),
     Condition(
         id="xpu.memory_query",

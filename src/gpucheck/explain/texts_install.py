@@ -329,11 +329,11 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
         "libcuda.so is not in the linker's path.",
-        fix="apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
-        "TRITON_LIBCUDA_PATH=/folder/of/libcuda",
+        fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
+        "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
         certainty="hint",
         symptom=True,
-        follows=("compile.python_h", "compile.libcuda", "compile.compiler"),
+        follows=("compile.python_h", "compile.libcuda", "compile.compiler", "build.header"),
     ),
     Condition(
         id="compile.python_h",
@@ -365,14 +365,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="compile.resources",
-        title="a Triton kernel needs more shared memory than the GPU has",
+        title="a Triton kernel needs more shared memory or stack than the GPU has",
         patterns=(
             r"out of resource: (shared memory|threads|tensor memory|registers)",
+            r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
             r"No valid triton configs|triton.{0,200}OutOfResources",
         ),
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
-        "or its option without Triton (A100 has 163 KiB, H100 227); TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
         certainty="proof",
     ),
     Condition(
@@ -416,6 +417,37 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
     ),
     Condition(
+        id="compile.cache",
+        title="processes or releases of Triton disturb each other in its cache",
+        patterns=(r"FileNotFoundError: .{0,30}No such file or directory: \S{0,90}triton\S{0,150}(\.tmp\.|cache/)",),
+        meaning="A temporary file is gone: several processes compiled one kernel at once, or the disk is shared.",
+        fix="rm -r ~/.triton/cache, then TRITON_CACHE_DIR on a local disk, another one for each process; a newer "
+        "release of the server or of Triton keeps its processes apart",
+    ),
+    Condition(
+        id="build.header",
+        title="the compiler does not find a header",
+        meaning="That is the cause; the errors below it only pass it on.",
+        fix="find / -name 'HEADER' 2>/dev/null: its folder in CPATH; else the package that has it (apt-file search "
+        "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
+        common=(
+            # CUDA's and Python's have their own texts.
+            r"fatal error: \W?(?!\S*(cu(da|blas|sparse|solver|rand|fft|dnn)\w*|nvToolsExt|Python)\.h)"
+            r"[\w./+-]+\.(h|hpp|cuh)\W{0,4}(No such file|file not found)",
+        ),
+        follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
+    ),
+    Condition(
+        id="import.module",
+        title="a Python package of the CUDA stack is not installed",
+        patterns=(
+            r"No module named '?(cuda|cupy|pynvml|pycuda|deep_gemm|deep_ep|flashinfer|sgl_kernel|tensorrt|"
+            r"transformer_engine|amdsmi|cutlass)\b",
+        ),
+        meaning="Python does not find it in the environment that runs the program.",
+        fix="python -m pip install PACKAGE with the interpreter that runs the program",
+    ),
+    Condition(
         id="compile.backend",
         title="torch.compile failed",
         patterns=(
@@ -438,7 +470,7 @@ TEXTS: tuple[Condition, ...] = (
             r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]",
             r"\b(torch\.compile|inductor|torch\w*dynamo|triton\.\w+)\b.{0,60}(not working|does not work|error|fail)",
         ),
-        follows=("compile.", "cuda.", "oom."),
+        follows=("compile.", "cuda.", "oom.", "build.header"),
     ),
     Condition(
         id="nvcc.missing",

@@ -541,8 +541,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Ray does not allocate any GPUs on the driver node",
         ),
         meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
-        fix="ray status shows what is used and what waits; ask for fewer GPUs (tensor_parallel_size, num_gpus), end "
-        "what holds them, or add a node",
+        fix="ray status shows what is used and what waits: where a node left, ray stop on all and start head and "
+        "workers again with one version of Ray and Python; ask for fewer GPUs (tensor_parallel_size, num_gpus), or add "
+        "a node",
         follows=("nvml.", "xid.", "cuinit."),
     ),
     Condition(

@@ -71,7 +71,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
-        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker have limits of their own), and "
+        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and "
         "tensors of batches that are kept in a list cloned; else "
         "torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",

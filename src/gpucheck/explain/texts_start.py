@@ -56,8 +56,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) brings a libcuda that was loaded instead "
         "of the driver's; or the driver does not have the function yet.",
         fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH (ldconfig -p | grep libcuda shows the "
-        "driver's); else update the driver",
-        certainty="proof",
+        "driver's; in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility), and rm -r ~/.triton/cache where the "
+        "file is in it; a function that is new: update the driver",
     ),
     Condition(
         id="cuinit.46",
@@ -94,7 +94,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cuinit.no_driver",
-        title="torch finds no NVIDIA driver",
+        title="no NVIDIA driver is found",
         patterns=(
             r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
             r"Found no NVIDIA driver on your system|Could not find cuda drivers on your machine",
@@ -104,7 +104,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="libcuda could not be loaded: the driver is not installed, or a container was started without it "
         "(`--gpus all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
-        "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
+        "nvidia.com/gpu=all); where it does not, install NVIDIA's driver (TensorFlow also wants pip install "
+        "'tensorflow[and-cuda]'). " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
         logged=True,
     ),
