@@ -67,7 +67,7 @@ SIZES = {
     "measure": (4, 566),
     "memory": (4, 214),
     "program": (33, 7132),
-    "render": (18, 2242),
+    "render": (18, 2245),
     "report": (16, 1558),
     "smoke": (6, 583),
     "stress": (6, 967),

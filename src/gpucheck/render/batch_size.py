@@ -90,8 +90,11 @@ def _in_use(result: FoundBatchSize) -> list[Line]:
 
 
 def _details(result: FoundBatchSize) -> list[Block]:
-    """Return the details that need no action: the peak and the budget."""
+    """Return the details that need no action: the peak, the limit and the budget."""
     lines = [Line(f"peak {taken}")] if (taken := _of_budget(result)) else []
+    if result.limiting_factor is not None:
+        failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
+        lines.append(Line(f"limit: {_limit(result)}{failing}"))
     return [*lines, Line(f"budget: {result.budget_reason or UNKNOWN}"), Line()]
 
 
