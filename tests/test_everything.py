@@ -89,6 +89,10 @@ ROWS: tuple[tuple[str, int, str], ...] = (
 )
 
 
+# What a row writes for later ones, and the words by which it is known.
+WRITTEN = {"matmul.json": "--output matmul.json", "checks": "--gather checks"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("everything")
@@ -99,10 +103,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("line", "code", "words"), ROWS, ids=[row[0] for row in ROWS])
 def test_each_command_answers(folder: Path, line: str, code: int, words: str) -> None:
-    """In the order of the rows: later ones read what earlier ones wrote."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpucheck", *line.split()], cwd=folder, capture_output=True, text=True, timeout=200
-    )
+    """A row that reads what another one writes runs that one first, unless it ran already."""
+    for file, writes in WRITTEN.items():
+        if file in line and writes not in line and not (folder / file).exists():
+            gpucheck(folder, next(row[0] for row in ROWS if writes in row[0]))
+    ended = gpucheck(folder, line)
     output = ended.stdout + ended.stderr
     assert (ended.returncode, words in output.lower()) == (code, True), output
     assert "nanobind" not in output and ("Traceback" not in output or "forgotten.py" in line), output
+
+
+def gpucheck(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpucheck", *line.split()]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
