@@ -61,7 +61,7 @@ SIZES = {
     "compare": (2, 238),
     "devices": (3, 248),
     "doctor": (12, 1535),
-    "explain": (13, 1118),
+    "explain": (13, 1154),
     "fleet": (8, 1093),
     "machine": (24, 3655),
     "measure": (4, 566),

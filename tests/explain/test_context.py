@@ -22,6 +22,111 @@ def ids(pasted: str) -> list[str]:
 @pytest.mark.parametrize(
     ("pasted", "id", "words", "without"),
     [
+        # Values and names of the paste: the image's build, the boards, the versions, the paths and the shares.
+        (
+            "#12 3.4 bitsandbytes/cextension.py\n#12 3.5 CUDA SETUP: WARNING! libcuda.so not found!",
+            "bitsandbytes.setup",
+            "out of the image's RUN lines",
+            "pip install -U",
+        ),
+        (
+            "I compiled a WSL kernel of my own\nFailed to initialize NVML: GPU access blocked by the operating system",
+            "nvml.wsl",
+            "probably lacks Microsoft's GPU module",
+            "every nvidia package",
+        ),
+        (
+            'Jetson Nano, Ubuntu 20.04\n  File "/l/torch/__init__.py", line 9, in <module>\nOSError: libcublas.so.10: '
+            "cannot open shared object file",
+            "import.library",
+            "nvidia-jetpack",
+            "--index-url|find /",
+        ),
+        (
+            "NVIDIA Jetson AGX Xavier\nCUDA driver version is insufficient for CUDA runtime version\nggml_cuda_init",
+            "cuinit.too_old",
+            "CMAKE_CUDA_ARCHITECTURES=72",
+            "8.7|87",
+        ),
+        (
+            "app.exe of PyInstaller\nNVIDIA GeForce RTX 5070 with CUDA capability sm_120 is not compatible with the "
+            "current PyTorch installation. The current PyTorch install supports CUDA capabilities sm_37 compute_37.",
+            "cuda.capability",
+            "a newer release of the program",
+            "harmless",
+        ),
+        (
+            "jax\nOutdated cuDNN installation found.\nMinimum supported: 9100\nInstalled version: 8907\n"
+            "/h/.pixi/envs/a/lib",
+            "cudnn.version",
+            "pixi update jaxlib cudnn",
+            "pip install",
+        ),
+        ("rx 6600\nhipErrorNoBinaryForGpu: Unable to find code object", "hip.arch", "=10.3.0", "11.0.0|gfxNNN"),
+        (
+            "rocm, gfx101x devices\nTensileLibrary.dat not found",
+            "hip.arch",
+            "rocminfo | grep gfx",
+            "gfx101x",
+        ),
+        (
+            "RuntimeError: Library cublas64_12.dll is not found or cannot be loaded\nD:\\a",
+            "import.library",
+            "where cublas64_12.dll tells",
+            "NAME.dll|cudnn",
+        ),
+        (
+            "PyTorch version: 1.7.1+cu110\nCould not run 'torchvision::nms' with arguments from the 'CUDA' backend.",
+            "import.nms",
+            "torchvision==0.8.2+cu110",
+            "0.N",
+        ),
+        (
+            "DeepSpeed Op Builder: Installed CUDA version 9.1 does not match the version torch was compiled with 11.8",
+            "nvcc.mismatch",
+            "CUDA_HOME=/usr/local/cuda-11.8, its bin",
+            "CUDA 9",
+        ),
+        (
+            "xFormers was built for:\n    PyTorch 2.1.0+cu121 with CUDA 1201 (you have 2.1.0+cu118)",
+            "xformers.setup",
+            "whl/cu118",
+            "cu121",
+        ),
+        (
+            "kind: Pod of k8s, vllm --tensor-parallel-size 4\nRuntimeError: No CUDA GPUs are available",
+            "cuinit.100",
+            "nvidia.com/gpu: 4",
+            "gpu: 1",
+        ),
+        # A torch before 2.1 has other settings; an evaluation has no step of training.
+        (
+            "after the evaluation step\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB "
+            "(GPU 0; 23.00 GiB total capacity; 18.00 GiB already allocated; 0.50 GiB free; "
+            "21.50 GiB reserved in total by PyTorch)",
+            "oom.cuda",
+            "inference_mode",
+            "expandable",
+        ),
+        # Options of the program that runs.
+        (
+            "python -m sglang.launch_server --mem-fraction-static 0.95\nNCCL WARN Failed to CUDA calloc 67108864 bytes",
+            "oom.nccl",
+            "--mem-fraction-static below 0.95",
+            "max-model-len|-c,",
+        ),
+        (
+            "It does not work on windows\nERROR: No matching distribution found for triton==2.3.0",
+            "pip.torch",
+            "triton-windows",
+            "selector",
+        ),
+        (
+            "'CUDA_VISIBLE_DEVICES' is not recognized as an internal or external command",
+            "shell.variable",
+            "set VARIABLE=value",
+            "export",
+        ),
         # The platform: a Jetson has no driver of its own and no wheels but its own.
         (
             "Jetson Orin Nano, nvcc says 12.6\n>>> import torch\nRuntimeError: CUDA error: no kernel image is "
@@ -100,16 +205,7 @@ def ids(pasted: str) -> list[str]:
             "use float32",
             "dmesg",
         ),
-        ("torch 2.8.0+xpu on the iGPU of an i5\nRuntimeError: UR error", "xpu.lost", 'device="cpu"', "dmesg"),
         # What the text shows of the GPU and of torch speaks against the usual cause.
-        (
-            "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.\n"
-            "| NVIDIA-SMI 470.86       Driver Version: 470.86       CUDA Version: 11.4     |\n"
-            "|   0  NVIDIA GeForce ...  On | 00000000:01:00.0 |\n| N/A 54C | 536MiB /  8192MiB |",
-            "tensor.load",
-            "'torch==2.7.*' torchvision --index-url https://download.pytorch.org/whl/cu118",
-            "map_location",
-        ),
         (
             "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
             "tensor.load",
@@ -165,13 +261,6 @@ def ids(pasted: str) -> list[str]:
         ),
         # What was tried, and what the user may do.
         (
-            "I changed the MASTER_PORT to 29501, the same\nRuntimeError: The server socket has failed to listen on any "
-            "local network address. port: 29500, EADDRINUSE",
-            "dist.port",
-            "change it in its sources (grep -rn MASTER_PORT); sudo ss -ltnp | grep 29500",
-            "torchrun",
-        ),
-        (
             "MASTER_PORT=29500 in the script\nRuntimeError: The server socket has failed to listen on any local "
             "network address. port: 29500, EADDRINUSE",
             "dist.port",
@@ -197,19 +286,6 @@ def ids(pasted: str) -> list[str]:
             "nvcc.missing",
             "install the toolkit",
             "a wheel of the package",
-        ),
-        (
-            'File "t.py", line 2, in f\n    y = torch.index_select(self.a, 0, t.cpu())\nRuntimeError: Expected all '
-            "tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-            "tensor.device_mismatch",
-            "moved by .cpu()",
-            "register_buffer",
-        ),
-        (
-            "RuntimeError: CUDA driver error: device not ready\nRuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED",
-            "oom.handles",
-            "TdrDelay",
-            "find-batch-size",
         ),
         # Full memory, mixed devices and timeouts: the step is that of the program in the paste.
         (
@@ -434,6 +510,13 @@ def ids(pasted: str) -> list[str]:
             "hip.none",
             "has no /dev/kfd",
             "usermod",
+        ),
+        (
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 360757.00 MiB on device 0: cudaMalloc failed: out "
+            "of memory",
+            "oom.cuda",
+            "GGML_SCHED_MAX_COPIES=1",
+            "memory is full",
         ),
         # What a build lacks.
         (
@@ -718,13 +801,6 @@ def ids(pasted: str) -> list[str]:
             "cuda.ordinal",
             "times the nodes",
             "set_device",
-        ),
-        (
-            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 360757.00 MiB on device 0: cudaMalloc failed: out "
-            "of memory",
-            "oom.cuda",
-            "GGML_SCHED_MAX_COPIES=1",
-            "memory is full",
         ),
     ],
 )

@@ -97,6 +97,7 @@ def test_the_vendor_of_the_gpus(pasted: str, vendor: str) -> None:
         ("cuda capability 12.1\nget_arch_list(): ['sm_90', 'sm_120a']", False),
         ("cuda capability 12.1\nget_arch_list(): ['sm_90', 'sm_120f']", True),
         ("cuda capability 12.1\nget_arch_list(): ['sm_90', 'compute_120']", True),
+        ("cuda capability 12.0\nget_arch_list(): ['sm_37', 'sm_90', 'compute_37']", None),
         ("cuda capability 8.7\nget_arch_list(): ['sm_80', 'sm_86']", False),
         ("cuda capability 11.0\nget_arch_list(): ['sm_101']", True),
     ],
@@ -414,13 +415,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
         ),
         ("MacBook with M1\nthe model ran out of memory", "oom.other", "Activity Monitor", "nvidia-smi"),
         ("Windows 11, gfx1103\nHIP error: invalid device function", "hip.arch", "HIP SDK", "HSA_"),
-        (
-            "accelerate launch train.py\nCUDA error: invalid device ordinal",
-            "cuda.ordinal",
-            "--num_processes",
-            "--nproc",
-        ),
-        ("NCCL WARN Duplicate GPU detected\naccelerate/state.py", "nccl.duplicate", "--num_processes", "set_device"),
         ("ComfyUI/main.py\nRuntimeError: MPS backend out of memory", "oom.mps", "smaller image", "batch|sequence"),
         ("Jetson Orin\nRuntimeError: CUDA out of memory", "oom.cuda", "quantized", "find-batch-size|sequence"),
         ("torch/_inductor/x.py\nout of resource: shared memory", "compile.resources", "compiler.disable", "num_stages"),
@@ -552,12 +546,6 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "gpu-memory-utilization",
         ),
         ("jaxlib.XlaRuntimeError: INTERNAL: cuSolver internal error", "cusolver.failed", "PREALLOCATE", "magma"),
-        (
-            "BNB_CUDA_VERSION=124 environment variable detected\nConfigured CUDA binary not found at /x/y.so",
-            "bitsandbytes.setup",
-            "unset BNB_CUDA_VERSION",
-            "",
-        ),
         (
             "(gpu_burn-drv.cpp:243): the provided PTX was compiled with an unsupported toolchain.",
             "cuda.ptx",
@@ -708,7 +696,6 @@ def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: 
             "x.to(device)",
         ),
         ("RuntimeError: expected scalar type Long but found Float", "tensor.dtype", "labels.long()"),
-        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float", "tensor.dtype", "x.float()"),
         ("RuntimeError: \"host_softmax\" not implemented for 'Long'", "tensor.not_implemented", "x.float() before"),
         (
             "ImportError: /env/site-packages/torch/lib/libtorch.so: undefined symbol: _ZTIN2at10TensorImplE",

@@ -471,7 +471,11 @@ _HOOK = "OCI runtime create failed: error running hook #0: exit status 1, stderr
 @pytest.mark.parametrize(
     ("behind", "says", "step"),
     [
-        ("device error: 7: unknown device", "the GPU that was asked for does not exist on this host", "nvidia-smi -L"),
+        (
+            "device error: 7: unknown device",
+            "the GPU that was asked for (7) does not exist on this host",
+            "nvidia-smi -L",
+        ),
         (
             "mount error: failed to add device rules: unable to find any existing device filters attached to the "
             "cgroup: "

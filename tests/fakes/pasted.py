@@ -63,6 +63,7 @@ REST: dict[str, str] = {
     "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "
     "(SIGABRT) "
     "received by PID 819025",
+    "shell.variable": "'CMAKE_ARGS' is not recognized as an internal or external command",
     "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
     "dist.mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
     "CollectiveFingerPrint(OpType=ALLREDUCE)",

@@ -25,7 +25,7 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
-from gpucheck.explain.facts import filled, of_server, room, untried
+from gpucheck.explain.facts import filled, of_server, room, stated, untried
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
@@ -251,6 +251,7 @@ def _told(match: Match) -> TextMatch:
     then = then.replace("grep PORT", f"grep {read.numbers.get('port', 'PORT')}")
     then = then.replace("NAME==VERSION", f"{match.facts.compiled or 'NAME'}==VERSION")
     then = step(match.facts.platforms | match.facts.names, text.id, filled(then, match.facts), specific=specific)
+    then = stated(then, match.facts)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,

@@ -16,7 +16,7 @@ from gpucheck import messages
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Certainty, Condition
 from gpucheck.explain.figures import OFFLOAD
-from gpucheck.explain.text import BACKEND, SMALLER, TDR, Platform, marked
+from gpucheck.explain.text import BACKEND, SMALLER, Platform, marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,10 @@ class Facts:
             codes = tuple(f"sm_{code}" for code in built if release >= (2, 7) or min(wanted, default=0) >= 50)
         if not wanted or not codes:
             return None
-        return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
+        # PTX of an older generation alone proves neither: cuBLAS and cuDNN have none for a newer GPU.
+        sure = [code for code in codes if code[:2] == "sm" or any(code[8:-1] == str(value)[:-1] for value in wanted)]
+        runs, surely = (all(any(fixes.runs_on(c, value) for c in some) for value in wanted) for some in (codes, sure))
+        return runs if runs == surely else None
 
     @property
     def compiled(self) -> str:
@@ -112,7 +115,7 @@ _ONE = {
         # The GPU as the system names it comes before other numbers, which may be those that are supported.
         r"(?:\A[\s\S]*?(?:amdhsa--|(?:models and configuration: |\bname: )[^\n]{0,60}\W|not (?:list|support) )(?=gfx)|"
         r"(?:gpu arch\w*|\bfor|device|your|targets|xtx?|\bon|gpu_type|amdgpu versions|amdgpu \[\d\])\W{1,4})"
-        r"(gfx\d{3,4}\w?)\b"
+        r"(gfx(?!\w*x\b)\d{3,4}\w?)\b"
     ),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
     "asked": re.compile(_ASKED + r"torch ?(?:==|\() ?v?(\d+\.\d+(?:\.\d+)?)"),
@@ -129,16 +132,19 @@ _GPUS = (
     (r"\bg?b300\b", "10.3"),
     (r"\bg?b200\b", "10.0"),
     (r"\bg?h[12]00\b|\bh20\b|\bh800\b", "9.0"),
-    (r"rtx ?40[5-9]0|\bl40s?\b|\bl4\b|rtx ?6000 ada", "8.9"),
+    (r"rtx ?40[5-9]0|\b40[5-9]0 gpu\b|\bl40s?\b|\bl4\b|rtx ?6000 ada", "8.9"),
     (r"\borin\b", "8.7"),
-    (r"rtx ?30[5-9]0|rtx ?a\d000|\ba10g?\b|\ba40\b", "8.6"),
+    (r"rtx ?30[5-9]0|\b30[5-9]0 gpu\b|rtx ?a\d000|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
     (r"rtx ?20[5-9]0|gtx ?16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
     (r"\bv100\b|titan v\b", "7.0"),
     (r"gtx ?10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
+    (r"gtx ?(?:9[5-8]0|750)", "5.0"),
 )
+# Radeons and the number of their target ("System requirements" of ROCm).
+_RADEONS = "9070:1201 9060:1200 7900:1100 7[78]00:1101 7600:1102 6[89][05]0:1030 67[05]0:1031 66[05]0:1032 5[67]00:1010"
 _CODES = (
     re.compile(
         r"(?:supports cuda capabilities|get_arch_list\(\)\W{0,4}|arch(?:itecture)? list\W{1,4})"
@@ -160,8 +166,16 @@ _NAMED = {
     "running": r"\A(?![\s\S]*(?:setup\.py|wheel|pip install|cmake))[\s\S]*packages[/\\][\w/\\]+\.py, line"
     r"[\s\S]*cuda_home",
     "smi": r"driver version: \d{3}\.\d[\s\S]{0,2000}\dmib */ *\d+mib",
+    "image_build": r"(?m)^#\d+ (?:\d+\.\d+|\[[\w/ .-]+\]) |^step \d+/\d+ : run ",
+    "own_kernel": r"compil\w+ (?:\w+ ){0,5}kernel|kernel (?:\w+ ){0,4}(?:compiled|built)|custom kernel|config_dxg",
+    "frozen": r"pyinstaller|\bpyimod\d|整合包|(?<![\w\\/:.])torch\\\w+(?:\\\w+)*\.py:\d+: userwarning",
+    "linux": r"\A(?![\s\S]*\b[a-z]:\\)[\s\S]*/(?:home|usr|root|opt)/",
+    "own_code": r"trust_remote_code ?= ?true|transformers_modules",
+    "pixi": r"\.pixi[/\\]|\bpixi (?:add|install|run)",
+    # The forms of messages of torch before 2.1.
+    "old_torch": r"\(gpu \d; [\d.]+ [gm]ib total|optype=\w+, timeout\(|[/\\]thc[/\\]",
     "podman": r"\busing podman\b|\bpodman(?:-compose| run| exec| version)",
-    "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
+    "desktop": r"\bdocker desktop\b|start docker compose application|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
     r"driver version: \d{3}\.|(?<!have an )\bnvidia (?:gpu|titan|gb?\d)",
     # This excludes a processor's integrated graphics.
@@ -180,7 +194,7 @@ _NAMED = {
     "uv": r"\buv (?:pip|sync|add|run|lock|tool)\b|\btool\.uv\b",
     "project": r"\buv (?:sync|add|run|lock)\b|\btool\.uv\b|\bpoetry (?:add|install|lock|update|issue)\b",
     "portable": r"python_embeded",
-    "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh",
+    "webui": r"stable-diffusion-webui|webui-user|\bwebui\.sh|\bload forge\b",
     "powershell": r"\bps [a-z]:\\|\$env:|\bpowershell\b",
     "old_llvm": r"sm_\d+\w? is not a recognized processor",
     "kepler": r"\bgt ?[67][1-4]0m?\b|\bgtx ?(?:6[5-9]0|7[678]0)(?:m|ti)?\b|\btesla k(?!80)\d+|"
@@ -196,7 +210,7 @@ _NAMED = {
     r"sglang[./\\](?:srt|launch)|"
     r"vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|tritonserver|"
     r"\blmdeploy\b",
-    "function": r"invalid device function",
+    "function": r"invalid device function(?! at \S*(?:conda-bld/pytorch|/thc/))",  # torch's own files
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
     r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
@@ -294,6 +308,10 @@ def read(pasted: str, spaced: str) -> Facts:
     frames = [_package(path) for path in paths]
     free = re.search(r"memory usage: (\d+) bytes free, (\d+) bytes total", text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
+    radeons = (name.split(":") for name in _RADEONS.split())
+    singles.setdefault("gfx", next((f"gfx{target}" for name, target in radeons if re.search(rf"rx ?{name}", text)), ""))
+    names = {name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)}
+    names |= {"old_torch"} if (fixes.release_of(version) or (2, 1)) < (2, 1) else set()
     return Facts(
         platforms=marked(re.sub(r"(?<![\w:])/users/", "/home/", spaced) if "/users/" in pasted else spaced),
         torch=version,
@@ -301,7 +319,7 @@ def read(pasted: str, spaced: str) -> Facts:
         capabilities=_capabilities(text),
         architectures=_architectures(text),
         packages=tuple(filter(None, frames)),
-        names=frozenset(name for name, pattern in _NAMED.items() if re.search(pattern, text, re.IGNORECASE)),
+        names=frozenset(names),
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
@@ -319,7 +337,10 @@ def _torch(text: str) -> tuple[str, str]:
     version, build = versions[0] if versions else ("", "")
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
     build = build or ("xpu" if re.search(r"xpu used to build pytorch: \d", text) else "")
-    cuda = r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?)[ \t:=]+(none|n/a|\d+\.\d+)"
+    cuda = (
+        r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?|torch was compiled with|compile\s+pytorch)"
+        r"[ \t:=(]+(none|n/a|\d+\.\d+)"
+    )
     if not build and (built := re.search(cuda, text)):
         build = (
             f"cu{built[1].replace('.', '')}"
@@ -328,7 +349,9 @@ def _torch(text: str) -> tuple[str, str]:
             if re.search(r"rocm used to build pytorch: \d", text)
             else "cpu"
         )
-    return version, build
+    # The folder of pip's CUDA libraries, which torch brought.
+    brought = re.search(r"nvidia[/\\](cu1\d)[/\\]lib", text)
+    return version, build or (f"{brought[1]}0" if brought else "")
 
 
 def _listed(text: str) -> tuple[fixes.Release, ...]:
@@ -427,7 +450,9 @@ def _install(facts: Facts) -> str:
         return fixes.JETSON if any(value in fixes.OWN_BOARDS for value in values) else ""
     # torchvision and torchaudio must match the new torch and its CUDA.
     wanted += " torchvision" + " torchaudio" * ("torchaudio" in facts.names)
-    return f"pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
+    # pip does not reach the torch inside a packed program.
+    packed = "a newer release of the program, else its sources in a virtual environment: " * ("frozen" in facts.names)
+    return f"{packed}pip install --force-reinstall {wanted} --index-url {fixes.INDEX}/{tag}"
 
 
 def _abi(facts: Facts) -> str:
@@ -441,6 +466,13 @@ def _abi(facts: Facts) -> str:
 
 def _torchvision(facts: Facts) -> str:
     """Return the command for the torchvision that belongs to a torch 2 (0.15 to 2.0, 0.16 to 2.1)."""
+    if old := re.fullmatch(r"1\.(\d+)\.(\d+)", facts.torch):
+        # The last number of a few releases is not torch's.
+        patch = {"1.7.0": 1, "1.7.1": 2, "1.10.1": 2, "1.10.2": 3}.get(facts.torch, old[2])
+        return (
+            f"pip install --force-reinstall --no-deps torchvision==0.{int(old[1]) + 1}.{patch}+"
+            f"{facts.build or 'cuXYZ'} -f {fixes.INDEX}/torch_stable.html, which belongs to torch {facts.torch}"
+        )
     match = re.fullmatch(r"2\.(\d+)\.(\d+)", facts.torch)
     if match is None:
         return (
@@ -486,6 +518,8 @@ def _pip(facts: Facts) -> str:
         return (
             "pip install torch==2.2.2 'numpy<2' with Python 3.8 to 3.12: the last torch for Macs with Intel processors"
         )
+    if facts.wanted.startswith("cu") and facts.holds(r"looking in \w+: \S*/whl/[\s\S]*from versions: \d[^)+]*\)"):
+        return f"pip install torch=={facts.asked} without +{facts.wanted}: a Mac has no CUDA, and no build with it"
     is_new = bool(python and high and python > high) or (
         not python and bool(facts.listed) and release < facts.listed[0]
     )
@@ -534,6 +568,8 @@ def _for_amd(facts: Facts) -> str:
 def of_server(name: str, then: str, facts: Facts) -> str:
     """Return the server's own release in place of a step that installs torch: each release fits one torch alone."""
     installs = re.search(r"pip install (-\S+ )*torch\b(?!vision|audio)", then) and not name.startswith("pip.")
+    if installs and "jetson" in facts.names and "thor" not in facts.text:
+        return fixes.JETSON
     if not installs or not facts.names & {"vllm", "sglang"}:
         return then
     if "rocm" in facts.platforms or facts.vendor == "amd":
@@ -548,6 +584,8 @@ def of_server(name: str, then: str, facts: Facts) -> str:
 def filled(then: str, facts: Facts) -> str:
     """Return the step with the GPU and the versions of torch and of its CUDA that the paste states."""
     then = then.replace("gfxNNN", facts.gfx or "gfxNNN")
+    if "7.2" in facts.capabilities:
+        then = re.sub(r"\b8(\.?)7\b", r"7\g<1>2", then)
     is_known = "torch==VERSION" in then and fixes.release_of(facts.torch) is not None
     then = then.replace("torch==VERSION", fixes.pinned(facts.torch)) if is_known else then
     # The packages of torch's release change with it.
@@ -566,6 +604,23 @@ def filled(then: str, facts: Facts) -> str:
     major, minor = build[2:4], build[4:]
     then = re.sub(r"(cuda-|cuda-toolkit=|CUDA |shows )X\.Y\b", rf"\g<1>{major}.{minor}", then.replace("cuXYZ", build))
     return then.replace("cuda-toolkit-X-Y", f"cuda-toolkit-{major}-{minor}")
+
+
+def stated(then: str, facts: Facts) -> str:
+    """Return the step with the paths, sizes and files that the paste states in place of general ones."""
+    if gpus := re.search(r"(?:tensor-parallel-size|--tp)\W{1,5}(\d+)", facts.text):
+        then = then.replace("nvidia.com/gpu: 1", f"nvidia.com/gpu: {gpus[1]}")
+    if cache := re.search(r"(/[\w./-]*\.triton/cache\w*)", facts.text):
+        then = then.replace("~/.triton/cache", cache[1])
+    if file := re.search(r"\b(cu[a-z]+|nv[a-z]+)(64\w+|\w*)\.dll", facts.text):
+        then = (
+            then.replace("NAME.dll", file[0])
+            .replace("cuDNN: site", "wheels: site")
+            .replace("cudnn\\bin", f"{file[1]}\\bin")
+        )
+    if share := re.search(r"--(mem-fraction-static|gpu-memory-utilization)[ =](0?\.\d+)", facts.text):
+        then = then.replace(f"a smaller --{share[1]}", f"--{share[1]} below {share[2]}")
+    return then
 
 
 def untried(then: str, facts: Facts) -> str:
@@ -603,7 +658,7 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
         "Adafactor), and a smaller resolution",
     ),
     (
-        r"webui|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
+        r"webui|--(?:med|low)vram|modules[/\\](?:txt2img|img2img|processing|sd_\w+)\.py|fooocus|entry_with_update",
         "a smaller image or upscaling factor, batch size 1, and --medvram or --lowvram in COMMANDLINE_ARGS "
         "(webui-user; Forge: a larger GPU Weights reserve; Fooocus: --always-low-vram)",
     ),
@@ -674,7 +729,8 @@ _FRAMES: tuple[tuple[str, str], ...] = (
         "the parameters and the optimizer's states spread over more GPUs (FSDP, ZeRO-3)",
     ),
     (
-        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b|(?:infer|demo|predict)\w*\.(?:py|sh)\b",
+        r"评估|(?:evaluation|validation|inference) (?:step|stage|phase)|(?:during|in|after) (?:the )?(?:eval|infer)|"
+        r"in (?:val(?:id\w*|_\w+)?|test\w*|eval\w*|infer\w*|predict\w*)\b|(?:infer|demo|predict|gener)\w*\.(?:py|sh)\b",
         "torch.inference_mode() around the evaluation, a smaller batch, image or clip there (fewer frames, points or "
         "objects at once), half precision, and results moved by .cpu() as they come",
     ),
@@ -692,6 +748,8 @@ def room(then: str, facts: Facts) -> str:
     step = next((step for pattern, step in tables if facts.holds(pattern)), "")
     if not step:
         return then
+    if "_ALLOC_CONF=" in then and "inference_mode" in step:
+        return f"{step}; else {then}"
     return re.sub(r"; gpucheck find-batch-size[^;]*", "", then.replace(OFFLOAD, step).replace(SMALLER, step))
 
 
@@ -712,6 +770,34 @@ _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
     Advice(
+        ("nvml.wsl", "nvml.not_loaded"),
+        lambda facts: "own_kernel" in facts.names and "wsl" in facts.text,
+        "take kernel= out of %UserProfile%\\.wslconfig, wsl --update and wsl --shutdown: Microsoft's kernel has it; "
+        "else build with CONFIG_DXGKRNL=y from Microsoft's WSL2-Linux-Kernel",
+        title="a self-compiled WSL kernel that probably lacks Microsoft's GPU module (dxgkrnl)",
+    ),
+    Advice(
+        ("bitsandbytes.setup", "import.libcuda", "cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.sees_none"),
+        "image_build",
+        "take the import or the test out of the image's RUN lines: only docker run --gpus all gives a container the "
+        "driver and the GPU. A build of extensions needs no GPU: ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1 before it",
+        title="there is no GPU and no driver while an image is built",
+    ),
+    Advice(
+        ("assert.index", "assert.label"),
+        "server",
+        "the tokenizer and the model of one folder and release, whose vocabulary (vocab_size in config.json) has all "
+        "tokens, also added ones and those of images, and a prompt within the model's length; else a newer server",
+    ),
+    Advice(("xpu.lost",), r"error_out_of_(?:resources|\w+_memory)|returns: -5\b", becomes="oom.xpu"),
+    Advice(
+        ("xformers.setup",),
+        lambda facts: facts.build.startswith("cu") and facts.holds(r"\(you have \d"),
+        f"pip install --force-reinstall --no-deps xformers==VERSION --index-url {fixes.INDEX}/cuXYZ, the release "
+        "that was built for this torch (its release notes name it); or pip uninstall xformers",
+        title="xformers was built for another torch, or another CUDA, than the one in place",
+    ),
+    Advice(
         ("container.no_runtime",),
         lambda facts: "mac" in facts.platforms and facts.vendor != "nvidia",
         "take the request for an NVIDIA GPU out of the start (--gpus; Compose: deploy.resources.reservations.devices): "
@@ -721,33 +807,15 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Docker on macOS runs in a virtual machine without a GPU.",
     ),
     Advice(
-        ("tensor.load",),
-        lambda facts: "smi" in facts.names and facts.build[:2] != "cu" and facts.holds(r"is_available\W+is false"),
-        lambda facts: (
-            "python -c 'import torch; print(torch.__version__, torch.version.cuda)' with the program's Python: None is "
-            f"a build without CUDA, a CUDA above nvidia-smi's is too new; for both {_install(facts)}"
-        ),
-        title="torch does not see the GPU that nvidia-smi shows",
-    ),
-    Advice(
-        ("oom.handles",),
-        r"driver error: device not ready",
-        f"{SMALLER}; under Windows and WSL {TDR}; nvidia-smi shows whether memory is full",
-        title="the GPU was not ready in a call: usually it was reset in a long kernel, or its memory is full",
-        meaning="Errors after it follow from it.",
-    ),
-    Advice(
-        ("dist.port",),
-        # The variable has another number than the port that failed.
-        r"\A(?![\s\S]*torchrun)(?=[\s\S]*(?:port: |\]:|localhost:)(\d{4,5})\b[^\n]*(?:eaddrinuse|errno: 98))"
-        r"[\s\S]*\bmaster_port\D{1,40}(?!\1)\d{4,5}",
-        "the program sets it: change it in its sources (grep -rn MASTER_PORT); sudo ss -ltnp | grep PORT shows who",
-        title="the port of the rendezvous is taken, and MASTER_PORT does not reach the program",
+        ("import.glibc",),
+        r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
+        "a newer system or container image (ldd --version shows its GLIBC), or an older wheel, or the package built "
+        "here: pip install --no-binary :all: --no-deps --no-build-isolation NAME==VERSION",
     ),
     Advice(
         ("import.glibc",),
-        r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
-        "a newer system or container image (ldd --version shows its GLIBC), or an older wheel",
+        lambda facts: bool(facts.compiled) and "conda" not in facts.text and "cluster" not in facts.names,
+        lambda facts: f"pip install -U {facts.compiled}, or a release before this one; else a newer system or image",
     ),
     Advice(
         ("import.glibc",),
@@ -760,8 +828,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("bitsandbytes.setup",),
         "jetson",
-        "build it: in its sources cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install . "
-        "(Xavier: 72), or the wheel or image of jetson-containers for this JetPack",
+        "build it: in its sources cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install ., "
+        "or the wheel or image of jetson-containers for this JetPack",
         title="this bitsandbytes has no library for a Jetson",
     ),
     Advice(
@@ -771,22 +839,9 @@ ADVICE: tuple[Advice, ...] = (
         title="this torch is built without CUDA, which xformers needs",
     ),
     Advice(
-        ("tensor.device_mismatch",),
-        r"\.cpu\(\)[^\n]*\n[^\n]*(?:expected all tensors|two devices)",
-        "in the line above the message one operand is moved by .cpu(): x.to(y.device) there, with the other one's "
-        "device; in a program that is not yours, a newer release of it",
-    ),
-    Advice(
         ("mps.dtype",),
         r"float8|fp8|bfloat16",
         "torch_dtype=torch.float16 (bfloat16 needs macOS 14); of a model in float8 its float16, GGUF or MLX version",
-    ),
-    Advice(
-        ("xpu.lost", "xpu.call"),
-        r"\A(?![\s\S]*(?:core ultra|\barc\b))[\s\S]*(?:\bigpu\b|iris\W{0,4}xe|uhd graphics)",
-        'device="cpu", or OpenVINO; else Intel\'s newest compute runtime (level-zero)',
-        title="a call failed on an integrated GPU that PyTorch's XPU build probably does not support",
-        meaning="PyTorch lists Arc, Core Ultra and Data Center GPUs, and not the Iris Xe and UHD of older processors.",
     ),
     Advice(
         ("import.nvjitlink",),
@@ -833,8 +888,8 @@ ADVICE: tuple[Advice, ...] = (
         ("cuda.ptx", "cuinit.too_old"),
         "jetson",
         "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
-        "(CUDA_HOME=/usr/local/cuda; Orin: TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack "
-        "5 also wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
+        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
+        "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
         title="a package was compiled by a newer CUDA than this JetPack's driver",
         meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
     ),
@@ -892,10 +947,10 @@ ADVICE: tuple[Advice, ...] = (
             facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
             or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
         ),
-        "a release, torch or container whose notes name this GPU (rocminfo | grep gfx: MI200 gfx90a, MI300 gfx942), or "
-        "a build for it in an empty folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp "
-        "AMDGPU_TARGETS, its image ROCM_DOCKER_ARCH); a program on torch needs both built: "
-        "torch.cuda.get_arch_list() has to name it too, in an image that of its base",
+        "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
+        "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
+        "ROCM_DOCKER_ARCH=gfxNNN); a program on torch needs both built: torch.cuda.get_arch_list() has to name it too, "
+        "in an image that of its base",
     ),
     Advice(
         ("hip.arch",),
@@ -913,7 +968,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("xpu.lost",), r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
     Advice(
         ("import.library",),
-        r"torch/__init__\.py\W+line \d+(?![\s\S]*jetson)[\s\S]{0,500}\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
+        r"\A(?![\s\S]*(?:jetson|jetpack|tegra))[\s\S]*torch/__init__\.py\W+line \d+[\s\S]{0,500}"
+        r"\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
         f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
         "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
         "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
@@ -935,6 +991,7 @@ ADVICE: tuple[Advice, ...] = (
             bool(facts.needs)
             and facts.names & {"tf", "pytorch"} != {"tf"}
             and not (facts.build or facts.platforms & {*_NOT_LINUX, "rocm"} or facts.vendor in ("amd", "intel"))
+            and "jetson" not in facts.names
         ),
         lambda facts: (
             f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
@@ -943,30 +1000,9 @@ ADVICE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        ("oom.other",),
-        r"cuda_host_malloc|of pinned memory",
-        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
-        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
-        title="llama.cpp could not pin host memory",
-        meaning="The limit of locked memory is reached. It is RAM, not the GPU's memory.",
-    ),
-    Advice(
-        ("import.symbol",),
-        r"libtorchcodec\w*\.so\S*:? undefined symbol",
-        "pip install --force-reinstall --no-deps torchcodec==VERSION of the release for this torch: 0.7 for torch "
-        "2.8, 0.9 for 2.9, its README lists them",
-        title="torchcodec was built for another torch",
-    ),
-    Advice(
         ("cuda.not_supported",),
         "kernels",
         f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
-    ),
-    Advice(
-        ("oom.vllm",),
-        r"alloc_req_slots|smaller \w+ for .{0,3}--max-running",
-        "--max-running-requests smaller, or --mem-fraction-static larger while nvidia-smi shows free memory",
-        title="the server has no slot left for another request",
     ),
     Advice(
         ("oom.host",),
@@ -1116,6 +1152,14 @@ ADVICE: tuple[Advice, ...] = (
         meaning="PyPI has SageAttention 1, which needs only Triton; 2 and 3 are compiled for one torch and CUDA.",
     ),
     Advice(
+        ("attention.package",),
+        r"flash\S*\.so\S*:? undefined symbol",
+        "pip uninstall -y flash-attn, then pip install --no-cache-dir with the wheel of its releases page whose name "
+        "has this torch, CUDA, Python and cxx11abi (pip list | grep -i torch); or MAX_JOBS=4 pip install flash-attn "
+        '--no-build-isolation --no-cache-dir, which builds it; attn_implementation="sdpa" does without it',
+        title="flash-attn was built for another torch than the one in place",
+    ),
+    Advice(
         ("attention.flash", "attention.kernel"),
         lambda facts: "server" in facts.names or "vllm" in facts.names,
         "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
@@ -1160,12 +1204,6 @@ ADVICE: tuple[Advice, ...] = (
         meaning="A collective got a tensor on the device that the message names; the group was made for another.",
     ),
     Advice(
-        ("oom.vllm",),
-        r"warming up sampler|mamba cache blocks",
-        "--max-num-seqs smaller (256 is usual on a smaller GPU; not above the number of blocks in the message), and "
-        "--gpu-memory-utilization smaller where the warm-up failed, larger where cache blocks are too few",
-    ),
-    Advice(
         ("nvcc.host_compiler",),
         r"microsoft visual studio",
         "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
@@ -1198,31 +1236,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("tensor.dtype",),
-        r"deepspeed",
-        '"bf16": {"enabled": true} or "fp16": {"enabled": true} in the DeepSpeed configuration ("auto" with the '
-        "Trainer), the same in accelerate's mixed_precision or bf16=True, and the model loaded in that type; then a "
-        "newer DeepSpeed",
-        title="DeepSpeed's configuration and the model have different data types",
-    ),
-    Advice(
-        ("tensor.dtype",),
-        r"must flatten tensors with uniform|flatparameter`? requires uniform",
-        "one type for all before FSDP: the same torch_dtype everywhere, p.data = p.data.to(torch.bfloat16) for "
-        "adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
-        title="FSDP got parameters of different data types in one unit",
-    ),
-    Advice(
-        ("tensor.dtype",),
         r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth",
         'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
         "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
         "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
-    ),
-    Advice(
-        ("tensor.dtype",),
-        r"\bdouble\b|\bfloat64\b",
-        "x.float() for the tensor that is float64: NumPy's arrays are, unless told otherwise "
-        "(torch.from_numpy(a).float()); or model.double() where that precision is meant",
     ),
     Advice(
         ("torch.cpu_only", "torch.no_accelerator"),
@@ -1466,9 +1483,12 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         lambda facts: facts.build.startswith("cu") and bool(facts.needs) and facts.build[2:4] != facts.needs,
         lambda facts: (
-            f"the release of {facts.extension or 'the package that asks for it (vLLM: its +cu118 wheel)'} for CUDA "
-            f"{facts.build[2:4]} (torch is {facts.build}); or torch and all packages for CUDA {facts.needs}, "
-            "in a new environment"
+            f"the release of {facts.extension or facts.compiled or 'the package that asks for it'} for CUDA "
+            f"{facts.build[2:4]} (torch is {facts.build}; vLLM: the +{facts.build} wheel of its releases, sgl-kernel "
+            f"--index-url https://docs.sglang.ai/whl/{facts.build})"
+            # A driver before 525 does not run CUDA 12.
+            + f"; or torch and all packages for CUDA {facts.needs}, in a new environment"
+            * (not facts.holds(r"driver version: 4\d\d\."))
         ),
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
@@ -1580,22 +1600,10 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Its CUDA code is for other GPUs than this one.",
     ),
     Advice(
-        ("nccl.duplicate", "cuda.ordinal"),
-        "accelerate",
-        "accelerate launch --num_processes as many as there are GPUs (python -c 'import torch; "
-        "print(torch.cuda.device_count())'), in the file of accelerate config too; CUDA_VISIBLE_DEVICES hides some",
-    ),
-    Advice(
         ("hip.arch",),
         lambda facts: "windows" in facts.platforms,
         "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
         "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
-    ),
-    Advice(
-        ("compile.resources",),
-        lambda facts: "server" in facts.names and not facts.holds(r"--enable-torch-compile"),
-        "another backend for that kernel: vLLM --attention-backend FLASH_ATTN (SGLang --attention-backend flashinfer); "
-        "of a mixture of experts or LoRA a newer release, or an unquantised model, whose block sizes are others",
     ),
     Advice(
         ("compile.resources",),
@@ -1626,11 +1634,6 @@ ADVICE: tuple[Advice, ...] = (
         "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
         "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
         title="CMake finds no CUDA compiler (nvcc)",
-    ),
-    Advice(
-        ("hip.none",),
-        lambda facts: "windows" in facts.platforms and facts.holds("/dev/kfd"),
-        "run it on Linux: Docker on Windows has no /dev/kfd (WSL: only AMD's ROCm for WSL, with --device /dev/dxg)",
     ),
     Advice(
         ("import.extension",),
@@ -1689,14 +1692,15 @@ ADVICE: tuple[Advice, ...] = (
         ("import.library",),
         "jetson",
         "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
-        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack; in a container docker "
-        "run --runtime nvidia with an image of the host's JetPack",
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, and "
+        "/usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA 10.2); in a container docker run "
+        "--runtime nvidia with an image of the host's JetPack",
     ),
     Advice(
         ("container.no_runtime", "container.cli", "container.cdi"),
         lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
         "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
-        "Windows, wsl --update, then docker run --gpus all …",
+        "Windows, wsl --update, then docker run --gpus all …; on Linux docker context use default",
     ),
     Advice(("attention.kernel",), lambda facts: facts.operators in list(_OPERATORS)[:2], becomes="xformers.setup"),
     Advice(("xformers.setup",), lambda facts: facts.operators in list(_OPERATORS)[2:], becomes="attention.kernel"),
@@ -1890,7 +1894,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: (
             facts.has_code is None
             and any(value >= 100 or value < 70 for value in map(fixes.number, facts.capabilities) if value)
-            and not facts.names & {"kernels", "native", "llama", "jax", "tf"}
+            and not facts.names & {"kernels", "native", "llama"}
         ),
         _install,
         title="this torch has no code for this GPU's architecture",
@@ -1924,16 +1928,10 @@ ADVICE: tuple[Advice, ...] = (
         "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
     ),
     Advice(
-        ("bitsandbytes.setup",),
-        r"bnb_cuda_version=\S",
-        "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
-        "bitsandbytes; python -m bitsandbytes shows what it needs",
-    ),
-    Advice(
         ("compile.ptxas",),
         "ptxas",
-        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas (Triton brings an older ptxas, which does not "
-        "know this GPU; that of CUDA 13 does), or use a newer torch",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas and TRITON_PTXAS_BLACKWELL_PATH to the same (Triton "
+        "brings an older ptxas, which does not know this GPU; that of CUDA 13 does), or use a newer torch",
     ),
     Advice(
         ("numerics.nan",),
@@ -1956,7 +1954,8 @@ def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
         if not row.becomes and row.holds(text.id, facts):
             step = row.then if isinstance(row.then, str) else row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
-            sure = row.certainty or text.certainty
+            # What a title assumes is neither proven nor nearly certain.
+            sure = row.certainty or ("hint" if re.search(r"usually|probably|\(or ", row.title) else text.certainty)
             return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
     return text, False
 

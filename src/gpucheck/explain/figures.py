@@ -124,6 +124,9 @@ def _number(key: str, text: str) -> tuple[str, Any]:
     if key in _WHOLE:
         return key, int(text)
     match key:
+        case "wanted_cudnn" | "found_cudnn":  # 8907 is 8.9.7, 90100 is 9.1.0
+            scale = 10_000 if len(text) > 4 else 1000
+            return name, f"{int(text) // scale}.{int(text) % scale // 100}.{int(text) % 100}"
         case "utilization":
             return key, float(text)
         case "ranks":
@@ -407,6 +410,17 @@ def _mixed_then(found: Numbers) -> str:
     return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
 
 
+def _toolkit_then(found: Numbers) -> str:
+    """Return the step to torch's toolkit, and the torch of the toolkit's CUDA where there is one."""
+    wanted, major = found["torch_cuda"], found["toolkit"].partition(".")[0]
+    return (
+        f"export CUDA_HOME=/usr/local/cuda-{wanted}, its bin folder first in PATH (install that toolkit if it "
+        f"is missing; in conda: conda install -c nvidia cuda-toolkit={wanted}), and rm -r ~/.cache/torch_extensions"
+        + f"; or a torch for CUDA {major}"
+        * any(tag.startswith(f"cu{major}") for tag in fixes.BUILDS)
+    )
+
+
 # The first release of torch with each name, according to the documentation of each release.
 _SINCE = {
     "2.0": "compile _dynamo func scaled_dot_product_attention vmap",
@@ -560,10 +574,12 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         "update NVIDIA's driver in Windows, then wsl --shutdown; nvidia-smi inside WSL has to list the GPU first",
     ),
     (
-        r"unknown device|invalid device ordinal|MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
-        "the GPU that was asked for does not exist on this host",
+        r"(?:device error: (?P<asked>[^\s:]+): )?unknown device|invalid device ordinal|"
+        r"MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
+        "the GPU that was asked for[ ({asked})] does not exist on this host",
         "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
-        "NVIDIA_VISIBLE_DEVICES or the compose file's device_ids",
+        "NVIDIA_VISIBLE_DEVICES or the compose file's device_ids, or in the script's argument: where it is a word, a "
+        "variable before it was empty",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
@@ -689,7 +705,11 @@ _READINGS: tuple[Reading, ...] = (
     ),
     Reading(
         "import.library",
-        (r"any of \{(?P<library>lib[\w-]+\.so[.\d]*)", r"(?P<library>lib[\w-]+\.so[.\d]*): cannot open"),
+        (
+            r"(?P<library>(?:cu|nv)\w+\.dll) (?:is not|not) found",
+            r"any of \{(?P<library>lib[\w-]+\.so[.\d]*)",
+            r"(?P<library>lib[\w-]+\.so[.\d]*): cannot open",
+        ),
         "{library} is not found",
     ),
     Reading(
@@ -731,8 +751,7 @@ _READINGS: tuple[Reading, ...] = (
             r"(?P<torch_cuda>[\d.]+\d)",
         ),
         "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
-        "export CUDA_HOME=/usr/local/cuda-{torch_cuda} (install that toolkit where it is missing; in conda: conda "
-        "install -c nvidia cuda-toolkit={torch_cuda}), or a torch that was built for CUDA {toolkit}",
+        _toolkit_then,
     ),
     *(Reading("nvcc.arch", rf"architecture \W?compute_(?:{numbers})\b", "", then) for numbers, then in _TOOLKITS),
     Reading(
@@ -754,9 +773,10 @@ _READINGS: tuple[Reading, ...] = (
         (
             r"compiled\s+against \((?P<wanted>\d+, ?\d+, ?\d+)\) but found runtime version "
             r"\((?P<found>\d+, ?\d+, ?\d+)\)",
+            r"Minimum supported: (?P<wanted_cudnn>\d+).{0,40}Installed version: (?P<found_cudnn>\d+)",
             r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
         ),
-        "cuDNN {found} was loaded, the program was built for {wanted}",
+        "cuDNN {found} was loaded, the program wants {wanted}",
     ),
     Reading(
         ("cuda.capability", "architecture."),

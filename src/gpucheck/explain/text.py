@@ -69,7 +69,8 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
 _IS_WINDOWS = re.compile(
-    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bim on windows\b"
+    r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b|\bin windows ?\?|\bwin ?1[01]\b|"
+    r"\b(?:not|doesnt|dont|cannot|cant|isnt) (?:\w+ ){0,4}(?:on|in|under) windows\b|\bim on windows\b"
 )
 # A laptop's kernel log may mention its AMD GPU. The error is NVIDIA's if its driver appears in the text.
 _NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{4}")
@@ -208,6 +209,18 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
         r"export PYTORCH_\w+=expandable_segments:True",
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
+    ("old_torch", r"TORCH_NCCL_DUMP_\S+ and \S+ write down", "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO show"),
+    ("old_torch", r"=expandable_segments:True", "=max_split_size_mb:128"),
+    ("llama", r"PYTORCH_ROCM_ARCH=\S+ or |; a program on torch needs both built.*", ""),
+    ("linux", r" \(Windows: [^)]*\)", ""),
+    (
+        "native",
+        r"CC=(gcc\S+) CXX=(\S+) NVCC_\S+ \S+ before the build",
+        r"CC=\1 CXX=\2 cmake -DCMAKE_CUDA_HOST_COMPILER=\2 -DCUDA_HOST_COMPILER=\2 in an empty build folder",
+    ),
+    ("own_code", r" in from_pretrained, or the", r"\g<0> model code's own (Qwen: use_flash_attn=False), or the"),
+    ("pixi", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "pixi update jaxlib cudnn (cudnn not below the minimum),"),
+    ("windows", r"ls -l /dev/kfd[^;]*; sudo usermod.*", "run it on Linux: Docker on Windows has no /dev/kfd"),
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
     (
         "windows",
@@ -266,6 +279,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("vllm", _OF_SERVERS, r"\1"),
     ("running", r"a wheel of the package in place of a build; else the", "install the"),
     ("podman", r"\. docker wants [^;]*", ""),
+    ("accelerate", r"--nproc-per-node", "accelerate launch --num_processes"),
     ("accelerate", r"torchrun --standalone, or another --master-port", "another --main_process_port (0 chooses one)"),
     ("cluster", r"sudo usermod -aG render,video \$USER, then log in again", "--gres=gpu:1, or ask the administrators"),
     ("cluster", r"(?s)\A(?=.*\bsudo ).*", r"\g<0>; the cluster's administrators can do what needs sudo"),
@@ -286,7 +300,10 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
     # A server of models has options in place of a batch and of lines to change.
     *((server, r"; gpucheck find-batch-size[^;]*|print the shapes before the product; ", "") for server in _SERVERS),
-    *((server, r"use a smaller batch[^;]*", "a shorter context (-c, --max-model-len)") for server in _SERVERS),
+    ("sglang", r"use a smaller batch[^;]*", "a smaller --mem-fraction-static, or fewer --max-running-requests"),
+    ("vllm", r"use a smaller batch[^;]*", "a smaller --gpu-memory-utilization, --max-model-len or --max-num-seqs"),
+    ("llama", r"use a smaller batch[^;]*", "a shorter context (-c N; Ollama num_ctx)"),
+    ("server", r"use a smaller batch[^;]*", "a shorter context, or fewer requests at once"),
     *((other, "nvlddmkm", "Display") for other in ("rocm", "xpu", "directml")),
 )
 

@@ -272,6 +272,18 @@ TEXTS: tuple[Condition, ...] = (
         beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
     ),
     Condition(
+        id="shell.variable",
+        title="Windows's shell does not know VARIABLE=value before a command",
+        patterns=(
+            r"\b((CUDA|TORCH|PYTORCH|HSA|HIP|NCCL|GGML|OLLAMA|VLLM|CMAKE_ARGS|FORCE_C|MAX_JOBS)\w*)(=\S{0,80})? is not "
+            r"recognized as (an internal|the name of a)",
+        ),
+        meaning="That form is for the shells of Linux and macOS.",
+        fix="in cmd set VARIABLE=value on a separate line (without quotes), in PowerShell $env:VARIABLE='value'; "
+        "then the command in the same window",
+        certainty="proof",
+    ),
+    Condition(
         id="import.dll",
         title="a DLL that a compiled package needs is missing",
         patterns=(

@@ -98,7 +98,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cudnn.version",
-        title="cuDNN's parts are of different versions",
+        title="cuDNN, or a part of it, is not of the version that is needed",
         patterns=(
             r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
             r"cuDNN version incompatibility|(Could not load|undefined) symbol:? cudnn\w+",
