@@ -439,6 +439,20 @@ def ids(pasted: str) -> list[str]:
             "+cu129-cp38-abi3",
             "--force-reinstall torch",
         ),
+        (
+            "import intel_extension_for_pytorch\ntorch 1.11.0\nRuntimeError: PyTorch is not linked with support for xpu "
+            "devices",
+            "torch.cpu_only",
+            "whl/xpu",
+            "cuXYZ",
+        ),
+        (
+            "VLLM_HOST_IP=10.1.1.2/\nValueError: Ray does not allocate any GPUs on the driver node. Consider adjusting "
+            "the Ray placement group or running the driver on a GPU node.",
+            "ray.resources",
+            "VLLM_HOST_IP",
+            "fewer GPUs",
+        ),
         # The GPU and the wheel as a form of a report has them.
         (
             "- **PyTorch Version:** 2.6.0+cu126\n- **Name:** cuda:0 NVIDIA GeForce RTX 5080\nCUDA error: no kernel "
