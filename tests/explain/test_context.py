@@ -440,8 +440,8 @@ def ids(pasted: str) -> list[str]:
             "--force-reinstall torch",
         ),
         (
-            "import intel_extension_for_pytorch\ntorch 1.11.0\nRuntimeError: PyTorch is not linked with support for xpu "
-            "devices",
+            "import intel_extension_for_pytorch\ntorch 1.11.0\nRuntimeError: PyTorch is not linked with support for "
+            "xpu devices",
             "torch.cpu_only",
             "whl/xpu",
             "cuXYZ",

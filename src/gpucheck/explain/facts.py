@@ -1668,16 +1668,16 @@ ADVICE: tuple[Advice, ...] = (
         ("torch.cpu_only",),
         r"compiled with(?:out)? xpu|support for xpu devices",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU (Arc, Core Ultra or Data "
-        'Center; older ones: OpenVINO); for another choose its device ("cuda", "mps") in the code, or by the program\'s '
-        "option",
+        'Center; older ones: OpenVINO); for another choose its device ("cuda", "mps") in the code, or by the '
+        "program's option",
         title="this torch is built without XPU, which Intel's GPUs need",
     ),
     Advice(("torch.cpu_only", "bitsandbytes.setup"), lambda facts: facts.vendor == "amd", _for_amd),
     Advice(
         ("ray.resources",),
         r"ray does not allocate any gpus on the driver node",
-        "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP the "
-        "address that ray list nodes shows for it, without a slash or a port",
+        "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP "
+        "the address that ray list nodes shows for it, without a slash or a port",
         title="vLLM's driver process finds none of Ray's GPUs on its own node",
         meaning="vLLM looks for workers with its own address: the node has no GPU in Ray, or the address is another.",
     ),
