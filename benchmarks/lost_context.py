@@ -18,7 +18,7 @@ holds is not run again.
 
 A cell holds where the process was not ended by a signal (SIGABRT above all), did not end with 70 and not after its
 limit, and where every row, finding and trial that was emitted before the end is in the JSON document, and every finding
-and row in the JUnit file. What was emitted is written down by a witness, a line for each, before it is shown.
+in the JUnit file. What was emitted is written down by a witness, a line for each, before it is shown.
 """
 
 from __future__ import annotations
@@ -309,9 +309,6 @@ def verdict(status: int | None, limit_s: float, witnessed: Sequence[list[object]
     cases = [one.get("name") or "" for one in ElementTree.parse(suite).iter("testcase")]
     if missing := sorted({str(one) for one, _ in found} - set(cases)):
         return f"{missing[0]} is not in the JUnit file"
-    told = sum(one.startswith("measured: ") for one in cases)
-    if not report["summary"]["complete"] and told != len(report["measurements"]):
-        return f"{told} of {len(report['measurements'])} rows are in the JUnit file"
     return ""
 
 

@@ -54,8 +54,8 @@ LAYERS = {
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
     ".": (13, 1101),
-    "batch_size": (10, 1859),
-    "bench": (31, 4311),
+    "batch_size": (10, 1864),
+    "bench": (31, 4316),
     "cards": (5, 850),
     "cli": (14, 1488),
     "compare": (2, 238),

@@ -38,6 +38,7 @@ class Device:
     max_allocated: int = 0
     max_reserved: int = 0
     retries: int = 0
+    max_requested: int | None = None
     fractions: list[float] = field(default_factory=list)
     is_cpu: bool = False
     layouts: Any = None
@@ -59,7 +60,8 @@ class Device:
         return next(self.layouts, None) if self.layouts else None
 
     def memory_stats(self) -> dict[str, int]:
-        return {"num_alloc_retries": self.retries}
+        counted = {} if self.max_requested is None else {"requested_bytes.all.peak": self.max_requested}
+        return {"num_alloc_retries": self.retries, **counted}
 
     def set_memory_fraction(self, fraction: float) -> None:
         self.fractions.append(fraction)
@@ -94,6 +96,20 @@ def test_the_peak_is_what_is_reserved_and_what_lies_outside() -> None:
     assert peaks.total == 3 * GIB + GIB + 256 * MIB  # reserved, context, workspaces
     assert peaks.compute == peaks.total  # forward and backward were the peak
     assert gauge.tensor_bytes == peaks.total - GIB  # the allocator kept 1 GiB in no tensor
+
+
+def test_bytes_that_no_tensor_asked_for_are_not_of_tensors() -> None:
+    """Torch leaves up to 1 MiB of a block unused: in real blocks, 17 574 rows looked like what 18 400 need."""
+    device = Device()
+    gauge = gauge_of(device, free_before=device.free)
+    gauge.begin()
+    device.use(allocated=2 * GIB, reserved=3 * GIB)
+    device.max_requested = 2 * GIB - 40 * MIB
+    gauge.mark(computing=True)
+    assert gauge.tensor_bytes == 2 * GIB - 40 * MIB
+    gauge.begin()
+    gauge.mark(computing=True)
+    assert gauge.peaks().total == 3 * GIB
 
 
 def test_an_optimizers_peak_is_told_apart() -> None:

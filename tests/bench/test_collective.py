@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -20,13 +21,14 @@ from gpucheck import errors
 from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
-from gpucheck.bench.collective.rank import Work
+from gpucheck.bench.collective.rank import Rank, Work
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import DeviceRows
 from gpucheck.cli.app import main
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import child
+from gpucheck.machine.accel import open_device
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.launcher import Place
 from gpucheck.report.facts import Device, Facts, TorchBuild
@@ -71,6 +73,20 @@ def test_a_rank_takes_the_collective_as_it_is_defined_for_right(collective: str)
         assert [one.wrong(turn) for one in ranks] == [0, 0, 0]
         # What was right the turn before is not right now.
         assert all(one.wrong(turn + 1) == one.out.numel() for one in ranks)
+
+
+@pytest.mark.parametrize("largest", [0.0, math.nan, math.inf])
+def test_a_wrong_maximum_of_the_ranks_times_is_no_length_of_a_window(
+    monkeypatch: pytest.MonkeyPatch, largest: float
+) -> None:
+    """A rank that divides by it ends with ZeroDivisionError, and its error names nothing of the device."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda figure, operation: figure.fill_(largest))
+    one = object.__new__(Rank)
+    one.accel = open_device("cpu")
+    with pytest.raises(CannotLook, match="all-reduce computes wrongly"):
+        one.slowest(0.5)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda figure, operation: None)
+    assert one.slowest(0.1) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -281,6 +297,8 @@ def test_the_rank_that_died_is_named_and_not_those_that_saw_it() -> None:
     assert crashed.verdict == "fail"
     spoke = blamed(*seen, Answer(2, None, "unhandled cuda error", "calling"))
     assert (spoke.verdict, spoke.evidence["blamed"]) == ("fail", [2])
+    alike = blamed(*(Answer(rank, None, "unhandled cuda error", "joining") for rank in range(2)))
+    assert alike.message == "rank 0 (cuda:0, n0), rank 1 (cuda:1, n0): unhandled cuda error"
 
 
 # the rows of GPUs

@@ -403,6 +403,10 @@ def test_fewer_gpus_than_nvml_lists_are_a_warning_where_torch_works_all_the_same
     assert counted is not None and counted.verdict == "warn"
     fewer = judged("devices.cuda_shows_fewer", with_cards(CARDS[0], HIDDEN[1]))
     assert fewer is not None and fewer.verdict == "warn"
+    # CUDA and NVML name the same GPUs by different UUIDs.
+    assert judged("devices.cuda_shows_fewer", with_cards(*CARDS, *HIDDEN)) is not None
+    renamed = [replace(row, uuid=f"GPU-{place}", nvml_index=None) for place, row in enumerate(CARDS)]
+    assert judged("devices.cuda_shows_fewer", with_cards(*renamed, *HIDDEN)) is None
 
 
 @pytest.mark.parametrize(("of_python", "verdict"), [(500, "info"), (1100, "warn"), (None, "warn")])

@@ -196,7 +196,7 @@ class TrialResult(TrialEntry):
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
     loss: str | None = None
-    # The peak without memory that the allocator reserved but no tensor used; None where that is unknown.
+    # The peak without memory that no tensor asked for; None where that is unknown.
     tensor_bytes: int | None = None
     # The smallest and the largest number of elements in one of its batches.
     batch_elements: tuple[int, ...] = ()

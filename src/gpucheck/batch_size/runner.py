@@ -222,7 +222,8 @@ class Runner:
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
         if (retries := result.allocation_retries) > 0:
-            why = f"runs, but the allocator emptied its cache {retries} times in {len(result.steps_s)} steps"
+            times = f"{retries} time{'s' * (retries != 1)}"
+            why = f"runs, but the allocator emptied its cache {times} in {len(result.steps_s)} steps"
             return replace(result, reason=why)
         return result
 

@@ -262,16 +262,20 @@ def not_shown(facts: Facts) -> Finding | None:
     """Report GPUs that NVML lists and CUDA does not show, although no mask hides them.
 
     There is no finding if a GPU is in MIG mode (CUDA may then show one instance only), if one is dead (it may hide
-    others), or if libcuda gave no answer.
+    others), if libcuda gave no answer, or if CUDA shows as many GPUs as NVML lists under other UUIDs.
     """
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
     left = [card for card in listed if card.state == "not shown by CUDA"]
-    if not left or any(device.parent_uuid is not None or is_divided(device) for device in facts.devices):
-        return None
     shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
+    if (
+        not left
+        or shown >= len(listed)
+        or any(device.parent_uuid is not None or is_divided(device) for device in facts.devices)
+    ):
+        return None
     within = "without a mask" if mask is None else f"and {MASK}={mask} names more"
     return Finding(
         "devices.cuda_shows_fewer",

@@ -257,7 +257,7 @@ def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answ
 
 def crossover_page(report: Report) -> Page:
     """Return for each device the crossing of each operation."""
-    from gpucheck.bench.crossover.judge import short_text, size_text  # late: other pages of this file need no judge
+    from gpucheck.bench.crossover.judge import ENDS, short_text, size_text  # late: the other pages need no judge
 
     def size(entry: CrossoverResult, size: int | None) -> str:
         return UNKNOWN if size is None else short_text(entry.operation, size)
@@ -270,7 +270,7 @@ def crossover_page(report: Report) -> Page:
         """Return that the device did not win, and why sizes stopped growing."""
         if entry.device_faster_from is not None:
             return ""
-        return f"no gain; out of {entry.ended_by}" if entry.ended_by else "no gain"
+        return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
 
     def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
         """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""

@@ -37,7 +37,7 @@ def junit(report: Report) -> str:
     findings = report.findings or (whole,)
     if why := report.incomplete:
         why = why.replace("the command", "it")
-        findings += (Finding("complete", "inconclusive", "the command ran to its end", why),)
+        findings += (Finding("complete", "inconclusive", "the command did not finish", why),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})

@@ -61,7 +61,9 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
 
     def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
         alike = runs.by(lambda answer: answer.why, ranks)
-        texts = [f"{naming.few([_rank(answer.rank, ready) for answer in mine])}: {why}" for why, mine in alike.items()]
+        texts = [
+            f"{naming.few([_rank(answer.rank, ready) for answer in mine], ', ')}: {why}" for why, mine in alike.items()
+        ]
         title += f": rank {', '.join(str(answer.rank) for answer in ranks[:4])} failed"
         blamed = {"blamed": [answer.rank for answer in ranks]}
         return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)

@@ -6,6 +6,7 @@ The rank writes a line to its parent (`work.Meeting`) at each step, so that the 
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -106,10 +107,14 @@ class Rank:
         self.accel.synchronize()
 
     def slowest(self, seconds: float) -> float:
-        """Return the largest value of all ranks, the same on each."""
+        """Return the largest value of all ranks, the same on each. Raise CannotLook if that cannot be it."""
         figure = torch.full((1,), seconds, device=self.accel.device)
         dist.all_reduce(figure, dist.ReduceOp.MAX)
-        return float(figure.item())
+        largest = float(figure.item())
+        # Float32 rounds the rank's own time too.
+        if not (1 - 1e-6) * seconds <= largest < math.inf:
+            raise CannotLook("all-reduce computes wrongly", f"the largest of all ranks' times cannot be {largest:g} s")
+        return largest
 
     def measure(self, collective: str, size: int, for_s: float) -> None:
         """Time a collective for about `for_s` seconds and verify a call before and after."""

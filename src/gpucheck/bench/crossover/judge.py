@@ -20,6 +20,8 @@ NAME = "crossover"
 # A median of fewer than six rounds has no interval. The extremes replace it, widened by this factor for the spread
 # between processes.
 FEW_FACTOR = 1.25
+# Why no larger size was measured. Sizes beyond a quarter of the device's free memory are not tried.
+ENDS = {"time": "out of time", "memory": "too large for memory"}
 
 Winner = Literal["cpu", "device", "even"]
 # A race is one size with or without the copies: the faster side and the device's speed-up.
@@ -106,7 +108,7 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
         title += f" (without copies {words[False]})"
     message = f"at {largest} {', '.join(texts)}"
     if first.ended_by:
-        message += f"; larger sizes skipped: out of {first.ended_by}"
+        message += f"; larger sizes skipped: {ENDS[first.ended_by]}"
     evidence = {"device": first.device, "crossings": to_json(entries)}
     return Finding(f"crossover.{operation}", "info", title, message, evidence)
 

@@ -554,7 +554,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
-            f"{ids[0] if ids else 'none'} is the only one here",
+            f"{ids[0] if ids else 'none'} is the only one chosen",
             "use --device all on a machine with several",
             finding=PEER,
         )
