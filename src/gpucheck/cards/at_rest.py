@@ -189,7 +189,7 @@ def log_unread(facts: Facts) -> Finding | None:
     return Finding("log.unreadable", "skip", "Xid unread", f"the kernel log: {why}", {}, "sudo dmesg | grep -i xid")
 
 
-# -- what NVML proves --------------------------------------------------------------------------------------------------
+# -- faults that NVML reports ------------------------------------------------------------------------------------------
 
 # A GPU can retire 64 pages (NVIDIA, Dynamic Page Retirement). NVIDIA's diagnostics (DCGM) fail from 63 on.
 MOST_RETIRED_PAGES = 63

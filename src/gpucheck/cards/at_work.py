@@ -148,7 +148,7 @@ def cost(device: Device) -> float:
     return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
 
 
-# --- what protects the card -------------------------------------------------------------------------------------------
+# --- throttling that protects the GPU ---------------------------------------------------------------------------------
 
 
 def throttled(device: Device, facts: Facts) -> Said | None:
@@ -237,7 +237,7 @@ def hot(device: Device, facts: Facts) -> Said | None:
     return None
 
 
-# --- how fast it may go -----------------------------------------------------------------------------------------------
+# --- limits of the clock ----------------------------------------------------------------------------------------------
 
 
 def power_limited(device: Device, facts: Facts) -> Said | None:
@@ -291,7 +291,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     """Report a busy GPU far below its default clock or that of other GPUs of the same name, without a reason. It may be
     locked.
     """
-    # This reason says nothing about a lock at default application clocks.
+    # This reason does not exclude a lock, because NVML also gives it at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
     if not _is_wholly_busy(device) or explained or unknown or _shares(device):
@@ -397,7 +397,7 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
     return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
 
 
-# --- what was not judged ----------------------------------------------------------------------------------------------
+# --- checks that were skipped -----------------------------------------------------------------------------------------
 
 
 def not_judged(device: Device, facts: Facts) -> Said | None:

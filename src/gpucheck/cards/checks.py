@@ -20,7 +20,7 @@ from gpucheck.naming import few
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
 
-# -- settings: a choice of the owner, worth a remark; a warning where it costs a fifth or differs from its sisters -----
+# -- settings: a remark; a warning if a setting costs a fifth, or differs from GPUs of the same name -------------------
 
 
 # Limits and clocks within this ratio count as equal; figures are rounded.
@@ -262,7 +262,7 @@ def fabric_state(facts: Facts) -> str | None:
 
 
 def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
-    """Title, message and fix by the fabric's real state; None where nothing is wrong."""
+    """Return title, message and fix by the fabric's real state; None if nothing is wrong."""
     # The fabric manager of a rack (GB200) runs on separate switch trays.
     manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
     waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
@@ -280,7 +280,7 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 
 def errors(device: Device, facts: Facts) -> Said | None:
-    """Link errors since the last reset."""
+    """Report link errors since the last reset."""
     errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
     counted = {link: found for link, found in errors.items() if found}
     if not counted:

@@ -283,8 +283,8 @@ def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
 
 # -- status: the same and the doctor's diagnosis, each fault once ------------------------------------------------------
 
-# The time limit of `gpucheck status`, because a person waits for it. Anything late is named, and `doctor` waits longer.
-# Importing torch from a warm disk takes two to four seconds.
+# The time limit of `gpucheck status`, because a person waits for it. A reading that takes longer is named as missing,
+# and `doctor` waits longer. Importing torch from a warm disk takes two to four seconds.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has answered once answers again within milliseconds.

@@ -96,8 +96,8 @@ def read(
 ) -> Evidence:
     """Read everything, with the slow parts in parallel. Raises UsageError for a --python that cannot start.
 
-    `late` is the monotonic time at which torch is no longer awaited, and the reason. A slow start of NVML moves it
-    back.
+    `late` is the monotonic time at which gpucheck stops waiting for torch, and the reason. A slow start of NVML moves
+    this time back.
     """
     emit(Progress("reading driver and torch"))
     # The driver is read in this thread, so that an interrupt works. The probe of torch runs in another, and is cut off
@@ -111,8 +111,8 @@ def read(
                 facts = machine.read()
             driver = facts.driver
             if driver is not None and driver.cuinit_code is None and driver.is_hung:
-                # Torch waits in vain if libcuda hangs. Torch may use another device, and is awaited, if only one device
-                # hangs.
+                # Torch waits in vain if libcuda hangs. If only one device hangs, torch may use another one and is
+                # awaited.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
             # This comes after loading the libraries, because a program run by root creates missing device nodes.

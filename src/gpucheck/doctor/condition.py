@@ -98,7 +98,7 @@ class Evidence:
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
     def logged(self, pattern: str) -> list[str]:
-        """The lines of the kernel's log that match; none where it cannot be read."""
+        """Return the lines of the kernel's log that match; empty if the log cannot be read."""
         return [line for line in self.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
 
     def value(self, variable: str) -> str | None:
@@ -217,8 +217,8 @@ def on(
 ) -> tuple[Condition, ...]:
     """Return the rows as conditions of one stage, unless a row names another.
 
-    The rows without a judge exclude each other: `by` returns the id and the signs of the one that holds. A row with
-    error codes on the stage of cuInit is asked only if cuInit returned one of them.
+    The rows without a judge exclude each other: `by` returns the id and the signs of the row whose condition holds. A
+    row with error codes on the stage of cuInit is judged only if cuInit returned one of the codes.
     """
 
     def judge(row: Condition, evidence: Evidence) -> Seen | None:

@@ -48,11 +48,14 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     return check == "devices.recovery_action" and recovery(evidence) is not None
 
 
-# -- what the doctor asks itself ---------------------------------------------------------------------------------------
+# -- conditions of memory and processes --------------------------------------------------------------------------------
 
 
 def _foreign_memory(evidence: Evidence) -> Seen | None:
-    """Report GPU memory used by others. The amount decides in a container, because its PIDs are the host's."""
+    """Report GPU memory used by others.
+
+    In a container the amount of memory decides, because the container sees only PIDs of its host.
+    """
     # Memory without a visible process is reported by another check.
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     taken = {
@@ -324,7 +327,8 @@ PEERS: tuple[Condition, ...] = (
 
 # -- under the doctor's own load ---------------------------------------------------------------------------------------
 
-# A single reading may fall into a change of the clock, when protection reasons appear briefly (DCGM's documentation).
+# A single reading may coincide with a change of the clock, when protection reasons appear briefly (DCGM's
+# documentation).
 LEAST_READINGS = 2
 # A reason in this share of a second's readings is lasting.
 SUSTAINED = 0.5

@@ -221,7 +221,7 @@ NVML = on(
 EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
-# The kernel finds no room for the driver's pages of device memory among its own addresses.
+# The kernel has no free address range for the driver's pages of device memory.
 NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
@@ -303,7 +303,7 @@ def _mig_fix(cards: str) -> str:
     )
 
 
-# -- it is refused: the card is not lent or not released, or the server of MPS is away ---------------------------------
+# -- CUDA is refused: exclusive use of the GPU, or an MPS server that cannot be reached --------------------------------
 
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 

@@ -28,7 +28,7 @@ def _kind(evidence: Evidence) -> str | None:
 
 
 def torch_version(evidence: Evidence) -> str | None:
-    """The version of the torch that is diagnosed; None where there is none."""
+    """Return the version of the diagnosed torch; None without torch."""
     return evidence.probe.version or evidence.build.version
 
 
@@ -337,7 +337,7 @@ def _no_compiler(evidence: Evidence) -> Seen | None:
     return Seen(f"triton {versions[0]}; no CC, gcc or clang")
 
 
-# -- CUDA's libraries in torch's process: which were taken, which are gone, and which are not those it asks for --------
+# -- CUDA's libraries in torch's process: foreign, missing, or in a version that torch does not require ----------------
 
 # Everyone needs these libraries; others are needed for some operations only.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")

@@ -49,7 +49,7 @@ def here(fix: str, host: Host) -> str:
     return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
 
 
-# -- the card that is meant, and no other ------------------------------------------------------------------------------
+# -- commands for certain GPUs only ------------------------------------------------------------------------------------
 
 
 def smi(cards: Iterable[str | None], arguments: str) -> str:
@@ -325,7 +325,7 @@ def install(installer: Installer, requirement: str, tag: str | None) -> str:
 
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
-    """Return the line that reinstalls the same torch, from its own index, and the packages `beside` it."""
+    """Return the command that reinstalls the same torch from its own index, together with the packages `beside` it."""
     return installer.install(pinned(version) + beside, index=index_of(version), anew=True)
 
 

@@ -106,7 +106,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     return Finding(condition.id, verdict, condition.title, seen.message, evidence, fix)
 
 
-# -- how each rung stands, apart from any condition: what was seen to hold, and what nobody knows ----------------------
+# -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------
 
 
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
@@ -199,7 +199,7 @@ def _answered(evidence: Evidence) -> dict[Rung, str | None]:
     }
 
 
-# -- every condition; a new one is a row in the file of its rung -------------------------------------------------------
+# -- all conditions; a new condition is a row in the file of its stage -------------------------------------------------
 
 CONDITIONS: tuple[Condition, ...] = (
     *conditions_kernel.KERNEL,

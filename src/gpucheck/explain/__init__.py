@@ -1,1 +1,1 @@
-"""The meaning of error texts: texts as people paste them, the table of those that are known, and what to do."""
+"""Explain error texts as people paste them: the table of known texts, and the advice for each."""

@@ -85,7 +85,7 @@ class Facts:
 
     @property
     def compiled(self) -> str:
-        """The installed package whose compiled file the text names; empty where none but torch's is named."""
+        """Return the installed package whose compiled file is in the text; empty if only torch's files are."""
         return next((name for name in _COMPILED.findall(self.text) if name not in (*_TORCHS, "nvidia")), "")
 
     @property
@@ -103,9 +103,9 @@ _TORCH = re.compile(
     + _VERSION
     + r"(?![\w.]*/)"
 )
-# A version with its build beside no word torch. Other packages with builds have versions that begin with 0.
+# A version with a build, without the word torch beside it. Other packages with builds have versions that begin with 0.
 _BUILT = re.compile(r"(?<![\w.-])([12]\.\d+\.\d) ?\+ ?(cu\d{3}|cpu|rocm[\d.]+|xpu)\b")
-# Before the version that pip, uv or poetry was asked for.
+# Words before the version that was requested from pip, uv or poetry.
 _ASKED = r"(?:requirement|distribution found for|no version of|distribution|candidates for) "
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
@@ -237,7 +237,7 @@ _NAMED = {
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
-    # A program that is compiled: nothing of Python's is in the paste.
+    # A compiled program: nothing in the paste comes from Python.
     "program": r"\A(?![\s\S]*(?:torch|python|\.py\b|c10|jax|tensorflow|cupy|triton))"
     r"[\s\S]*(?:, name=\w|\bggml|\bllama[-_.](?:cpp|cli|server)|\.cu:\d)",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
@@ -349,13 +349,13 @@ def _torch(text: str) -> tuple[str, str]:
             if re.search(r"rocm used to build pytorch: \d", text)
             else "cpu"
         )
-    # The folder of pip's CUDA libraries, which torch brought.
+    # The folder of the CUDA libraries that pip installed for torch.
     brought = re.search(r"nvidia[/\\](cu1\d)[/\\]lib", text)
     return version, build or (f"{brought[1]}0" if brought else "")
 
 
 def _listed(text: str) -> tuple[fixes.Release, ...]:
-    """The oldest and the newest release of torch that pip found."""
+    """Return the oldest and the newest release of torch that pip found."""
     found = re.search(r"torch\S* \(from versions: (\d[^)]*)\)", text)
     releases = sorted(
         (int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)\.\d+", found[1] if found else "")
@@ -433,7 +433,7 @@ class Advice:
 
 
 def _install(facts: Facts) -> str:
-    """The line that installs the same torch with code for these GPUs."""
+    """Return the command that installs the same torch with code for these GPUs."""
     if "jetson" in facts.names:
         return fixes.JETSON
     if not (facts.capabilities or facts.driver_cuda):
@@ -456,8 +456,9 @@ def _install(facts: Facts) -> str:
 
 
 def _abi(facts: Facts) -> str:
-    """Return the C++ ABI of torch's wheel, TRUE for the new one, where a missing symbol is of the other one."""
-    # Of torch 2.6 only the wheel for CUDA 12.6 has the new ABI.
+    """Return which C++ ABI torch's wheel has (TRUE for the new one) if a missing symbol belongs to the other ABI; else
+    an empty string."""
+    # Only the wheel for CUDA 12.6 of torch 2.6 has the new ABI.
     is_new = ((fixes.release_of(facts.torch) or (0, 0)), facts.build == "cu126") >= ((2, 6), True)
     if is_new:
         return "TRUE" if facts.holds(r"undefined symbol:? \S*sourcelocationess\b") else ""
@@ -542,7 +543,7 @@ def _pip(facts: Facts) -> str:
 
 
 def _share(facts: Facts) -> float:
-    """Return the share of memory that the server was given, 0 where it is not stated."""
+    """Return the share of GPU memory that the server may use; 0 if the paste does not state it."""
     found = re.findall(r"gpu[-_]memory[-_]utilization[= ]+(0?\.\d+)", facts.text)
     return float(found[-1]) if found and facts.holds(r"no available memory|kv cache is|is larger than the max") else 0
 
@@ -566,7 +567,8 @@ def _for_amd(facts: Facts) -> str:
 
 
 def of_server(name: str, then: str, facts: Facts) -> str:
-    """Return the server's own release in place of a step that installs torch: each release fits one torch alone."""
+    """Return the step to the server's own release if the step would install torch, because each release fits only one
+    torch."""
     installs = re.search(r"pip install (-\S+ )*torch\b(?!vision|audio)", then) and not name.startswith("pip.")
     if installs and "jetson" in facts.names and "thor" not in facts.text:
         return fixes.JETSON
@@ -582,7 +584,7 @@ def of_server(name: str, then: str, facts: Facts) -> str:
 
 
 def filled(then: str, facts: Facts) -> str:
-    """Return the step with the GPU and the versions of torch and of its CUDA that the paste states."""
+    """Return the step with the GPU and the versions from the paste filled in: torch's, and its CUDA's."""
     then = then.replace("gfxNNN", facts.gfx or "gfxNNN")
     if "7.2" in facts.capabilities:
         then = re.sub(r"\b8(\.?)7\b", r"7\g<1>2", then)
@@ -607,7 +609,7 @@ def filled(then: str, facts: Facts) -> str:
 
 
 def stated(then: str, facts: Facts) -> str:
-    """Return the step with the paths, sizes and files that the paste states in place of general ones."""
+    """Return the step with the paths, sizes and files from the paste in place of general ones."""
     if gpus := re.search(r"(?:tensor-parallel-size|--tp)\W{1,5}(\d+)", facts.text):
         then = then.replace("nvidia.com/gpu: 1", f"nvidia.com/gpu: {gpus[1]}")
     if cache := re.search(r"(/[\w./-]*\.triton/cache\w*)", facts.text):
@@ -639,7 +641,8 @@ def untried(then: str, facts: Facts) -> str:
     return whole if len(whole) == len(then) else shorter
 
 
-# The programs and libraries that ran out of memory, and what makes room in them. The first match applies.
+# Patterns of programs and libraries that ran out of memory, and the step that frees memory in each. The first match
+# applies.
 _PROGRAMS: tuple[tuple[str, str], ...] = (
     (
         r"\bverl[/\\.]|ppo_\w*micro_batch|easyr1|openrlhf|skyrl",
@@ -743,7 +746,7 @@ _FRAMES: tuple[tuple[str, str], ...] = (
 
 
 def room(then: str, facts: Facts) -> str:
-    """Return the step for full memory with what makes room in the program of the paste."""
+    """Return the step for full memory, with the options of the program in the paste."""
     tables = _PROGRAMS if OFFLOAD in then else (*_PROGRAMS, *_FRAMES)
     step = next((step for pattern, step in tables if facts.holds(pattern)), "")
     if not step:
@@ -764,7 +767,7 @@ _OFFLINE = (
     "sglang.start",
     "bitsandbytes.setup",
 )
-# Programs that people use and do not write.
+# Programs with a user interface, whose users do not change the code.
 _UIS = r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|oobabooga"
 _NOT_LINUX = frozenset(("wsl", "windows", "mac"))
 # The first matching row applies.
@@ -1828,7 +1831,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("torch.cpu_only",),
-        # Without a build the text itself says that there is no CUDA.
+        # If the paste states no build, the text itself shows that torch has no CUDA.
         lambda facts: (
             (facts.build == "cpu" or (not facts.build and fixes.release_of(facts.torch) in fixes.RELEASES))
             and not ("mac" in facts.platforms or facts.holds(r"\bconda install [^\n]*torch|_cpu_\d"))
@@ -1899,7 +1902,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(("cuda.capability", "architecture."), lambda facts: bool(facts.capabilities), _install),
     Advice(
         ("cuda.no_kernel",),
-        # Torch's own wheels have code for the GPUs between these.
+        # The GPUs between these capabilities have code in torch's own wheels.
         lambda facts: (
             facts.has_code is None
             and any(value >= 100 or value < 70 for value in map(fixes.number, facts.capabilities) if value)
@@ -1958,12 +1961,12 @@ ADVICE: tuple[Advice, ...] = (
 
 
 def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
-    """Return the text adapted to the facts, and whether they gave its step."""
+    """Return the text adapted to the facts, and whether its step comes from the facts."""
     for row in ADVICE:
         if not row.becomes and row.holds(text.id, facts):
             step = row.then if isinstance(row.then, str) else row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
-            # What a title assumes is neither proven nor nearly certain.
+            # A title with an assumption is only a hint.
             sure = row.certainty or ("hint" if re.search(r"usually|probably|\(or ", row.title) else text.certainty)
             return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
     return text, False

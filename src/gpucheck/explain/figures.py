@@ -61,7 +61,7 @@ class Reading:
 def read(name: str, said: str, around: str = "") -> Figures:
     """Read the numbers of the text with the id `name`.
 
-    `said` is its line and what follows; `around` also has the lines before.
+    `said` has the text's line and the lines after it; `around` also has the lines before.
     """
     family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
     for reading in (reading for reading in _READINGS if reading.of == family):
@@ -321,7 +321,7 @@ def _memory_then(
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
-# What brings a header, or a Python module.
+# Steps that provide a missing header or Python module, by pattern.
 _BRINGS = {
     r"std\w+\.h|limits\.h": "unset CPATH and C_INCLUDE_PATH, CC=/usr/bin/gcc without ccache; where gcc still does not "
     "find its own header, reinstall gcc, cpp and the C library's headers (libc6-dev, glibc-headers)",
@@ -389,7 +389,7 @@ def _killed(around: str) -> Figures:
 
 
 def cuda_version(number: int) -> str:
-    """CUDA's number as a version: 12040 is 12.4, 9000 is 9.0."""
+    """Return CUDA's version number as text: 12040 is 12.4, 9000 is 9.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -411,7 +411,7 @@ def _mixed_then(found: Numbers) -> str:
 
 
 def _toolkit_then(found: Numbers) -> str:
-    """Return the step to torch's toolkit, and the torch of the toolkit's CUDA where there is one."""
+    """Return the step that installs the CUDA toolkit of torch's version, or a torch for the installed toolkit."""
     wanted, major = found["torch_cuda"], found["toolkit"].partition(".")[0]
     return (
         f"export CUDA_HOME=/usr/local/cuda-{wanted}, its bin folder first in PATH (install that toolkit if it "
@@ -643,7 +643,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
 )
 
 
-# --- what is read of which texts --------------------------------------------------------------------------------------
+# --- the readings of each family of texts -----------------------------------------------------------------------------
 
 _RANKS = (
     r"local_rank: (?P<local_rank>\d+)",

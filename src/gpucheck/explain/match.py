@@ -1,8 +1,8 @@
-"""Which known texts are in what was pasted, the root cause first. Pure.
+"""Find the known texts in a paste, the root cause first. Pure.
 
-The text as people paste it is brought into one form, without colours, prefixes, boxes, quotes and line ends, and so are
-the patterns. A terminal wraps in the middle of a word and a mail program at a space, so neither keeps its spaces;
-quotes go too, which Markdown and JSON change. Both are in lower case.
+The paste and the patterns are normalised to one form: lower case, without colours, prefixes, boxes, quotes and line
+ends. Spaces are removed too, because a terminal wraps within a word and a mail program at a space. Quotes are removed
+because Markdown and JSON change them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gpucheck.explain.facts import Facts, advise, proven
 from gpucheck.explain.facts import read as read_facts
 
 QUOTES = "'\"`´‘’“”"
-# How much of a line a `.*` may skip: without line ends it would reach through the whole text.
+# The most characters that a `.*` may match. The text has no line ends, so it would otherwise match across all of it.
 _MOST = 200
 _NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
-# A letter, an escape, a class or what opens a group, with its quantifier.
+# A part of a pattern (an escape, a class, the start of a group, or one character) and its quantifier.
 _PART = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|:|P<\w+>))?|.)((?:[*+?]|\{\d+(?:,\d*)?\})\??)?", re.DOTALL
 )
@@ -33,11 +33,12 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern ready to be tried.
+    """A compiled pattern.
 
-    `by_word` says that it is for the text with its spaces. `needs` is in every text that matches; empty where that is
-    not plain. `any_number` is the same pattern for any number, empty where it lists none: it is looked for once for all
-    that differ by their numbers alone.
+    `by_word` means that the pattern applies to the text with spaces. `needs` is a string that every match contains;
+    empty if none is known. `any_number` is the pattern's source with any number in place of the listed numbers; empty
+    if the source lists none. Patterns that differ only in their numbers share `any_number`, so that the text is
+    searched once for all of them.
     """
 
     regex: re.Pattern[str]
@@ -48,7 +49,8 @@ class Pattern:
 
 @functools.cache
 def compiled(source: str, by_word: bool | None = None) -> Pattern:
-    """`source` ready to be tried; by words where it asks for them. Raises re.error for no regular expression."""
+    """Return the compiled pattern of `source`. By default the source decides whether it applies to the text with
+    spaces. Raises re.error if `source` is not a regular expression."""
     by_word = _is_by_word(source) if by_word is None else by_word
     parts = list(_tokens(source, by_word=by_word))
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
@@ -58,7 +60,8 @@ def compiled(source: str, by_word: bool | None = None) -> Pattern:
 
 @functools.cache
 def alternatives(source: str) -> tuple[Pattern, ...]:
-    """Return the alternatives of a pattern, each ready to be tried: one needs words that the whole does not."""
+    """Return the alternatives of a pattern, each compiled. An alternative may need a string that the whole pattern does
+    not need."""
     branches, depth = [""], 0
     for token, often in _PART.findall(source):
         depth += token.startswith("(") - (token == ")")
@@ -74,22 +77,22 @@ def _is_by_word(source: str) -> bool:
 
 
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
-    """The pattern in parts, each with its quantifier; spaces and quotes left out."""
+    """Return the parts of a pattern, each with its quantifier, without spaces and quotes."""
     found: list[tuple[str, str]] = []
     for token, often in _PART.findall(source):
         if token in (" ", r"\ ", r"\s") or token.removeprefix("\\") in QUOTES:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
-        if often.startswith(("*", "+")):  # as often as before, but not without end
+        if often.startswith(("*", "+")):  # the same minimum, with a limit
             often = f"{{{int(often[0] == '+')},{_MOST}}}?"
-        # An escape such as \S, and what opens a group, mean something else in lower case.
+        # An escape such as \S, or the start of a group, has another meaning in lower case.
         found.append((token if token.startswith(("\\", "(")) else token.lower(), often))
     return found
 
 
 def _runs(parts: list[tuple[str, str]]) -> list[str]:
-    """The plain runs outside every group, some of them empty."""
+    """Return the runs of literal characters outside groups; some are empty."""
     depth, runs = 0, [""]
     for text, repeated in parts:
         plain = text[1:] if text[0] == "\\" and not text[1].isalnum() else text
@@ -105,7 +108,7 @@ def _runs(parts: list[tuple[str, str]]) -> list[str]:
 
 Kind = Literal["exception", "plain", "frame", "quiet"]
 
-# Colours and links of a terminal, also where the escape character itself was lost on the way.
+# Colours and links of a terminal, even if the escape character itself was lost on the way.
 _ESCAPES = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|(?:\x1b|\^\[|␛)\[[0-9;?]*[ -/]*[@-~]|\[\d{1,3}(?:;\d{1,3})*m")
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad\x00-\x08\x0e-\x1f\x7f]")
 # The frames of rich's tracebacks and of exception groups.
@@ -114,15 +117,15 @@ _TIME = (
     r"(?:(?:(?:\d{4}[-/])?\d\d[-/]\d\d|\d\d?/\d\d?/\d{4})[T ,|]\s?)?"
     r"\d\d?:\d\d:\d\d(?:[.,]\d+)?(?: [AP]M)?(?:Z|[+-]\d\d:?\d\d)?"
 )
-# A bar of tqdm's, with what it counts; what was written right behind it stays.
+# A progress bar of tqdm with its counts. Text directly after it is kept.
 _PROGRESS = re.compile(r"^.{0,80}?\d{1,3}%\|[^|]{0,120}\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,80}\]")
-# Lines that say nothing: a fence of Markdown's, and an empty line of a container's behind its name.
+# Lines without content: a code fence of Markdown, and an empty line after a container's name.
 _EMPTY = re.compile(r"\s*(?:(?:`{3,}|~{3,})\w*|[\w.-]+ +\|)\s*$")
-# What is left of an object of JSON behind its message.
+# The rest of a JSON object after its message.
 _JSON_END = re.compile(r'"\s*(?:, ?"[^"]*": ?[^{}]*)?\}$')
 _QUIET = "DEBUG|INFO|TRACE"
 _LEVELS = _QUIET + "|WARNING|WARN|ERROR|CRITICAL|FATAL"
-# What a log, a launcher or a mail program puts before a line. Each is taken away as often as it stands there.
+# Prefixes that a log, a launcher or a mail program puts before a line. Each is removed as often as it occurs.
 _PREFIX = re.compile(
     "|".join(
         (
@@ -132,7 +135,7 @@ _PREFIX = re.compile(
             r"\[\s*\+?\d+\.\d{6}s?\]\s?",  # the kernel's log
             r"\[\w{3} +\w{3} +\d+ \d\d:\d\d:\d\d \d{4}\]\s?",  # dmesg -T
             r"[EWIF] [\w./-]+\.(?:cc|cpp|py):\d+\]\s?",  # TensorFlow, XLA
-            # syslog: a host and who speaks; a runner of jobs puts the time alone
+            # syslog: the host and the program; a CI runner writes only the time
             r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d"
             r"(?: \S*[^\s:] [\w.-]+(?:\[\d+\])?: |\s+)",
             r"\[(?:rank|RANK|default|node|worker|host)(?:: ?|[ _-])?\d+\]:?\s?",  # torchrun, Lightning, accelerate
@@ -140,19 +143,19 @@ _PREFIX = re.compile(
             r"\[(?:debug|info|warning|error|critical) *\]\s*",  # structlog
             r"[\w.<>]+:[\w.<>]+:\d+ -(?:\s|$)",  # loguru
             r"\[[\w-]+(?:\.[\w-]+)+\](?:\s|(?=\[)|$)",  # a logger's name in brackets
-            r"\[(?!CUDA|HIP|NVML|NCCL)[A-Za-z][A-Za-z_-]{1,30}\](?:\s|(?=\[)|$)",  # a program's
+            r"\[(?!CUDA|HIP|NVML|NCCL)[A-Za-z][A-Za-z_-]{1,30}\](?:\s|(?=\[)|$)",  # a program's name in brackets
             r"\d{10}\.\d{3,9}\s",  # seconds since 1970
             r"\d\d[OE]\+?(?: |$)",  # GitLab
             r'time=\S+ level=\w+ (?:source=\S+ )?msg="?',  # logfmt, as ollama writes it
-            r'\{"[^{}]{0,300}?"(?:msg|message|log)": ?"',  # JSON, a line of a log in each object
-            r"[-*•](?:\s+|$)(?=\S|$)",  # a list's
-            r"#+(?:\s+|(?=[A-Z])|$)",  # a comment's
+            r'\{"[^{}]{0,300}?"(?:msg|message|log)": ?"',  # JSON, one object per line of a log
+            r"[-*•](?:\s+|$)(?=\S|$)",  # a list item
+            r"#+(?:\s+|(?=[A-Z])|$)",  # a comment
             r"\[\d+,\d+\]<std(?:out|err)>:\s?",  # mpirun --tag-output
             r"\(\w+ pid=\d+(?:, ip=[\d.]+)?\)\s?",  # ray
             r"\(pid=\d+(?:, ip=[\d.]+)?\)\s?",
             r"\d{1,4}:(?: +|$)",  # srun --label
             r"[\w.-]+-\d+\s+\|(?:\s|$)",  # docker compose
-            r"[a-z][\w.-]{1,40} +\|(?:\s|$)(?!.* \| )",  # the same for a container that has a name
+            r"[a-z][\w.-]{1,40} +\|(?:\s|$)(?!.* \| )",  # docker compose, with a container name
             r"#\d+ \d+\.\d+ ",  # docker build
             r"(?:stderr|stdout)(?: F)?:?\s",  # Kubernetes, accelerate
             r"\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)?(?: [\w./<>-]+:\d+)?\]\s?",  # glog, c10d
@@ -164,9 +167,9 @@ _PREFIX = re.compile(
     )
 )
 _QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
-# NCCL tells at this level what it tries and does not need: a plugin or a device that is not there.
+# At this level NCCL reports what it tries but does not need, such as a plugin or a device that is missing.
 _NCCL_INFO = re.compile(r"\bNCCL INFO\b")
-# A drive of Windows: a backslash before an n is then a path and no line end.
+# A Windows path. In such a text a backslash before an n belongs to a path, and is not an escaped line end.
 _DRIVE = re.compile(r"\b[A-Za-z]:\\|\\(?:Lib\\)?site-packages\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
 # JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
@@ -187,53 +190,53 @@ _FRAME = re.compile(
     r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)|'
     r"File \S+:\d+, in |-{2,}> ?\d+ |\d{1,5} {4,}\S"  # IPython's
 )
-# What somebody typed at a prompt: it names things without their having failed.
+# Text that somebody typed at a prompt. It may name an error that did not happen.
 _PROMPT = re.compile(
     r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
     r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"
-# A line of source or of a change to it: what stands in it was perhaps never printed.
+# A line of source code. Its text may never have been printed.
 _SOURCE = re.compile(
     r"raise \w|assert [\w(]|(?:el)?if .*:$|def \w+\(|f[\"']|(?:\w+\.)*\w*(?:Error|Exception)\((?:f[\"']|$)|"
     r"(?:logger|logging|warnings)\.\w+\(|print\(|TORCH_(?:CHECK|WARN)\w*\("
 )
 _DIFF, _IN_DIFF = re.compile(r"diff --git |@@ -\d|--- a/"), re.compile(r"[-+@\\ ]|diff |index |$")
-# A program's guesses at a cause, each an item of a list below such a line.
+# A line that introduces a list of possible causes. The items of the list are guesses.
 _GUESSES = re.compile(
     r"\b(?:possible|potential|likely|common|usual|some)(?: root)? (?:reason|cause|solution|fix)|\bone of the following|"
     r"\b(?:may|might|could|can) (?:be|have been) (?:caused by|due to|because)\b|"
-    # What was looked for and is not there.
+    # the introduction of a list of things that were searched for and not found
     r"\b(?:no (?:\w+ )?(?:errors?|messages?|entries|signs?)\b|none of th|(?:did|do) ?(?:not|nt) see\b)[^.:]{0,60}:\W*$",
     re.IGNORECASE,
 )
 _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
-# Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
-# no crash where another error stands beside it. NCCL looks for InfiniBand's library wherever it starts.
+# Lines of environment reports: a package missing there is not an error of the program. NCCL also looks for InfiniBand's
+# library at every start.
 _ABSENT = re.compile(
     r"(?!.*(?:error|fail))[\w .()/+-]{1,40}(?:: *|=+ *| {2,})"
     r"(?:module not (?:found|installed)|n/a|v?\d+\.\w+[\w.+-]*)\.?$|"
     r".*(?:open|load)\w* (?:shared library )?libibverbs|.*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,
 )
-# A comment of C or C++: nobody prints it.
+# A comment of C or C++, which no program prints.
 _COMMENT = re.compile(r"//|/\*|\*/")
 _FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
-# What Python ignores as it ends is no error of the program's after the one that ended it.
+# Lines that join a traceback to the one before. An exception that Python ignores at exit is not a separate error.
 _CHAINED = (
     "The above exception was the direct cause",
     "During handling of the above exception",
     "Exception ignored in",
 )
-# What passes another process's end on.
+# Exceptions that only report the end of another process or connection.
 _PASSED_ON = re.compile(r"\b(CalledProcess|Connection\w*|BrokenPipe|EOF|Cancelled)Error\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its number in the text as given, what is left of it, what it is, to which traceback it belongs, and the
-    form of what a log put before it."""
+    """A line: its number in the paste, its text without prefixes, its kind, the group of tracebacks that it belongs to,
+    and the form of its prefix."""
 
     number: int
     text: str
@@ -244,30 +247,30 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """The text in one form: `solid` without spaces, `spaced` with single ones and line ends; `starts` is where lines
-    begin in `solid`."""
+    """The normalised text: `solid` has no spaces; `spaced` has single spaces and line ends; `starts` has each line's
+    offset in `solid`."""
 
     lines: tuple[Line, ...]
     solid: str
     spaced: str
     starts: tuple[int, ...]
-    # In `spaced`, where each line that is not empty begins, and where the same character is in `solid`.
+    # For each line that is not empty, its offset in `spaced` and its offset in `solid`.
     spaced_starts: tuple[tuple[int, int], ...]
 
     def lines_of(self, start: int, end: int) -> tuple[Line, ...]:
-        """The lines over which characters of `solid` reach."""
+        """Return the lines that this range of `solid` covers."""
         first = max(bisect.bisect_right(self.starts, start) - 1, 0)
         return self.lines[first : max(bisect.bisect_left(self.starts, end), first + 1)]
 
     def solid_offset(self, offset: int) -> int:
-        """Where a character of `spaced` stands in `solid`."""
+        """Return the offset in `solid` of a character in `spaced`."""
         spaced, solid = self.spaced_starts[max(bisect.bisect_right(self.spaced_starts, (offset, offset)) - 1, 0)]
         before = self.spaced[spaced:offset]
         return solid + len(before) - before.count(" ") - before.count("\n")
 
 
 def normalise(text: str) -> Normal:
-    """Bring a text into the one form."""
+    """Return the normalised text."""
     text = _ESCAPES.sub("", _unescaped(text))
     given = _numbered(text)
     lines = _classed([(number, _bare(line)) for number, line in given], _quoted(given))
@@ -289,13 +292,15 @@ def normalise(text: str) -> Normal:
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
-    """The lines with their numbers; one that is too long to be searched for each match in it comes in parts."""
+    """Return the lines with their numbers. A very long line is split into parts, because every search for a match on
+    its line would read the whole line."""
     lines = re.split(r"\r\n|\r|\n", text)
     return [(number, part) for number, line in enumerate(lines, 1) for part in _PARTS.findall(line) or ("",)]
 
 
 def _unescaped(text: str) -> str:
-    """Without what web pages, JSON and addresses put in place of characters; pasted twice, they do it twice."""
+    """Return the text without the escapes of HTML, JSON and URLs. HTML's are removed twice, because a text that is
+    pasted twice is escaped twice."""
     for _ in range(2):
         text = html.unescape(text)
     if "%20" in text and len(_PERCENT.findall(text)) > 2:
@@ -310,8 +315,8 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 
 def _bare(line: str) -> tuple[str, bool, str]:
-    """A line without what was put before it, or drawn around it; whether it is no error: told as information, or typed
-    at a prompt; and the letters of what was put before it, with the number of a rank."""
+    """Return a line's text without its prefixes and boxes; whether it reports no error, because it is information or
+    was typed at a prompt; and the letters of its prefixes, with a rank's number."""
     line = _INVISIBLE.sub("", line)
     if _EMPTY.match(line):
         return "", False, ""
@@ -332,7 +337,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
 
 
 def _quoted(given: Sequence[tuple[int, str]]) -> set[int]:
-    """The numbers of the lines that are a change to source, or an item of a list of guesses: nobody reports them."""
+    """Return the numbers of lines that report no error, because they belong to a diff or to a list of guesses."""
     quoted: set[int] = set()
     in_diff = in_list = False
     for number, line in given:
@@ -340,13 +345,15 @@ def _quoted(given: Sequence[tuple[int, str]]) -> set[int]:
         is_item = _ITEM.match(line) is not None
         if in_diff or (in_list and is_item):
             quoted.add(number)
-        # Where a launcher or a list marks every line, the head is marked too.
+        # A line with a list mark never begins a list of guesses: if a launcher marks every line, the marks mean
+        # nothing.
         in_list = (in_list and (is_item or not line.strip())) or (not is_item and _GUESSES.search(line) is not None)
     return quoted
 
 
 def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collection[int]) -> list[Line]:
-    """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
+    """Return the lines with their kinds and groups. Chained tracebacks form one group, and a new traceback begins the
+    next group."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
     for number, (text, quiet, prefix) in lines:
@@ -355,24 +362,25 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
         is_frame = _FRAME.match(text) is not None or _SOURCE.match(text) is not None
-        # Python shows no source of what was typed or given by -c: the error then stands right below.
+        # Python shows no source for code that was typed or given by -c, so the exception follows its frame directly.
         is_raised = _EXCEPTION.match(text) is not None
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
-        # CMake's lines of what it found begin so, and pip's of what it does.
+        # CMake's lines about what it found begin with `-- `. pip's line about a build is no error either.
         quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
         quiet = quiet or _COMMENT.match(text) is not None
         kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
-        # Under a line of a traceback stands the line of source that it names.
+        # In a traceback, the line of source follows the line that names the file.
         frame_before = is_frame and text.startswith("File ")
     return _without_reports(found)
 
 
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
-    """The same, without the traceback of what reports the environment, where the paste has another error."""
+    """Return the lines, with the tracebacks of programs that report the environment as `quiet`, if the paste has
+    another error."""
     collecting: set[Line] = set()
     for begin in (at for at, line in enumerate(lines) if line.text.startswith(_TRACEBACK)):
-        # Below the frames, and below the marks that Python puts under their source, stands the exception.
+        # The exception is below the frames, and below the marks that Python puts under their source.
         below = (at for at in range(begin + 1, len(lines)) if lines[at].kind != "frame" and lines[at].text.strip("^~ "))
         traceback = lines[begin : next(below, len(lines)) + 1]
         collecting.update(traceback if any(_COLLECTOR.search(line.text) for line in traceback) else ())
@@ -382,16 +390,17 @@ def _without_reports(lines: Sequence[Line]) -> list[Line]:
     return [replace(line, kind="quiet") if line in collecting else line for line in lines]
 
 
-# A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
+# A pattern with more matches in a log than this says nothing new. Only its first and last matches are used.
 _MOST_PLACES = 100
-# A line that people read is not longer than this, without its spaces.
+# The most characters, without spaces, of a line that people read.
 _SAME_LINE = 500
-# From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
-# have none of their own takes any number.
+# The ranges that a pattern matches, by the number in the match. The key "" has all ranges, because the row for Xid
+# errors without their own row takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
-# The line that ends a traceback says more than a line of a log, and that more than a line of source.
+# The rank of each kind of line as evidence: the exception that ends a traceback, a line of a log, a line of source.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
-# What a paste speaks of that is ours. What any program prints counts beside one of these.
+# Words about GPUs and the libraries that use them. Messages that any program may print count only if the paste has one
+# of these words.
 _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
@@ -401,7 +410,7 @@ _OURS = re.compile(
     r"onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111)\b|"
     r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
-# What programs say as they go on without a GPU or a package: no error, where the paste has another one.
+# Messages of programs that continue without a GPU or a package. They are no error if the paste has another error.
 _GOES_ON = re.compile(
     r"will not be used|(default(ing|s)?|fall(ing|s)? ?back|switching|reverting) to (the )?(cpu|eager|slow|python|"
     r"native|math)|(using|running on|use) (the )?(cpu|slow)|on (the )?cpu instead|skipping registering|much faster "
@@ -411,13 +420,13 @@ _GOES_ON = re.compile(
     r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",
     re.IGNORECASE,
 )
-# What they say of a thing that is as it may be: information, whatever stands beside it.
+# Messages about a harmless condition. They are information, whatever else the paste has.
 _HARMLESS = re.compile(
     r"\ballreduce is disabled\b|accepting this combination|shouldn'?t be a problem|userwarning: failed to initialize "
     r"numpy|errno: 97\b|failed to mu?n?lock\b|\bloopback address as fallback",
     re.IGNORECASE,
 )
-# What stands before an error that a sentence only names: it is denied, warned of or asked for.
+# Words before an error that a sentence only mentions: the sentence denies it, warns of it or asks about it.
 _DENIED = re.compile(
     r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+){0,2}$|\b(is|was|are|were|do|does|did|have|has)( "
     r"not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|in case) "
@@ -428,13 +437,14 @@ _DENIED = re.compile(
     r"that)?( \w+)?$|\b(no|any|without) (sign|evidence|trace|indication|hint)s?( of)?( an?| any)?( "
     r"\w+)?$|\b(rul(e|ed|es|ing) out|exclud(ed|es|ing)|unrelated to|nothing to do with|rather than)( \w+){0,2}$"
 )
-# What an exception only warns of.
+# Words before an error that an exception only warns of.
 _HEDGED = re.compile(r"\b(may|might|could|can|would) (also )?(cause|lead to|result in|trigger)( \w+){0,5}$")
 _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
     r"(is|was|are) (gone|fixed|solved|ruled out|excluded|unlikely|not the (issue|problem|cause|case|reason)))"
 )
-# A discussion that is over, or one about a change to a program; where nothing printed stands in it, nothing is asked.
+# Words of a discussion that is settled, or that is about a change to a program. Such a paste asks nothing, unless it
+# has text that a program printed.
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
@@ -442,13 +452,13 @@ _SETTLED = re.compile(
     r"documentation|note|section|faq|readme|troubleshooting)\b",
     re.IGNORECASE,
 )
-# The words of somebody who tells of an error; programs do not print them.
+# Words of a person who describes an error. Programs do not print them.
 _PROSE = re.compile(
     r"(^|\s)i (?=[a-z])|\b(im|ive|my|me|anyone|someone|somebody|thanks|hello|wondering|feature request|how "
     r"(do|can|to)|why (do|does|is)|we|our|sometimes|yesterday|last (night|week)|suddenly|occasionally)\b",
     re.IGNORECASE,
 )
-# Words that a sentence quotes: others stand before them, without a colon, which a program puts before a message.
+# Words quoted in a sentence. Other words precede them without a colon; a program would print a colon before a message.
 _QUOTE = re.compile(r"[a-z] [a-z]+ [(\[]?[\"`“](\w[^\"`”]* [^\"`”]* [^\"`”]*)[\"`”]")
 _REPORTED = re.compile(r"\b(?:fail(?:s|ed)|says|prints|exit(?:s|ed)|reports)(?: with)? [\"“`]")
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
@@ -457,20 +467,20 @@ _SAYS_ONLY = re.compile(
     r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?|rul\w+|exclud\w+|"
     r"unrelated|rather)\b"
 )
-# The kernel's log has one writer, so that its lines stand in the order of what happened.
+# The kernel's log has one writer, so its lines are in the order of events.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
 _KERNEL = re.compile(r"\bNVRM:|\bS?Xid \(|\bnvidia-nvswitch|\bamdgpu [0-9a-f]{4}:")
-# The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
+# The numbers of lines before and after a text's line from which its figures are read, and the most characters of them.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A text that was found: on which line, and which conditions it points to.
+    """A known text that was found: its line, and the conditions of doctor that it points to.
 
-    `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
-    what in the paste speaks against it, where something does. `facts` are what the paste states, and `is_advised` says
-    that they gave the text's step.
+    `said` has the line and the lines after it. `around` also has the lines before. The text's figures are read from
+    both. `doubt` is evidence against the text in the paste, if any. `facts` are the facts that the paste states.
+    `is_advised` means that the text's step follows from these facts.
     """
 
     text: Condition
@@ -484,13 +494,13 @@ class Match:
 
     @property
     def certainty(self) -> Certainty:
-        """Return how sure it is: less so for what names no cause, and beside what speaks against it."""
+        """Return the certainty of the text. A symptom, or a text with a doubt, is a hint."""
         return "hint" if self.doubt or self.text.symptom else self.text.certainty
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a text stands, in characters without spaces."""
+    """The range of a match, in characters without spaces."""
 
     text: Condition
     start: int
@@ -498,17 +508,20 @@ class _Place:
     line: Line
 
     def within(self, other: _Place) -> bool:
-        """Return whether a longer one covers it that says as much, and that is not what follows from it."""
+        """Return whether a longer match covers this one and says as much. A match is kept if the longer one is its
+        consequence."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
         brought_about = self.text.id.startswith(other.text.follows)
-        # A gap that begins in a line of source reached into what was printed below it.
+        # A pattern's gap may start in a line of source and reach the printed text below. The printed match is then
+        # kept.
         is_printed = self.text.id == other.text.id and self.line.kind != "frame" and other.line.kind == "frame"
         says_as_much = self.text.symptom or not other.text.symptom
         return covered and longer and not brought_about and not is_printed and says_as_much
 
     def adds_nothing(self, other: _Place) -> bool:
-        """Return whether it is a symptom on a line that says more, or covers what brings it about."""
+        """Return whether this match is a consequence of an overlapping match, or a symptom on a line that also names a
+        cause."""
         covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
@@ -520,7 +533,8 @@ class _Place:
 
 
 class _Near:
-    """Places by where they stand: of thousands in a long log, only those near one are held against it."""
+    """Places sorted by their start. In a long log with thousands of places, each is compared only with those near
+    it."""
 
     def __init__(self, places: Sequence[_Place]) -> None:
         self._places = sorted(places, key=lambda place: place.start)
@@ -528,21 +542,21 @@ class _Near:
         self._longest = max((place.end - place.start for place in places), default=0)
 
     def to(self, place: _Place) -> Sequence[_Place]:
-        """Return those that may touch `place` or stand on its line, as far as a text is long."""
+        """Return the places that may overlap `place` or be on its line."""
         first = bisect.bisect_left(self._starts, place.start - self._longest - _SAME_LINE)
         return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
 
 
 def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition] = ()) -> list[Match]:
-    """The texts that `pasted` holds, the root cause first; none twice.
+    """Return the known texts in `pasted`, the root cause first, each once.
 
-    `conditions` are those of `gpucheck doctor`: where one is in the same place as a text, the text tells and points to
-    it. A symptom comes after what caused it. Of tracebacks the last group counts, and in a chained group the exception
-    that came first; on other lines what was written first.
+    `conditions` are those of `gpucheck doctor`. A text points to the conditions that match at its place. A symptom
+    comes after its cause. Among tracebacks the last group comes first, and within a chained group the exception that
+    was raised first. Among other lines the earliest comes first.
     """
     normal = normalise(pasted)
     named = _told(normal, texts)
-    # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
+    # A text points to a condition at its place. A condition elsewhere counts only if the paste is about GPUs.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     pointed = [place for place in pointed if not _is_only_named(normal, place)]
     ours = _OURS.search(normal.spaced) is not None
@@ -569,7 +583,8 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         _is_prose(place, normal) or _SETTLED.search(place.line.text) for place in found
     ):
         return []
-    # Prose, source and what a program goes on after report no error of their own.
+    # A text in prose, in source code or in a message of a program that continues is no proof of an error, so it gets a
+    # lower certainty.
     found = [
         replace(place, text=replace(place.text, certainty=_of_quote(place)))
         if place.line.kind == "frame" or _is_prose(place, normal) or _goes_on(place.line)
@@ -597,13 +612,13 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
-# What a message puts before its reason: in a sentence, and in front of another message on the same line.
+# Words between an error and its reason: within a sentence, or before another message on the same line.
 _BEFORE_REASON = re.compile(r"dueto|because|causedby|reason:|followingerror|error:")
 _REASON_WITHIN = 400
 
 
 def _wrapping(places: Sequence[_Place], normal: Normal) -> list[_Place]:
-    """The same, with a text whose reason is another as a symptom of that."""
+    """Return the places. An error whose message gives another text as the reason becomes a symptom of it."""
     near = _Near(places)
     return [
         replace(place, text=replace(place.text, symptom=True))
@@ -614,7 +629,7 @@ def _wrapping(places: Sequence[_Place], normal: Normal) -> list[_Place]:
 
 
 def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
-    """Return whether a text is what a message gives as the reason of another text in it."""
+    """Return whether `other` is the reason that the message of `place` gives."""
     if other.text.symptom or other.text.id == place.text.id or _KERNEL.search(place.line.text):
         return False
     if not 0 <= other.start - place.end <= _REASON_WITHIN:
@@ -631,17 +646,17 @@ def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
         for place in _places(normal, texts)
         if (
             place.text.logged
-            # It begins on a line that reports no error, or ends on one, which a gap reached.
+            # A pattern's gap may reach a line that reports no error, so both ends of the match are checked.
             or all(normal.lines_of(offset, offset)[0].kind != "quiet" for offset in (place.start, place.end - 1))
         )
     ]
     denied = [place for place in places if _is_only_named(normal, place)]
-    # A gap may reach from the line before into what is denied.
+    # A pattern's gap may start on an earlier line and end in a denied error.
     return [place for place in places if not any(place.holds(other) for other in denied)]
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:
-    """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
+    """Return whether a sentence only mentions the error: it denies the error, asks about it or warns of it."""
     words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
     letters = place.start - normal.starts[place.line.number - 1]
     is_said = _SAYS_ONLY.search(words) or _PROSE.search(words)
@@ -658,7 +673,7 @@ def _is_only_named(normal: Normal, place: _Place) -> bool:
 
 
 def _is_prose(place: _Place, normal: Normal) -> bool:
-    """Return whether somebody tells of an error in a sentence of their own, or quotes it there: it is no proof."""
+    """Return whether a person describes or quotes the error in a sentence, which is no proof."""
     line, words = place.line, normal.solid[place.start : place.end]
     is_quoted = any(words in "".join(quote.lower().split()) for quote in _QUOTE.findall(line.text))
     is_told = not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
@@ -666,36 +681,37 @@ def _is_prose(place: _Place, normal: Normal) -> bool:
 
 
 def _of_quote(place: _Place) -> Certainty:
-    """Return how sure a sentence is: a hint, but where it quotes what a program said not proven alone."""
+    """Return the certainty of a text in a sentence: a hint, or strong evidence if the sentence quotes a program's
+    output."""
     return "strong" if place.text.certainty != "hint" and _REPORTED.search(place.line.text) else "hint"
 
 
 def _goes_on(line: Line) -> bool:
-    """Return whether a program says that it goes on after it. A deprecation says what it is."""
+    """Return whether the program continues after this message. A warning about a deprecation does not count."""
     return _HARMLESS.search(line.text) is not None or (
         _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
     )
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
-    """Return the exceptions in the paste that are not known, and whether all are."""
+    """Return the exceptions in the paste that no text explains, and whether these are all of its exceptions."""
     raised = [line for line in normal.lines if line.kind == "exception" and not _PASSED_ON.search(line.text)]
-    # A message goes on below the line that begins it, up to the next frame or traceback.
+    # A message continues below its first line, up to the next frame or traceback.
     known = {line.number for place in found for line in normal.lines_of(place.start, place.end)}
     unknown = [line for line in raised if not known & set(_message(normal, line))]
     return unknown, bool(unknown) and len(unknown) == len(raised)
 
 
 def _message(normal: Normal, line: Line) -> range:
-    """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to the next
-    entry of a log."""
+    """Return the line numbers of an exception's message: its own line and the plain lines directly below, up to the
+    next entry of a log."""
     below = normal.lines[line.number : line.number + _LINES_AFTER]
     ends = (entry.number for entry in below if entry.kind != "plain" or entry.prefix not in ("", line.prefix))
     return range(line.number, next(ends, line.number + len(below) + 1))
 
 
 def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Line], *, is_all: bool) -> list[Match]:
-    """The same, the first with what speaks against it: an error that is not known, or another cause beside it."""
+    """Return the matches. The first one gets a doubt if the paste has an unknown error or another cause."""
     if not matches:
         return matches
     first = matches[0]
@@ -711,17 +727,17 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not first.text.id.startswith(other.text.follows)
         and (other.line.kind == "exception" or place.line.kind != "exception")
         and not _of_one_event(other.line, place.line)
-        # The same fault by another Xid, or one of another GPU that is less grave.
+        # another Xid of the same fault, or a less serious fault of another GPU, is no other cause
         and (place.text.id not in _BLAME or other.text.title.partition(":")[2] != place.text.title.partition(":")[2])
         and not _is_less_grave(other, {first.text.id: place.line})
         and (
             other.line.group == place.line.group
-            # Of the errors of two ranks none is known to be the earlier.
+            # it is unknown which of two ranks failed first
             or ("rank" in other.line.prefix and "rank" in place.line.prefix and other.line.prefix != place.line.prefix)
         )
     }
-    # The program went on after what stands in an earlier traceback.
-    # Beside a line of a log another error is as likely the one that ended it.
+    # The program continued after an earlier traceback, so only later errors count. If the match is on a line of a log,
+    # any unknown error may be the one that ended the program.
     is_logged = place.line.kind == "plain" and not _KERNEL.search(place.line.text)
     later = [
         line for line in unknown if (line.group > place.line.group or is_logged) and not _PASSED_ON.search(line.text)
@@ -737,23 +753,24 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
 
 
 def _of_one_event(line: Line, other: Line) -> bool:
-    """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
+    """Return whether two lines of the kernel's log are about the same GPU, such as an error and the driver's
+    response."""
     address, another = _ADDRESS.search(line.text), _ADDRESS.search(other.text)
     return address is not None and another is not None and address[1] == another[1]
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
-    """Return what comes first: what was said as an error, what brings the rest about, what is surer, and what came
-    earlier.
+    """Return the sort key of a place. Printed errors come first, then causes before their effects, then the more
+    certain texts, then the earlier ones.
 
-    `found` is the first line of each id. What is only deprecated comes after what failed.
+    `found` has the first line of each id. Deprecations come after failures.
     """
     line = place.line
     sure = CERTAINTIES.index(place.text.certainty)
     if line.kind != "exception" and "deprecat" in line.text.lower():
         sure = len(CERTAINTIES)
     return (
-        line.kind == "frame" or _HARMLESS.search(line.text) is not None,  # perhaps never said, or no error
+        line.kind == "frame" or _HARMLESS.search(line.text) is not None,  # perhaps never printed, or harmless
         any(
             name.startswith(place.text.follows) and not _is_effect(name, item, place)
             for name, item in found.items()
@@ -775,23 +792,23 @@ _BLAME = {f"xid.{row.number}": row.blame for row in xid.CATALOGUE}
 
 
 def _is_less_grave(place: _Place, found: Mapping[str, Line]) -> bool:
-    """Return whether an Xid is a program's mistake, and another GPU's names a fault of the hardware."""
+    """Return whether the place's Xid is a program's mistake, while another GPU's Xid shows a hardware fault."""
     return _BLAME.get(place.text.id) == "program" and any(
         _BLAME.get(name) == "device" and not _of_one_event(line, place.line) for name, line in found.items()
     )
 
 
 def _is_effect(name: str, line: Line, place: _Place) -> bool:
-    """Return whether a line of the kernel's log was written after a text's and is not what brought that about.
+    """Return whether a line of the kernel's log is an effect of the place's error, because it was written later.
 
-    Among Xids the line does not decide: the driver ends programs by 43 and 45 before it names the fault.
+    Among Xids the order does not count: the driver ends programs (43 and 45) before it reports the fault.
     """
     is_xid = name.startswith("xid.") and place.text.id.startswith("xid.")
     return line.number > place.line.number and not is_xid and all(_KERNEL.search(x.text) for x in (line, place.line))
 
 
 def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
-    """The line with those after it, and the same with those before it too."""
+    """Return two excerpts: the line with those after it, and the same with the lines before it."""
     lines = [entry.text for entry in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
     before = min(line.number - 1, _LINES_BEFORE)
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
@@ -808,7 +825,7 @@ def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -
         sources = (*text.patterns, *text.names, *(text.common if known else ()))
         for pattern in (pattern for source in sources for pattern in alternatives(source)):
             if pattern.needs not in (spaced if pattern.by_word else solid):
-                continue  # most of thousands end here
+                continue  # most patterns end here
             if pattern.any_number:
                 any_number = compiled(pattern.any_number)
                 if any_number not in tried:
@@ -825,13 +842,13 @@ def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -
 
 
 def _holds(normal: Normal, source: str) -> bool:
-    """Return whether a pattern is anywhere in the text, in the form that it is for."""
+    """Return whether a pattern matches anywhere in the form of the text that it applies to."""
     pattern = compiled(source)
     return pattern.regex.search(normal.spaced if pattern.by_word else normal.solid) is not None
 
 
 def _spans(normal: Normal, pattern: Pattern) -> _Spans:
-    """Where a pattern is whose words are there, in characters of the form that it is for."""
+    """Return the ranges that a pattern matches, in the form of the text that it applies to."""
     within = normal.spaced if pattern.by_word else normal.solid
     found: _Spans = {}
     has_number = "number" in pattern.regex.groupindex

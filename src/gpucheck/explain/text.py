@@ -273,7 +273,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
     ("program", r"((?:compute-sanitizer|CUDA_LAUNCH_BLOCKING=1|AMD_SERIALIZE_KERNEL=3)) python …", r"\1 PROGRAM …"),
-    # Before torch's own attention it was the only one for older GPUs.
+    # xFormers was the only attention for older GPUs before torch had its own.
     ("vllm", r"pip uninstall xformers: [^;]*; (?:else )?", "--dtype float16 on a GPU before Ampere (V100, T4); else "),
     ("sglang", _OF_SERVERS, r"\2"),
     ("vllm", _OF_SERVERS, r"\1"),
@@ -298,7 +298,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("nccl_info", r"NCCL_DEBUG=INFO on every rank; the first WARN", "the first WARN"),
     ("dockerd", r"\bcontainerd\b", "docker"),
     ("conda", r"pip install -U 'jax\[cuda12\]'[^;]* cuDNN,", "conda update -c conda-forge jaxlib cudnn,"),
-    # A server of models has options in place of a batch and of lines to change.
+    # A model server has options instead of a batch size and of code to change.
     *((server, r"; gpucheck find-batch-size[^;]*|print the shapes before the product; ", "") for server in _SERVERS),
     ("sglang", r"use a smaller batch[^;]*", "a smaller --mem-fraction-static, or fewer --max-running-requests"),
     ("vllm", r"use a smaller batch[^;]*", "a smaller --gpu-memory-utilization, --max-model-len or --max-num-seqs"),

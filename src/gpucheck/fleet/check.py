@@ -111,8 +111,8 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     except GpucheckError:
         raise
     except BaseException as error:
-        # A launcher ends all ranks after one has died. Ranks that write this were ended from outside; the one without
-        # is the cause.
+        # A launcher ends all ranks after one has died. A rank that writes this text was ended by the launcher; the rank
+        # without the text is the cause.
         name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
@@ -195,7 +195,7 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
         return child.ChildResult(None, "", error.strerror or str(error), False, False, 0.0)
 
 
-# -- what a part says --------------------------------------------------------------------------------------------------
+# -- the result of a part ----------------------------------------------------------------------------------------------
 
 
 def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
@@ -227,8 +227,8 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        # A check that does not apply to a device is not a problem. The reason of a part that could not look at all is
-        # one.
+        # A check that does not apply to a device is not a problem. A part that could not run at all is a problem, and
+        # its reason is shown.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         for finding in findings:
             if finding.verdict in asking:

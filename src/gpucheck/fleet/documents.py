@@ -121,7 +121,7 @@ def _digest(text: str) -> str:
 
 
 def parse(data: bytes) -> NodeDocument:
-    """The document in `data`. Raises Refused for everything else."""
+    """Return the document in `data`. Raises Refused for everything else."""
     loaded = saved.parsed(data, _BOUND)
     if not isinstance(loaded, dict) or loaded.get("schema") != NODE_SCHEMA:
         raise Refused(f"not a document of a node ({NODE_SCHEMA})")

@@ -1,4 +1,7 @@
-"""Names of nodes: which are safe, and the lists that schedulers write. Only reading a given file is not pure."""
+"""Names of nodes: which names are safe, and the lists that schedulers write.
+
+All functions are pure, except for the one that reads a given file.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def _file(path: Path, option: str) -> tuple[str, ...]:
 
 
 def _expand(text: str, option: str) -> tuple[str, ...]:
-    """The names of a list as Slurm writes it: `node[001-004,7],login1`. Raises UsageError."""
+    """Return the names in a list such as Slurm writes: `node[001-004,7],login1`. Raises UsageError."""
     what = f"{option} {text[:200]!r}"
     # Commas inside brackets do not separate names.
     if _PART.sub("", text).strip(","):

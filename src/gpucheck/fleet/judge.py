@@ -362,7 +362,7 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[
 
 
 def gpus_text(count: int, must: int) -> str:
-    """`7 GPUs, must have 8`."""
+    """Return a text such as `7 GPUs, must have 8`."""
     return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {must}"
 
 
@@ -389,7 +389,7 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     return findings[: siblings.MOST_KINDS]
 
 
-# -- what it comes to --------------------------------------------------------------------------------------------------
+# -- the verdict on the fleet ------------------------------------------------------------------------------------------
 
 
 def _result(

@@ -30,7 +30,7 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 _NORMAL = 1.4826
 # The number of even fleets of which at most one may have a device reported as slow.
 EVEN_FLEETS = 1000
-# The same for a device reported as possibly slow.
+# The number of even fleets of which at most one may have a device reported as possibly slow.
 EVEN_FLEETS_MAYBE = 20
 # `lowest` tests several values. Together they exceed its level by up to half, by simulation.
 STEPS = 1.5
@@ -97,7 +97,8 @@ def _is_low(distance: float) -> bool:
 
 # The share of sound fleets in which a node may be reported as slow: by all figures together, and by single ones.
 NODE_LEVEL = 0.004
-# The same for a node reported as possibly slow. At most one sound fleet in 10 has such a node or device.
+# The share of sound fleets in which a node may be reported as possibly slow. At most one sound fleet in 10 has such a
+# node or device.
 NODE_LEVEL_MAYBE = 0.03
 # Two modes need at least this many nodes and this share of them on each side. The gap must be this many standard
 # deviations within the sides.
@@ -115,7 +116,7 @@ def node_threshold(nodes: int, level: float) -> float:
 
 
 def lowest(values: Mapping[Named, float], level: float) -> tuple[Named, ...]:
-    """The names whose values are too low for the others, lowest first; at most a quarter of them, or one.
+    """Return the names whose values are too low for the others, lowest first: at most a quarter of them, or one.
 
     Each value is compared with the mean of the values above it, in units of s * sqrt(1 + 1/(n - 1)) (leave-one-out t).
     The last value beyond its threshold and all lower ones count, as in Rosner's generalised procedure (1983), so that
@@ -321,7 +322,7 @@ def _far_below(figures: Groups) -> dict[str, Doubt]:
 
 
 def _log_rate(own: Sequence[NodeFigure]) -> float:
-    """The logarithm of a node's rate: the median of its devices."""
+    """Return the logarithm of a node's rate: the median of its devices."""
     return stats.median([math.log(figure.rate) for figure in own])
 
 

@@ -119,7 +119,7 @@ class Ending:
 
     @property
     def signal(self) -> str | None:
-        """Return the name of the signal that ended it (`signal 40` if it has no name); None if no signal did."""
+        """Return the name of the signal that ended the child (`signal 40` if it has no name); None if no signal did."""
         if self.status is None or self.status >= 0:
             return None
         with contextlib.suppress(ValueError):

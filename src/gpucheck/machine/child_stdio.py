@@ -1,7 +1,7 @@
-"""The child's side of a talk: JSON objects, one a line, on a stdout that nothing else writes to.
+"""The child's side of the protocol: JSON objects, one per line, on a stdout that nothing else writes to.
 
-`child_protocol` is the parent's side and says how an answer ends. This module is imported in children for whose start
-the user waits: it imports nothing that they do not need.
+`child_protocol` is the parent's side and describes how an answer ends. This module imports little, because users wait
+for some of the children that import it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Say = Callable[[dict[str, object]], None]
 
 
 def claim_stdout() -> Say:
-    """Take stdout for the talk: what libraries print on it from now on goes to stderr."""
+    """Reserve stdout for the protocol; whatever libraries print on it from now on goes to stderr. Return the function
+    that sends an object."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -31,21 +32,21 @@ def claim_stdout() -> Say:
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """Yield what the parent asks, until it closes the pipe."""
+    """Yield the parent's requests until it closes the pipe."""
     for line in sys.stdin:
-        # A line without its end is all that a parent could write before it died.
+        # An incomplete line means that the parent died while it wrote.
         if line.endswith("\n"):
             yield json.loads(line)
 
 
 def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
-    """The line for an error of ours, which the parent raises; `trace` is a TargetError's traceback."""
+    """Return the line for a gpucheck error, which the parent raises again. `trace` is a TargetError's traceback."""
     texts = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
     return {"raised": {**texts, "finding": error.finding, "trace": trace}, "end": True}
 
 
 def mapped_library(name: str, pid: int | str = "self") -> str | None:
-    """The path from which a process has loaded a library whose file name begins with `name` (Linux); None where it is
+    """Return the path of the library that a process has loaded and whose file name begins with `name` (Linux); None if
     unknown."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:

@@ -1,7 +1,7 @@
 """libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
 
-CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are obeyed by libcuda itself, not guessed. No context is made. The child
-prints a line when the library is loaded, one when cuInit has answered, one for each device, and the `end`.
+libcuda itself applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, so nothing is guessed. No context is created. The
+child prints a line when the library is loaded, one when cuInit has returned, one for each device, and the `end`.
 `machine/driver_reads.py` is the parent's side.
 """
 
@@ -18,19 +18,19 @@ from gpucheck.machine.nvml_fields import Refused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
-# A toolkit's stub returns this code from every call, also from the one that asks for the text of the code.
+# A toolkit's stub returns this code from every call, even from the call that returns a code's text.
 STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 SENSELESS = "libcuda's answer makes no sense"
 
 
 class Driver:
-    """The loaded library: calls by name, refusals as Refused."""
+    """The loaded library. Its functions are called by name, and an error is raised as Refused."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     def code(self, function: str, *arguments: object) -> int:
-        """The function's CUresult. Raises Refused where this libcuda has no such function."""
+        """Return the function's CUresult. Raises Refused if this libcuda has no such function."""
         try:
             call = getattr(self._library, function)
         except AttributeError:
@@ -38,7 +38,7 @@ class Driver:
         return int(call(*arguments))
 
     def check(self, function: str, *arguments: object) -> None:
-        """Call the function. Raises Refused with libcuda's words for anything but success."""
+        """Call the function. Raises Refused with libcuda's text for any result except success."""
         code = self.code(function, *arguments)
         if code:
             raise Refused(f"{function} answers {code} ({self.words(code)})")
@@ -55,19 +55,19 @@ class Driver:
         return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
 
     def integer(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:
-        """The number that the function writes through its first argument."""
+        """Return the number that the function writes through its first argument."""
         value = kind()
         self.check(function, ctypes.byref(value), *arguments)
         return int(value.value)
 
     def text(self, function: str, device: int) -> str:
-        """The text of a function that fills (buffer, length, device)."""
+        """Return the text that a function with the arguments (buffer, length, device) writes."""
         buffer = ctypes.create_string_buffer(256)
         self.check(function, buffer, len(buffer), device)
         return buffer.value.decode("utf-8", "replace")
 
     def uuid(self, function: str, device: int) -> str:
-        """A UUID as NVML writes it, without its kind in front."""
+        """Return a UUID in NVML's format, without its prefix."""
         buffer = (ctypes.c_ubyte * 16)()
         self.check(function, ctypes.byref(buffer), device)
         digits = bytes(buffer).hex()
@@ -75,14 +75,14 @@ class Driver:
 
 
 def load() -> ctypes.CDLL:
-    """The library that torch would load. Raises OSError with the loader's words."""
+    """Return the libcuda that torch would load. Raises OSError with the loader's text."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 def identity(driver: Driver, device: int) -> dict[str, object]:
-    """The UUID, and for a MIG instance the card's as well.
+    """Return the device's UUID, and for a MIG instance also its GPU's.
 
-    The first version of the call gives the card's UUID also for an instance, the second the instance's own.
+    The first version of the call returns the GPU's UUID even for an instance; the second returns the instance's own.
     """
     card = instance = None
     with contextlib.suppress(Refused):

@@ -1,10 +1,12 @@
 """Keep a lost device's memory from being freed, and end its process. Loads no torch.
 
-Pinned memory that a non-blocking copy has used records an event when it is freed, and so does a device's memory that
-another stream has used. The event fails on a lost device in a C++ destructor, where nothing can catch it: the process
-is aborted, and the report with it. An error of a kernel may even come up there first. This module therefore owns such
-memory from its allocation on and lets go of it only right after the device was waited for without an error. Nothing is
-freed any more once the device is lost, and the process ends without the cleanup of Python and C++.
+Pinned memory that a non-blocking copy has used records an event when it is freed. So does device memory that another
+stream has used. On a lost device the event fails in a C++ destructor, where nothing can catch the error: the process is
+aborted, and the report is lost. Such an event may even be the first call to report a kernel's error.
+
+This module therefore owns such memory from its allocation on. It releases the memory only right after a wait for the
+device that raised no error. Once the device is lost nothing is freed, and the process ends without the cleanup of
+Python and C++.
 """
 
 from __future__ import annotations
@@ -26,31 +28,32 @@ class Waited(Protocol):
     def id(self) -> str: ...
 
     def synchronize(self) -> None:
-        """Wait until it has done all that it was asked. Raises what torch raises."""
+        """Wait until the device has finished its work. Raises torch's errors."""
         ...
 
 
-# The owned objects by device, and the errors that lost one, with all that their frames hold. "" is an unknown device.
+# The owned objects by device, and the errors of lost devices, with all objects in their frames. The key "" is an
+# unknown device.
 _OWNED: dict[str, list[object]] = {}
 _LOST: dict[str, list[BaseException]] = {}
 _ANY = ""
 
 
 def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or a device's that another stream will use, until `settle`. Call it right after the
+    """Keep pinned memory, or device memory that another stream will use, until `settle`. Call this right after the
     allocation.
 
-    Objects that are owned for no named device are let go with whichever device settles first: name none only where one
-    device is at work at a time.
+    Objects without a named device are released when any device settles. Leave out the name only if one device works at
+    a time.
     """
     _OWNED.setdefault(device, []).append(thing)
     return thing
 
 
 def settle(*devices: Waited, error: BaseException | None = None) -> None:
-    """Wait for the devices, and let go of all that is owned for them and of all that the frames of `error` hold.
+    """Wait for the devices, then release the objects that are owned for them and the objects in the frames of `error`.
 
-    An error of the wait is passed on, and nothing is let go.
+    An error of the wait is raised again, and nothing is released.
     """
     for device in devices:
         try:
@@ -72,13 +75,14 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
 
 
 def begin(device: Waited) -> None:
-    """Begin work on a device: let go of what an earlier command in this process has left, if that is possible."""
+    """Begin work on a device: release the objects that an earlier command in this process has left, if that is
+    possible."""
     if _OWNED or _LOST:
         settle(device)
 
 
 def _clear(error: BaseException) -> None:
-    """Let go of what the frames of an error, and of those that it came from, hold."""
+    """Release the objects in the frames of an error, and in those of its causes and contexts."""
     cleared: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -89,17 +93,17 @@ def _clear(error: BaseException) -> None:
         waiting += [link.__cause__, link.__context__]
         trace = link.__traceback__
         while trace is not None:
-            with contextlib.suppress(RuntimeError):  # a frame that is still running
+            with contextlib.suppress(RuntimeError):  # the frame is still running
                 trace.tb_frame.clear()
             trace = trace.tb_next
 
 
 def saw(error: BaseException, device: str | None = None) -> bool:
-    """Take note of an error; return whether it may have cost this process its device, so that nothing is freed.
+    """Record an error. Return whether this process may have lost its device by it, so that nothing is freed.
 
-    An error that the device raised is enough, since not every one says that it is permanent: `settle` finds out.
+    Any error of the device counts, because not every one says that it is permanent. `settle` finds out.
     """
-    from gpucheck import messages  # the user waits for children to start, and few meet an error
+    from gpucheck import messages  # imported late, because children must start fast and few have an error
 
     cause, _ = messages.cause_in(messages.chain_of(error))
     is_of_device = cause is not None and cause.whose == "device"
@@ -109,7 +113,7 @@ def saw(error: BaseException, device: str | None = None) -> bool:
 
 
 def lose(error: BaseException, device: str | None = None) -> None:
-    """A device is lost to this process: keep the error with its frames, and free nothing any more."""
+    """Record that this process has lost a device: keep the error with its frames, and free nothing any more."""
     # Existing reference cycles are never searched again.
     gc.freeze()
     _immortal(_OWNED)
@@ -118,7 +122,8 @@ def lose(error: BaseException, device: str | None = None) -> None:
 
 
 def _immortal(thing: object) -> None:
-    """Give an object one owner more, who never lets go: it outlives this module at the interpreter's end."""
+    """Add a reference to an object that is never released, so that the object outlives this module at the interpreter's
+    end."""
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes
 
@@ -127,9 +132,12 @@ def _immortal(thing: object) -> None:
 
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
-    """Turn the cycle collector off while many lasting objects are made, as by an import of torch, so that it does not
-    search them again and again. `is_ours` is for a process of gpucheck: it never searches these objects, not
-    even at its end, where the search would take as long as the import."""
+    """Turn the garbage collector off while many lasting objects are created, such as by an import of torch, so that it
+    does not search them repeatedly.
+
+    `is_ours` means a process of gpucheck. Such a process never searches these objects, not even at its end, where the
+    search would take as long as the import.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -146,9 +154,9 @@ def is_lost() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with what it has printed, and without freeing anything: no clearing up, no atexit.
+    """End this process: write out its streams, but free nothing and run no `atexit` function.
 
-    Its children are ended first, with a bounded wait; one that cannot be is named on stderr.
+    The children are ended first, within a time limit. A child that survives is named on stderr.
     """
     children = sys.modules.get("gpucheck.machine.child")
     left = [] if children is None else children.end_all()
@@ -156,7 +164,7 @@ def leave(code: int) -> NoReturn:
         for pid, state in left:
             sys.stderr.write(f"gpucheck: process {pid} could not be ended (state {state}) and is left\n")
     for stream in (sys.stdout, sys.stderr):
-        # Nobody may read it any more.
+        # The reader of the stream may be gone.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
@@ -164,8 +172,8 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Wrap all that a process does, its `sys.exit` included: the process ends in the way that suits the state of its
-    device."""
+    """Wrap all work of a process, including its `sys.exit`. If the process has lost its device, it ends without freeing
+    anything."""
     try:
         yield
     except SystemExit as ended:

@@ -1,5 +1,4 @@
-"""Readings of the children that read NVML and libcuda: the parent's side of their lines, and the data that comes of
-it."""
+"""Readings of the children that read NVML and libcuda: the parent's side of their protocol, and the data from it."""
 
 from __future__ import annotations
 
@@ -17,20 +16,20 @@ from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
-# A driver that keeps its cards ready answers well within this.
+# A driver that keeps its GPUs ready answers well within this time.
 ANSWER_S = 5.0
-# A driver that does not (no persistence mode, nobody at work) first starts each card, in turn: 1 to 3 s a card,
-# according to NVIDIA (docs.nvidia.com/deploy/driver-persistence, November 2026).
+# Without persistence mode, and if no program uses the GPUs, the driver first starts each GPU in turn. That takes 1 to 3
+# s per GPU, according to NVIDIA (docs.nvidia.com/deploy/driver-persistence, November 2026).
 START_OF_A_CARD_S = 3.0
-# The first words of the state of a card at which NVML hung or ended its process, and of the cards behind it.
+# The beginning of the state of a GPU at which NVML hung or ended its process, and the state of the GPUs after it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
 Opened = TypeVar("Opened", bound="Door")
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
-    """Return how long a healthy driver may take to answer, by the GPUs on the PCI bus, or those that it has nodes
-    for."""
+    """Return how long a healthy driver may take to answer, by the number of GPUs on the PCI bus or of their device
+    nodes."""
     nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     gpus = [device for device in kernel_driver.pci_devices(root) or () if device.is_gpu]
     return ANSWER_S + START_OF_A_CARD_S * max(len(nodes), len(gpus))
@@ -38,8 +37,11 @@ def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device as one library reports it. `unknown` maps a field, `group/field` or `*` (all else) to why there is
-    no value; `lacks` are the fields that a later line of the child was to bring."""
+    """One device as one library reports it.
+
+    `unknown` maps a field, `group/field` or `*` (all others) to the reason why it has no value. `lacks` are the fields
+    that a later line of the child should supply.
+    """
 
     device: Device
     unknown: dict[str, str] = field(default_factory=dict)
@@ -48,8 +50,11 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """The answers of NVML or libcuda. `code` is the answer to its start, 0 for success; `error` is why some or all
-    readings are missing. `version` is libcuda's, the other three versions are NVML's."""
+    """The answers of NVML or libcuda.
+
+    `code` is the result of its start, 0 for success. `error` is why some or all readings are missing. `version` is
+    libcuda's version; the other three versions are NVML's.
+    """
 
     code: int | None = None
     error: str | None = None
@@ -63,9 +68,10 @@ class DriverReading:
 
 
 def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
-    """NVML's answer put together; `broken` is why it is not whole, `by_nvml` whether a call into NVML broke it off.
+    """Return NVML's reading from its lines. `broken` is why they are incomplete; `by_nvml` means that a call into NVML
+    hung or crashed.
 
-    Devices whose line never came keep their identity and say why the rest is missing.
+    A device whose last line is missing keeps its identity, with the reason why the rest is unknown.
     """
     driver: Line = {}
     rows: dict[int, DeviceReading] = {}
@@ -94,7 +100,7 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
 
 
 def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:
-    """libcuda's answer put together; `broken` is why it is not whole."""
+    """Return libcuda's reading from its lines. `broken` is why they are incomplete."""
     driver: Line = {}
     for line in lines:
         driver |= line.get("driver") or {}
@@ -104,10 +110,10 @@ def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverRead
 
 
 class Door:
-    """A child that asks one of NVIDIA's libraries.
+    """A child that reads one of NVIDIA's libraries.
 
-    The question is sent first and the answer waited for later: what the parent does in between costs no time. `waiting`
-    is called with a sentence if NVML starts more slowly than with a driver that keeps its GPUs ready.
+    The request is sent first and the answer awaited later, so that the parent can work in between. `waiting` is called
+    with a sentence if NVML starts more slowly than with a driver that keeps its GPUs ready.
     """
 
     library, module = "", ""
@@ -128,7 +134,7 @@ class Door:
         self._how: How | None = None
 
     def _ask(self, request: Line | None) -> None:
-        """Start a child where none is there, and put the question to it where it needs one."""
+        """Start the child if it does not run, and send it the request, if there is one."""
         self._asked, self._failed = time.monotonic(), None
         try:
             if self._talk is None:
@@ -141,8 +147,11 @@ class Door:
     def _answer(
         self, limit_s: float, each_s: float = math.inf, slow: Callable[[], object] | None = None
     ) -> tuple[list[Line], str | None]:
-        """The lines of the answer, and why there are no more; None where it is whole. `each_s` bounds the wait for each
-        line but the first; `slow` is called where that takes longer than `ANSWER_S`."""
+        """Return the lines of the answer, and the reason why they are incomplete, or None.
+
+        `each_s` limits the wait for every line except the first. `slow` is called if the first line takes longer than
+        `ANSWER_S`.
+        """
         lines: list[Line] = []
         try:
             if self._failed is None and self._talk is not None:
@@ -163,7 +172,7 @@ class Door:
         return f"the process that asks {self.library} ended early ({how})"
 
     def close(self) -> None:
-        """End the child. It holds nothing that needs an orderly end."""
+        """End the child; it needs no orderly shutdown."""
         if self._talk is not None:
             self._talk.stop()
             self._talk = None
@@ -176,12 +185,12 @@ class Door:
 
 
 class NvmlDoor(Door):
-    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
+    """A child that reads NVML on each request. A dead or wedged child is replaced at the next request."""
 
     library, module = "NVML", NVML_READER
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
-        """Put the question; a child is started where none is there."""
+        """Send a request; the child is started if it does not run."""
         self._ask({"processes": processes, "links": links})
 
     def reading(self) -> DriverReading:
@@ -198,16 +207,18 @@ class NvmlDoor(Door):
 
 
 class CudaDoor(Door):
-    """A child that reads libcuda once. libcuda is read again only by a new process: cuInit's answer never changes."""
+    """A child that reads libcuda once. Another reading needs a new process, because cuInit's result never changes
+    within one."""
 
     library, module = "libcuda", LIBCUDA_READER
 
     def ask(self) -> None:
-        """Start the child; it needs no question."""
+        """Start the child, which needs no request."""
         self._ask(None)
 
     def reading(self, *, cards_are_up: bool = False) -> DriverReading:
-        """The answer. `cards_are_up` is whether NVML has answered, and so holds the cards: none has to start now."""
+        """Return libcuda's reading. `cards_are_up` means that NVML has answered and therefore keeps the GPUs
+        started."""
         limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
         if cards_are_up:
             limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))

@@ -1,7 +1,8 @@
-"""The meaning of an exception for the device: the one place that turns it into a fact.
+"""The meaning of an exception for the device. Only this module turns an exception into a fault.
 
-A small kernel in a fresh process decides where class and text do not: a healthy card must not be blamed for an invalid
-call of ours, nor a broken one pass for a bug. Importing this module imports no torch.
+If the exception's class and text do not decide, a small kernel in a fresh process does. A healthy GPU must not be
+blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug. Importing this module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.fault import Fault, Kind, first_line
 
-# The limit is that of torch's own list of devices (installed_torch): importing torch from a cold disk has taken most of
-# a minute, and the first kernels load their libraries.
+# The limit is longer than that of torch's list of devices (`installed_torch`): importing torch from a cold disk takes
+# up to a minute, and the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
-# A product of ones is its inner dimension, whatever the precision; small enough to take no memory worth naming.
+# Each element of a product of matrices of ones equals the inner dimension, in any precision. This size takes little
+# memory.
 _SIDE = 64
 
-# The folders of our code and of Python's own. Installed packages lie within Python's folder.
+# The folders of gpucheck and of Python itself. Installed packages lie within Python's folder.
 _OURS = Path(gpucheck.__file__).parent
 _PYTHON, _INSTALLED = Path(os.__file__).parent, ("site-packages", "dist-packages")
-# Instructions that raise an error of Python code, or of Python itself; all others call into a library.
+# Bytecode instructions that raise an error of Python code or of Python itself. All others call into a library.
 _RAISING = frozenset({"RAISE_VARARGS", "RERAISE", "FOR_ITER"})
 
-# The device → WORKS, why it fails, or None where that could not be found out.
+# A function of the device's name. It returns WORKS, why the device fails, or None if that is unknown.
 Ask = Callable[[str], str | None]
 
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
-    """Return the meaning of an exception that the command `where` raised at work on `device` (None: unknown).
+    """Return the meaning of an exception that the command `where` raised while it used `device` (None if unknown).
 
-    `ask` finds out whether the device works in a fresh process, which is asked only where the error does not tell.
+    `ask` finds out whether the device works in a fresh process. It is called only if the exception does not tell.
     """
     cause, raised, text = _telling(error)
     whose = cause and cause.whose
@@ -54,7 +56,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
     elif whose == "memory":
         kind = "memory"
     else:
-        # Only torch's kind of error can be a device's, and only a device can be broken: the CPU runs this very program.
+        # Only a RuntimeError can come from a device. The CPU cannot be the broken device, because it runs this program.
         if device not in (None, "cpu") and isinstance(error, RuntimeError):
             fresh = (ask or fresh_process)(device)
         kind = "error" if fresh in (None, WORKS) else "device"
@@ -66,11 +68,11 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
 
 
 def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
-    """Return the cause of an exception, with the class and the text that show it: its own, or those that it came
-    from."""
+    """Return the cause of an exception, with the class and the text of the exception in its chain that shows the
+    cause."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
-        # An error of ours that another process raised has its origin in its reason alone.
+        # A gpucheck error from another process names its origin only in its reason.
         name, _, text = error.why.partition(": ")
         named = text and name.replace(".", "").isidentifier()
         raised, text = (name, text) if named else ("", error.why)
@@ -81,8 +83,8 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
 
 
 def is_device(error: GpucheckError) -> bool:
-    """Return whether an error of ours was raised because the device failed, and not because it cannot be used here at
-    all."""
+    """Return whether a gpucheck error was raised because the device failed. A device that cannot be used here has not
+    failed."""
     if isinstance(error, DeviceFailed):
         return True
     cause, _, _ = _telling(error)
@@ -90,11 +92,12 @@ def is_device(error: GpucheckError) -> bool:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Return whether torch or one of its libraries raised this, judged by the place where it was raised; otherwise it
-    is our bug.
+    """Return whether torch or one of its libraries raised this error, judged by the place where it was raised.
+    Otherwise the error is a bug in gpucheck.
 
-    torch raises RuntimeError for every error of its libraries. Its C++ leaves no frame: the innermost one is then ours,
-    at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is our bug all the same.
+    torch raises RuntimeError for every error of its libraries. torch's C++ leaves no frame. The innermost frame is then
+    gpucheck's, at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is a bug in gpucheck
+    all the same.
     """
     trace = error.__traceback__
     if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
@@ -102,7 +105,7 @@ def is_of_library(error: BaseException) -> bool:
     cause, _, _ = _telling(error)
     if cause is not None and cause.whose == "program":
         return False
-    if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # a generator's, which Python turned into this
+    if isinstance(error.__cause__, (StopIteration, StopAsyncIteration)):  # a converted exception of a generator
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next
@@ -114,16 +117,17 @@ def is_of_library(error: BaseException) -> bool:
 
 
 def fresh_process(device: str) -> str | None:
-    """Run a small kernel of each library in a fresh process: WORKS, why it failed, or None where that says nothing."""
+    """Run a small kernel of each library in a fresh process. Return WORKS, why it failed, or None if the result proves
+    nothing."""
     return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
 def read(heard: Heard) -> str | None:
-    """Return the result of a fresh process. Memory that is taken, or a device that one process holds alone, is no
-    answer."""
+    """Return the result of a fresh process. Full memory, or a device in exclusive use by another process, proves
+    nothing."""
     answer, ending = heard.merged, heard.ending
     if "ok" not in answer:
-        # A process that ended before torch was loaded, or was killed from outside, has not reached the device.
+        # A process that ended before torch was loaded, or that was killed from outside, has not reached the device.
         if not answer or ending.how == "killed":
             return None
         return f"no answer within {ending.limit_s:.0f} s" if ending.how == "late" else f"ended with {ending.status}"
@@ -150,8 +154,8 @@ def main() -> int:
 
 
 def _kernels(device_id: str) -> str | None:
-    """Return what is wrong with a sum, a product and a convolution of ones: those three load what torch computes
-    with."""
+    """Return what is wrong with a sum, a product and a convolution of ones; None if all are right. These three use the
+    libraries with which torch computes."""
     import torch
 
     from gpucheck.machine import accel
@@ -167,5 +171,5 @@ def _kernels(device_id: str) -> str | None:
         opened.synchronize()
     if product != _SIDE**3:
         return f"the sum of a product of ones is {product}, not {_SIDE**3}"
-    # 6 × 6 places where the 3 × 3 kernel fits.
+    # The 3 × 3 kernel fits at 6 × 6 positions.
     return None if convolved == 36 * 9 else f"the sum of a convolution of ones is {convolved}, not {36 * 9}"

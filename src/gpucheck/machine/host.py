@@ -134,7 +134,7 @@ def python() -> Python:
 
 
 def container(root: Path = ROOT) -> str | None:
-    """Return the kind of container, if this looks like one; else None."""
+    """Return the kind of container that this process runs in; None if there is no sign of one."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
@@ -304,7 +304,7 @@ def _digits(text: str) -> int | None:
 
 # The kernel accounts for each core once per tick, so an interval shorter than a tenth of a second has too few samples.
 TICK_S, SHORTEST_S = 10e-3, 0.1
-# The memory that an idle GPU shows without a visible process; the context of a working process takes as much.
+# The memory in use on an idle GPU without a visible process. A working process's context takes about as much.
 IDLE_BYTES = 512 * MIB
 # NVML's utilization is the share of the last second or less in which a kernel ran. At half or more, the clocks and the
 # link of the GPU had no time to become idle.

@@ -1,6 +1,8 @@
-"""The installed torch: what it was built for, read without importing it; the devices that it alone knows; its import.
+"""The installed torch: the target of its build, read without importing it; the devices that only torch knows; its
+import.
 
-Importing torch takes seconds and may hang or crash: it is imported in a child, or where work is done on a device.
+Importing torch takes seconds and may hang or crash. It is therefore imported in a child, or in a process that works on
+a device anyway.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
 
-# Importing torch from a cold disk or a network file system has been seen to take most of a minute.
+# Importing torch from a cold disk or a network file system takes up to a minute.
 TIMEOUT_S = 60.0
-# An assignment of a text or None in `version.py`: `cuda: Optional[str] = '12.8'`.
+# The assignment of a string or None in `version.py`, such as `cuda: Optional[str] = '12.8'`.
 _ASSIGNED = re.compile(r"""^(\w+)(?: *:[^=\n]*)? *= *(?:(['"])(.*)\2|None)\s*(?:#.*)?$""", re.MULTILINE)
 
 
-# -- what it was built for ---------------------------------------------------------------------------------------------
+# -- the target of its build -------------------------------------------------------------------------------------------
 
 
 def read() -> TorchBuild:
-    """The torch that `import torch` would load here; all fields None where there is none."""
+    """Return the build of the torch that `import torch` would load here; all fields are None without torch."""
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):  # a broken path hook, or a `torch` without a spec already in sys.modules
@@ -41,7 +43,7 @@ def read() -> TorchBuild:
 
 
 def from_folder(folder: Path) -> TorchBuild:
-    """The torch whose package folder this is. A field that `version.py` does not define stays None."""
+    """Return the build of the torch in this package folder. A field that `version.py` does not define is None."""
     names = {match[1]: match[3] for match in _ASSIGNED.finditer(text_of(folder / "version.py"))}
     if not {"__version__", "cuda"} <= names.keys():
         return TorchBuild(path=str(folder))
@@ -60,12 +62,13 @@ def from_folder(folder: Path) -> TorchBuild:
 
 
 def load(budget_s: float | None = None) -> None:
-    """Import torch into this process: whole, or not at all. It counts against the command's time budget, if one is set.
+    """Import torch into this process, completely or not at all. The import counts against the command's time budget, if
+    there is one.
 
     An exception that a handler of Ctrl-C or SIGTERM raises during the import passes through torch's compiled code,
     which ends the process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an
-    ImportError. The exception is therefore raised once torch is imported; a second signal ends the process at once, and
-    so does the first after `errors.patience_s`, where that is set. Raises CannotLook where torch cannot be imported.
+    ImportError. The exception is therefore raised only after the import. A second signal ends the process at once. If
+    `errors.patience_s` is set, the first signal ends it after that time. Raises CannotLook if torch cannot be imported.
     """
     if "torch" in sys.modules:
         return
@@ -75,7 +78,7 @@ def load(budget_s: float | None = None) -> None:
         held = child.signals_held(second_ends=True, patience_s=errors.patience_s)
         with watchdog.unbroken(), held, device_lifetime.loading(is_ours=errors.began_s is not None):
             import torch  # noqa: F401
-    except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
+    except (ImportError, OSError) as error:  # OSError: ctypes cannot load one of torch's libraries
         lines = str(error).strip().splitlines()
         raise CannotLook("torch cannot be imported", lines[0] if lines else "", "see `gpucheck doctor`") from error
 
@@ -84,7 +87,7 @@ def load(budget_s: float | None = None) -> None:
 
 
 class TorchDevices(NamedTuple):
-    """The devices that torch lists, or why it could not."""
+    """The devices that torch lists, or the reason why they are unknown."""
 
     devices: tuple[Device, ...] = ()
     error: str | None = None
@@ -96,7 +99,8 @@ def could_see_another(build: TorchBuild) -> bool:
 
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
-    """The accelerators that torch alone knows (ROCm, XPU, MPS), asked in a child: the import may hang or crash."""
+    """Return the accelerators that only torch knows (ROCm, XPU, MPS). A child asks torch, because the import may hang
+    or crash."""
     heard = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
     if "devices" in heard.merged:
         return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))
@@ -104,8 +108,8 @@ def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
 
 
 def listed(torch: Any) -> list[dict[str, Any]]:
-    """torch's accelerators as Device's fields, without a device context where torch can do without."""
-    # is_available() first: torch 2.6's current_accelerator() raises where there is none.
+    """Return torch's accelerators as fields of Device. No device context is created unless torch needs one."""
+    # is_available() comes first, because torch 2.6's current_accelerator() raises without an accelerator.
     if not torch.accelerator.is_available():
         return []
     kind = torch.accelerator.current_accelerator().type
@@ -130,7 +134,7 @@ def listed(torch: Any) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Say the devices in one line of JSON."""
+    """Print the devices as one line of JSON."""
     say = claim_stdout()
     import torch
 

@@ -1,6 +1,6 @@
 """The state of NVIDIA's kernel driver in /proc, /sys, /dev and the kernel's log; its version is in `host`.
 
-Everything is read under `root`, so that a test can bring its own.
+All files are read under `root`, so that a test can supply its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gpucheck.machine.nvml_fields import RECOVERY_ACTIONS
 from gpucheck.report.facts import Driver, XidError
 
 ROOT = Path("/")
-# How much of the log is looked through; a kernel keeps less by default.
+# The most of the log that is read; a kernel keeps less by default.
 LOG_BYTES = 4 * 2**20
-# The journal holds the log for those of its group where /dev/kmsg is root's alone.
+# The journal has the kernel's log for members of its group, even if only root may read /dev/kmsg.
 JOURNAL = ("journalctl", "-k", "-b", "-q", "--no-pager", "-n", "20000", "-o", "short-monotonic")
 JOURNAL_TIMEOUT_S = 2.0
 _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
@@ -30,10 +30,10 @@ _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was reje
 
 
 def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | None, str | None]:
-    """The kernel's own lines about NVIDIA's driver, oldest first, each with its seconds since boot.
+    """Return the kernel's lines about NVIDIA's driver, oldest first, each with its seconds since boot. If they cannot
+    be read, return None and the reason; the log may then still contain errors.
 
-    None and why where they cannot be read, which is no good sign. `journal` lets systemd's journal be asked where the
-    kernel's own device is root's alone.
+    With `journal`, systemd's journal is read if only root may read the kernel's own device.
     """
     lines, refused = log_from_device(root / "dev/kmsg")
     if lines is None and journal and root == ROOT:
@@ -42,7 +42,7 @@ def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | N
 
 
 def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
-    """/dev/kmsg from its first record to its end, without waiting for more."""
+    """Return /dev/kmsg from its first record to its current end, without waiting for more."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -55,7 +55,7 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
                 record = os.read(handle, 8192)
             except BlockingIOError:  # the end
                 break
-            except BrokenPipeError:  # the record was overwritten meanwhile; the next read goes on after it
+            except BrokenPipeError:  # the record was overwritten in the meantime; the next read continues after it
                 continue
             if not record:
                 break
@@ -70,20 +70,20 @@ def log_from_device(path: Path) -> tuple[tuple[str, ...] | None, str | None]:
 
 
 def log_from_journal() -> tuple[str, ...] | None:
-    """The journal's copy; None where there is no journal, or nothing of it for this user."""
+    """Return the journal's copy of the log; None if there is no journal, or it shows this user nothing."""
     with contextlib.suppress(OSError):
         journal = child.run(JOURNAL, JOURNAL_TIMEOUT_S)
-        # A user outside the journal's group is shown an empty one.
+        # The journal appears empty to a user outside its group.
         if journal.returncode == 0 and journal.stdout.strip():
             return relevant(journal.stdout.splitlines())
     return None
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
-    """The lines of the records that are about NVIDIA's driver.
+    """Return the lines of the records about NVIDIA's driver.
 
-    A record of /dev/kmsg is `priority,number,microseconds,flags;text`, a line break in its text is written out as
-    `\\x0a`, and lines that begin with a blank tell of the device that it is about.
+    A record of /dev/kmsg is `priority,number,microseconds,flags;text`. A line break in the text is written as `\\x0a`.
+    Lines that begin with a blank name the device of the record.
     """
     lines = []
     for record in records:
@@ -100,17 +100,17 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
 SXID = re.compile(r"nvidia-nvswitch\d*: SXid \((?P<device>[^)]*)\): (?P<number>\d+),? *(?P<rest>.*)")
-# Lines that belong to the event before them; of an event that was overwritten they alone are left, and the driver's
-# number for fatal is 1.
+# Lines with details of the preceding event. They remain alone if the event itself was overwritten. The driver's number
+# for fatal is 1.
 _DETAIL = re.compile(r"Severity (?P<severity>\d)|Data\b")
-# The driver's own word decides: some numbers are printed with each.
+# The driver's word decides, because some numbers are printed with different words.
 _WORD = re.compile(r"(?P<word>Fatal|Non-fatal|Correctable)\b,? *", re.IGNORECASE)
-# The end of SXid 10004 (too hot), and what NVIDIA says to ignore.
+# The SXid that ends SXid 10004 (too hot), and the SXids that NVIDIA says to ignore.
 _COOLED = {10005: 10004}
 _IGNORED = (22013,)
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
-# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver, and
-# where the number is missing they alone tell.
+# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. The words differ by driver, and
+# are the only evidence if the number is missing.
 _ACTION = re.compile(r"recovery action changed from .* to (?:0x(?P<number>[0-9a-f]+)|(?P<words>\w.*))", re.IGNORECASE)
 _IN_WORDS = {
     "gpu reset": "gpu_reset",
@@ -120,13 +120,13 @@ _IN_WORDS = {
     "none": "none",
 }
 RECOVERY = 154
-# Written as the module is loaded: whatever was wrong with a card before, it was set up anew.
+# The line that the module logs as it loads. It sets up every GPU again, so earlier faults are past.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
-# Written as an NVSwitch is set up, with its address or without.
+# The line that is logged as an NVSwitch is set up, with its address or without.
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device(?P<device>.*)")
-# What the driver says of NVLink beside Xid and SXid errors.
+# The driver's lines about NVLink, apart from Xid and SXid errors.
 NVLINK = re.compile(r"NVRM: (?:GPU\d+ )?knvlink\w+: .*\bfailed\b.*", re.IGNORECASE)
-# The lines of a GPU that does not start, the more telling first.
+# The lines about a GPU that does not start, the most specific first.
 FALLEN = r"fallen off the bus"
 NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
 UNSUPPORTED = r"installed in this system is not supported by the|supported through the NVIDIA .* Legacy drivers"
@@ -146,10 +146,11 @@ LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
 
 
 def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver | None = None) -> Driver:
-    """The driver with the events of these lines: Xid errors, each once for its GPU, SXid errors, each once for its
-    NVSwitch, in the order of the first of each; why GPUs did not start, by PCI address; other failures of NVLink.
+    """Return the driver with the events of these lines. They are: Xid errors, once per number and GPU; SXid errors,
+    once per number and NVSwitch; why GPUs did not start, by PCI address; and other failures of NVLink. The errors are
+    in the order of their first lines.
 
-    `booted_s` is when the kernel's own clock began, in seconds since 1970; without it no error has a time.
+    `booted_s` is when the kernel's clock began, in seconds since 1970; without it, errors have no time.
     """
     xids: _Errors = {}
     sxids: _Errors = {}
@@ -169,7 +170,7 @@ def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver |
         elif match := NVLINK.search(line):
             links[match[0]] = None
         elif (rank := _rank(line)) is not None:
-            # A message of several lines, of which another has the address.
+            # The message has several lines, and only one of them has the address.
             near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
             near = [other for other in near if _stamp(other) == _stamp(line)]
             address = next((_address(other) for other in near if "NVRM" in other and _ADDRESS.search(other)), None)
@@ -192,12 +193,12 @@ def _stamp(line: str) -> str | None:
 
 
 def _rank(line: str) -> int | None:
-    """The place of the line among those of GPUs that do not start; None for any other."""
+    """Return the rank of a line about a GPU that does not start; None for any other line."""
     return next((rank for rank, pattern in enumerate(START) if "NVRM" in line and pattern.search(line)), None)
 
 
 def _end(errors: _Errors, address: str | None = None) -> None:
-    """Put the errors of this device, or all of them, into the past."""
+    """Mark the errors of this device, by default of all devices, as past."""
     for key, error in errors.items():
         if address in (None, error.pci_address):
             errors[key] = replace(error, is_past=True)
@@ -236,7 +237,7 @@ def _add_sxid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
 
 
 def _asked(action: re.Match[str]) -> str | None:
-    """The recovery action that a line of Xid 154 names, as `RECOVERY_ACTIONS` has it; None where nobody knows."""
+    """Return the recovery action that a line of Xid 154 names, as in `RECOVERY_ACTIONS`; None if it is unknown."""
     if action["number"]:
         number = int(action["number"], 16)
         return RECOVERY_ACTIONS.get(number, f"action {number}")
@@ -245,7 +246,7 @@ def _asked(action: re.Match[str]) -> str | None:
 
 
 def _address(text: str) -> str:
-    """The address as sysfs writes it; as it stands where it is none."""
+    """Return the PCI address in sysfs's format; any other text is returned unchanged."""
     match = _ADDRESS.search(text)
     return f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower() if match else text
 
@@ -267,7 +268,7 @@ DISPLAY_CLASS = "0x03"
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCI device of NVIDIA's: its address, device and class numbers, and the kernel driver bound to it."""
+    """An NVIDIA PCI device: its address, its device and class numbers, and the kernel driver bound to it."""
 
     address: str
     device: str | None = None
@@ -276,12 +277,12 @@ class PciDevice:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether it is a display controller: VGA or 3D."""
+        """Return whether the device is a display controller (VGA or 3D)."""
         return (self.class_code or "").startswith(DISPLAY_CLASS)
 
 
 def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
-    """NVIDIA's devices, whether or not a driver is bound to them; None where the bus is not shown."""
+    """Return NVIDIA's PCI devices, with or without a kernel driver; None if the bus is not visible."""
     bus = root / "sys/bus/pci/devices"
     if (names := names_in(bus)) is None:
         return None
@@ -293,9 +294,9 @@ def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
 
 
 def sleeping(root: Path = ROOT) -> tuple[str, ...]:
-    """The PCI addresses of all of this machine's NVIDIA GPUs where every one is suspended; else none.
+    """Return the PCI addresses of this machine's NVIDIA GPUs if all of them are suspended; else nothing.
 
-    A laptop switches its second GPU off while nothing uses it; asking its driver would wake it.
+    A laptop suspends its second GPU while nothing uses it. A query to its driver would wake the GPU.
     """
     gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
     states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
@@ -303,7 +304,7 @@ def sleeping(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file of the system's; empty where it cannot be read."""
+    """Return the text of a system file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -311,12 +312,12 @@ def text_of(path: Path) -> str:
 
 
 def first_line(path: Path) -> str | None:
-    """The first line of a file of the system's; None where it cannot be read, or is empty."""
+    """Return the first line of a system file; None if the file is empty or cannot be read."""
     return next(iter(text_of(path).strip().splitlines()), None)
 
 
 def link_name(path: Path) -> str | None:
-    """The last part of what a symbolic link points to; None where there is none."""
+    """Return the last part of a symbolic link's target; None if there is no such link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -324,7 +325,7 @@ def link_name(path: Path) -> str | None:
 
 
 def names_in(folder: Path) -> list[str] | None:
-    """The names in a system folder, sorted; None where the folder is not there or may not be read."""
+    """Return the names in a system folder, sorted; None if the folder is missing or cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

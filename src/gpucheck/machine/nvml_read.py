@@ -30,14 +30,14 @@ UTILIZATION_SPAN_S = 2.0
 
 
 def start(pynvml: Any) -> dict[str, Any]:
-    """Start NVML: how long it took, and its code and text where it failed."""
+    """Start NVML. Return how long the start took, and its code and text if it failed."""
     begun = time.perf_counter()
     code, error = 0, None
     try:
         call(pynvml, "nvmlInit")
     except Refused as refused:
         code = refused.code or 999
-        # NVML's own words are what people search for.
+        # NVML's own text is what people search for.
         error = str(pynvml.NVMLError(code)).rstrip(".")
     start_s = time.perf_counter() - begun
     if code == fields.LIBRARY_NOT_FOUND:
@@ -46,7 +46,7 @@ def start(pynvml: Any) -> dict[str, Any]:
 
 
 def _why_not_loaded() -> str:
-    """The loader's own words: the file may be missing, or there and broken."""
+    """Return the loader's text: the library's file may be missing, or it may be broken."""
     try:
         ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError as error:
@@ -55,7 +55,7 @@ def _why_not_loaded() -> str:
 
 
 def system(pynvml: Any) -> dict[str, Any]:
-    """Versions of driver, NVML and the newest CUDA that the driver serves."""
+    """Return the versions of the driver and of NVML, and the newest CUDA version that the driver supports."""
     versions: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
     for name, ask in (
         ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
@@ -82,7 +82,7 @@ def count(pynvml: Any) -> int:
 
 
 def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
-    """A row for each device that NVML counts, with its handle; None for a handle that NVML does not give."""
+    """Yield a row for each device that NVML counts, with its handle; None if NVML returns no handle."""
     for index in range(counted):
         row = Row(nvml_index=index)
         try:
@@ -90,7 +90,7 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
         except Refused as refused:
             row.refuse("*", refused)
             if refused.code == fields.NO_PERMISSION:
-                # NVML counts devices that the container or the scheduler keeps from us.
+                # NVML also counts devices that the container or the scheduler makes inaccessible.
                 row.device["state"] = fields.NOT_ACCESSIBLE
             row.device.setdefault("state", refused.reason)
             yield row, None
@@ -100,7 +100,8 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
 
 
 def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
-    """Memory by the second version of the call, which counts apart what the driver reserves; else by the first."""
+    """Read memory by the second version of the call, which counts the driver's reserved memory separately; else by the
+    first version."""
     try:
         source, memory = "nvml v2", call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
     except Refused as second:
@@ -112,7 +113,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
             return
     total = getattr(memory, "total", None)
     if total == 0:
-        # Some integrated GPUs answer success and zeros.
+        # For some integrated GPUs the call succeeds with zeros.
         for name in fields.MEMORY:
             row.unknown[name] = "NVML returns 0 bytes"
         return
@@ -130,7 +131,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
             row.refuse(name, refused)
 
 
-# nvmlEccSramErrorStatus_v1_t of nvml.h: our name of each count and NVML's.
+# nvmlEccSramErrorStatus_v1_t of nvml.h: gpucheck's name of each count, and NVML's.
 SRAM_COUNTS = {
     "volatile_parity": "volatileUncParity",
     "volatile_secded": "volatileUncSecDed",
@@ -141,7 +142,7 @@ SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm
 
 
 def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have. Raises Refused."""
+    """Return the errors of the on-chip memory, and whether they exceed NVIDIA's threshold. Raises Refused."""
     try:
         status = fields.filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
     except Refused as refused:
@@ -155,7 +156,7 @@ def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def without_ecc(row: Row) -> None:
-    """Mark the error counts as unknown where ECC is off: the counters then count nothing."""
+    """Mark the error counts as unknown if ECC is off, because the counters are then inactive."""
     ecc = row.device.get("ecc") or {}
     if ecc.get("enabled") is not False:
         return
@@ -168,9 +169,9 @@ def without_ecc(row: Row) -> None:
 
 
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
-    """Read everything that concerns one device alone."""
+    """Read everything about one device that does not depend on other devices."""
     row.read(pynvml, handle, fields.DETAILS)
-    # All children on the machine share this clock, by which differences of counters are timed.
+    # All children on the machine share this clock, so differences of counters can be timed.
     row.put("read_at_s", time.monotonic())
     if (counts := row.answer(pynvml, fields.SRAM, lambda: _sram(pynvml, handle))) is not None:
         row.put(fields.SRAM, counts)
@@ -179,7 +180,7 @@ def read_details(pynvml: Any, handle: Any, row: Row) -> None:
 
 
 def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
-    """Compute and graphics processes; a process that is both stands once."""
+    """Read compute and graphics processes; a process of both kinds is listed once."""
     by_pid: dict[int, dict[str, Any]] = {}
     for kind, function in PROCESS_CALLS.items():
         try:
@@ -200,7 +201,7 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 
 
 def is_much(row: Row) -> bool:
-    """Return whether more of the card's memory is in use than can be ignored."""
+    """Return whether more of the GPU's memory is in use than can be ignored."""
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
     if not used or not total or row.device.get("memory_source") != "nvml v2":
         return False
@@ -208,7 +209,7 @@ def is_much(row: Row) -> bool:
 
 
 def sum_processes(row: Row) -> None:
-    """Sum the memory of the listed processes; unknown where one of them has no figure, and in MIG mode."""
+    """Sum the memory of the listed processes. The sum is unknown in MIG mode, or if a process has no figure."""
     listed, divided = row.device.get("processes"), (row.device.get("mig") or {}).get("enabled")
     sizes = [process["used_memory_bytes"] for process in listed or ()]
     if listed is not None and None not in sizes and not divided:
@@ -216,9 +217,9 @@ def sum_processes(row: Row) -> None:
 
 
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
-    """The newest share of the time, in percent, for which each process had a kernel on the device.
+    """Return the latest share of the time, in percent, in which each process had a kernel on the device.
 
-    Empty where NVML keeps no samples of it: in MIG mode, on some parts, and while nothing runs.
+    The result is empty if NVML has no samples: in MIG mode, on some GPUs, and while nothing runs.
     """
     try:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
@@ -230,7 +231,7 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
 
 
 def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | None) -> list[Any]:
-    """The processes of one kind. Raises Refused, also for a list that some R535 drivers scramble."""
+    """Return the processes of one kind. Raises Refused, also for a list that some R535 drivers scramble."""
     listed: list[Any] = call(pynvml, function, handle)
     most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
     try:
@@ -244,7 +245,7 @@ def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | No
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
-    """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
+    """Return the handles of a GPU's MIG instances. Raises Refused if NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
     if not fields.whole(slots, 0, fields.MOST_INSTANCES):
         raise Refused(f"{SENSELESS}: {slots!r}")
@@ -256,7 +257,8 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
-    """The MIG instances of a card, a row each. NVML gives their name, memory and processes; the rest is the card's."""
+    """Return a row for each MIG instance of a GPU. NVML reports an instance's name, memory and processes; all other
+    fields are the GPU's."""
     rows: list[Row] = []
     mig = card.device.get("mig")
     if not mig or not mig["enabled"]:
@@ -305,7 +307,7 @@ INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
 
 
 def read_links(pynvml: Any, handle: Any, row: Row) -> None:
-    """The fields `fabric` and `nvlinks` of one device."""
+    """Read the fields `fabric` and `nvlinks` of one device."""
     if (fabric := row.answer(pynvml, "fabric", lambda: _fabric(pynvml, handle))) is not None:
         row.put("fabric", fabric)
     count = row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))
@@ -326,7 +328,7 @@ STATE = "nvmlDeviceGetNvLinkState"
 
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
-    """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
+    """Return the state of the GPU's fabric. Raises Refused, also if the GPU belongs to no fabric."""
     info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
         raise fields.refusal(pynvml, fields.NOT_SUPPORTED)
@@ -343,7 +345,7 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
-    """One link; an inactive one counts nothing."""
+    """Return one link; an inactive link has no error counts."""
     own = f"nvlinks/{number}"
     active = row.answer(pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, STATE, handle, number)))
     errors: dict[str, int] = {}
@@ -394,8 +396,8 @@ def answer(
             continue
         say({"at": place})
         read_details(pynvml, handle, row)
-        # Processes are read without a request too where the state of the card depends on them: exclusive mode, full
-        # load, much memory in use.
+        # Processes are read without a request too if the GPU's state depends on them: exclusive mode, full load, or
+        # much memory in use.
         is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
         is_full = (row.device.get("utilization_percent") or 0) >= 100
         if with_processes or is_exclusive or is_full or is_much(row):
@@ -417,7 +419,7 @@ def answer(
 
 
 def main() -> int:
-    """Answer each request until stdin ends. NVML is started at the first, and again after a start that failed."""
+    """Answer each request until stdin ends. NVML is started at the first request, and again after a failed start."""
     say = claim_stdout()
     try:
         import pynvml

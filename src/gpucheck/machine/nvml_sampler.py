@@ -1,8 +1,9 @@
-"""One device's clocks, temperature, link and energy, sampled by NVML in a child while something runs on the device.
+"""One device's clocks, temperature, link and energy, sampled by NVML in a child while the device is measured.
 
-The child samples in a thread and keeps the readings: the measured process is not woken. It is started with the device's
-UUID and says one line, `{"sampling": true}` or `{"error": …}`. The answer to a request is a line for each sample since
-the last request, then a sample of the present, and the `end`. `measure/telemetry.py` is the parent's side.
+The child samples in a thread and stores the readings, so that the measured process does not have to wake up. Its first
+argument is the device's UUID. It first prints one line, `{"sampling": true}` or `{"error": …}`. It answers a request
+with a line for each sample since the last request, a current sample, and the `end`. `measure/telemetry.py` is the
+parent's side.
 """
 
 from __future__ import annotations
@@ -18,29 +19,31 @@ from gpucheck.machine import nvml_read as read
 from gpucheck.machine.child_stdio import claim_stdout, requests
 from gpucheck.machine.nvml_fields import Refused, Row, call
 
-# NVML averages some readings over a second, and more than 20 readings a second disturb what they watch.
+# NVML averages some readings over a second, and more than 20 readings a second disturb the measurement.
 INTERVAL_S = 0.05
-# Ten minutes of samples; a parent that reads none for that long needs none.
+# Ten minutes of samples. A parent that has not asked for so long no longer needs them.
 MOST_KEPT = 12_000
 
 _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reasons", "pcie/generation", "pcie/width")
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
-# The load of the device: it is read only if the second argument asks for it, since it costs a call for each sample.
+# The device's utilisation. It is read only if the second argument asks for it, because it costs another call per
+# sample.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
 # The counter is in millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
-# The reason why a MIG instance has no energy.
+# The reason why energy is unknown for a MIG instance.
 OF_CARD = "counted for the whole GPU, not for its MIG instances"
 
 
 class Sampler:
-    """Reads the device again and again in a thread."""
+    """A thread that samples a device repeatedly."""
 
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
-        # Energy includes the other instances of the card; clock, heat and link are shared.
+        # A MIG instance has no energy of its own: the GPU's counter includes all instances. Clocks, temperature and
+        # link are the GPU's too, but apply to the instance as well.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
         self._fields += BUSY if busy else ()
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
@@ -79,9 +82,10 @@ class Sampler:
 
 
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
-    """The handle of the device with this UUID, and whether it is the card of a MIG instance that has it.
+    """Return the handle for a UUID, and whether the UUID is a MIG instance's. For an instance the handle is its GPU's,
+    because NVML gives these readings only for whole GPUs.
 
-    NVML gives these readings for whole cards only. Raises Refused where it lists no such device.
+    Raises Refused if NVML lists no such device.
     """
     listed = read.identify(pynvml, read.count(pynvml))
     cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
@@ -95,16 +99,17 @@ def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 
 def _instances(pynvml: Any, handle: Any) -> list[str]:
-    """The UUIDs of a card's MIG instances; none where NVML does not report any."""
+    """Return the UUIDs of a GPU's MIG instances; empty if NVML reports none."""
     uuids = []
-    with contextlib.suppress(Refused):  # a card that has no such mode
+    with contextlib.suppress(Refused):  # the GPU does not support MIG
         for instance in read.instances(pynvml, handle):
             uuids.append(call(pynvml, "nvmlDeviceGetUUID", instance))
     return uuids
 
 
 def main() -> int:
-    """Sample the device whose UUID is the first argument, until stdin ends; with a second, `busy`, its load too."""
+    """Sample the device whose UUID is the first argument, until stdin ends. The second argument `busy` adds its
+    utilisation."""
     say = claim_stdout()
     try:
         import pynvml
@@ -120,11 +125,11 @@ def main() -> int:
     except Refused as refused:
         say({"error": refused.reason, "end": True})
         return 0
-    # A daemon: a call into a wedged driver must not keep the process.
+    # A daemon thread: a call into a wedged driver must not keep the process alive.
     threading.Thread(target=sampler.run, daemon=True).start()
     say({"sampling": True, "end": True})
     for _ in requests():
-        # Counters are read before and after a row: what the thread read last may be older than its interval.
+        # An interval needs a reading of the counters at its end; the thread's last sample may be older.
         sampler.keep()
         for sample in sampler.take():
             say(sample)

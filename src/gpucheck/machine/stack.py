@@ -1,7 +1,7 @@
-"""The layers below torch, read from /proc, /sys and /dev without loading anything; and torch's own report.
+"""The layers below torch, read from /proc, /sys and /dev without loading a library; and the report of torch itself.
 
-Everything is read under `root`, so that a test can bring its own. None is unknown: a folder that is not there or may
-not be read.
+All files are read under `root`, so that a test can supply its own. None means that a folder is missing or cannot be
+read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file of one of the driver's libraries: `version` is what its real name ends in, like 580.95.05."""
+    """A file of one of the driver's libraries. `version` is the driver's version at the end of its real name, such as
+    580.95.05."""
 
     name: str
     path: str
@@ -50,17 +51,17 @@ class Library:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether it is neither a toolkit's stub nor of a forward-compatibility package."""
+        """Return whether the library is neither a toolkit's stub nor part of a forward-compatibility package."""
         return not any(is_stub(path) or is_compat(path) for path in (self.path, self.real_path))
 
 
 def is_stub(path: str) -> bool:
-    """Return whether a library there is a toolkit's stub."""
+    """Return whether this is the path of a toolkit's stub library."""
     return "/stubs/" in path
 
 
 def is_compat(path: str) -> bool:
-    """Return whether a library there is of a forward-compatibility package (cuda-compat): a folder compat, or
+    """Return whether this is the path of a forward-compatibility package (cuda-compat), in a folder such as compat or
     compat-12-8."""
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
@@ -73,24 +74,26 @@ ONE_VERSION = (
 
 
 def are_mixed_packages(library: str, module: str) -> bool:
-    """Return whether two versions of a driver are of one release and differ in the number behind it (575.64 and
-    575.64.03).
+    """Return whether two versions are packages of the same driver release: they differ only in the third number, such
+    as 575.64 and 575.64.03.
 
-    Distributions and NVIDIA's repository package one release under different third numbers.
+    Distributions and NVIDIA's repository add different third numbers to one release.
     """
     first, other = library.split("."), module.split(".")
     return first != other and first[:2] == other[:2]
 
 
 def version_of(path: str | None) -> str | None:
-    """The driver's version that a library's file name ends in; None where it ends in none, as WSL's `.so.1.1`."""
+    """Return the driver's version at the end of a library's file name; None if the name has none, such as WSL's
+    `.so.1.1`."""
     match = _VERSION.search(path or "")
-    # A driver's version has three digits in front; `1.1` is WSL's and Tegra's.
+    # A driver's version begins with three digits; `1.1` belongs to WSL and Tegra.
     return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
 
 
 def configured(root: Path) -> tuple[Path, ...]:
-    """The folders of /etc/ld.so.conf and of what it includes on every distribution."""
+    """Return the folders listed in /etc/ld.so.conf and in the files of /etc/ld.so.conf.d, which it includes on every
+    distribution."""
     files = [root / "etc/ld.so.conf", *sorted((root / "etc/ld.so.conf.d").glob("*.conf"))]
     lines = [line.partition("#")[0].replace(",", " ").split() for file in files for line in text_of(file).splitlines()]
     folders = [word for words in lines if words[:1] != ["include"] for word in words if word.startswith("/")]
@@ -110,18 +113,19 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
     return tuple(by_file.values())
 
 
-# An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
+# The PCI class of an NVSwitch: an NVIDIA bridge device.
 NVSWITCH_CLASS = "0x0680"
 # The places of the module below /lib/modules/KERNEL, by distribution.
 MODULE_PLACES = (
     *("updates", "updates/dkms", "extra", "extra/nvidia*", "extramodules", "kernel/drivers/video"),
     *("kernel/drivers/video/nvidia*", "kernel/nvidia*", "misc", "weak-updates/nvidia*"),
 )
-# These open at once: a card's own node may first have to wake the card, and NVML has opened it already.
+# Nodes that open without delay. A GPU's own node may first have to wake the GPU, and NVML has opened it already.
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-# Opening takes microseconds, and a Python for it starts within a second on a busy machine.
+# Opening takes microseconds. The Python process that opens the nodes starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
-# A child opens them: a wedged driver may let an open wait for ever. It starts within milliseconds, without our modules.
+# A child opens the nodes, because a wedged driver may block the call forever. The child imports nothing of gpucheck, so
+# it starts within milliseconds.
 OPEN_PROGRAM = """
 import os, sys
 for path in sys.argv[1:]:
@@ -136,11 +140,8 @@ for path in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node. `error` is the errno with which opening it was refused, 0 where it was opened, None where it was
-    not tried.
-
-    An open that did not return within its time has ETIMEDOUT.
-    """
+    """A device node. `error` is the errno of the attempt to open it: 0 if it succeeded, ETIMEDOUT if it did not return
+    in time, None if it was not tried."""
 
     path: str
     readable: bool
@@ -152,15 +153,15 @@ class Node:
 class Stack:
     """The layers between the GPU and NVIDIA's libraries.
 
-    `devices` are all of NVIDIA's on the PCI bus. `modules` are the names of loaded kernel modules, `built_for` the
-    kernels that have NVIDIA's module on disk. `log` is the kernel's lines about the driver, None with `log_error` where
-    it may not be read.
+    `devices` are NVIDIA's devices on the PCI bus. `modules` are the names of loaded kernel modules. `built_for` are the
+    kernels that have NVIDIA's module on disk. `log` has the kernel's lines about the driver; if it cannot be read, it
+    is None and `log_error` says why.
 
-    `path_folders` are the folders of LD_LIBRARY_PATH, their real path → the path as it is written there.
-    `path_libraries` were found in these, which the loader searches first, `libraries` where it searches next.
-    `stray_libraries` are on disk where it does not search.
+    `path_folders` maps the real path of each folder in LD_LIBRARY_PATH to its path as written there. `path_libraries`
+    are in these folders, which the loader searches first. `libraries` are in the folders that it searches next.
+    `stray_libraries` are on disk in folders that it does not search.
 
-    `fabric_manager` is whether it runs here, `shm_bytes` the size of /dev/shm.
+    `fabric_manager` tells whether the fabric manager runs here. `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -186,7 +187,7 @@ class Stack:
 
     @property
     def switches(self) -> int:
-        """Return how many NVSwitches are there; they need a fabric manager."""
+        """Return the number of NVSwitches on the PCI bus; they need a fabric manager."""
         return sum((device.class_code or "").startswith(NVSWITCH_CLASS) for device in self.devices or ())
 
     def node(self, path: str) -> Node | None:
@@ -194,7 +195,8 @@ class Stack:
 
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
-    """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
+    """Read all layers. `library_path` is LD_LIBRARY_PATH of the diagnosed process; `running` is the release of the
+    running kernel."""
     devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     given = [part for part in library_path.split(":") if part]
@@ -211,7 +213,7 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         libraries=_libraries(searched),
         # The first spelling of a folder counts.
         path_folders={os.path.realpath(part): part for part in reversed(given)},
-        # The folders that a test gives may lie below its root already.
+        # A test may already give folders below its `root`.
         path_libraries=_libraries(
             Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given
         ),
@@ -227,7 +229,7 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
 
 
 def _built_for(root: Path) -> tuple[str, ...] | None:
-    """The kernels under /lib/modules that have an nvidia.ko, compressed or not; None where no kernel is on disk."""
+    """Return the kernels under /lib/modules that have an nvidia.ko, compressed or not; None if no kernel is on disk."""
     folders = sorted((root / "lib/modules").glob("*"))
     if not folders:
         return None
@@ -235,9 +237,9 @@ def _built_for(root: Path) -> tuple[str, ...] | None:
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
-    """The driver's nodes and WSL's, and whether this user may open them.
+    """Return the driver's device nodes and WSL's, and whether this user may open them.
 
-    Only opening shows a refusal by a control group: owner and mode look right.
+    A control group's refusal shows only when a node is opened; the node's owner and mode look right.
     """
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
     places = {f"/dev/{name}": root / "dev" / name for name in names}
@@ -248,9 +250,9 @@ def _nodes(root: Path) -> tuple[Node, ...]:
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
-    """Open each for reading and writing: the errno of a refusal, 0 for none, ETIMEDOUT for the one that hangs.
+    """Open each path for reading and writing. Return each errno: 0 for success, ETIMEDOUT for a path that hangs.
 
-    Paths after one that hangs are None.
+    The paths after one that hangs get None.
     """
     if not paths:
         return []
@@ -287,17 +289,18 @@ def _size_of(path: Path) -> int | None:
 
 # -- torch, read in a child of the interpreter that is diagnosed -------------------------------------------------------
 
-# It needs nothing but the standard library and Python 3.8.
+# The program needs only the standard library and Python 3.8.
 TORCH_PROGRAM = Path(__file__).with_name("torch_probe_child.py")
 # Importing torch takes two seconds from a warm disk and a minute from a cold network one.
 TORCH_TIMEOUT_S = 120.0
-# An interpreter answers in well under a second; one on a cold network file system takes some.
+# An interpreter answers within a second from a local disk. A cold network file system may need several.
 _ANSWERS_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """One kernel on one of torch's devices: what was raised, None where the result was right."""
+    """The result of one kernel on one of torch's devices. `error` is what it raised, or None if its result was
+    right."""
 
     device: str
     error: str | None = None
@@ -308,21 +311,26 @@ class TorchProbe:
     """The report of the diagnosed interpreter and its torch. None means unknown, usually because an earlier step
     failed.
 
-    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early, or
-    `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why the answer was not awaited, which
-    says nothing about torch: it had become pointless, or the process was ended from outside. `unstarted` is why the
-    interpreter cannot be started. `active_elsewhere` is the variable that names an active environment whose programs do
-    not get this torch. `versions` are those of installed distributions by name, several for one that is installed
-    twice. `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is
-    an accelerator that is none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked.
-    `foreign_libraries` are CUDA's libraries that were loaded from elsewhere although the environment has its own, or
-    should have, `foreign_folders` the entries of LD_LIBRARY_PATH by which they were found. `cudnn_missing` are parts of
-    the loaded cuDNN that the loader will not find. `missing_files` are libraries that installed packages
-    (`NAME==VERSION`) recorded and that are gone, `unmet` the packages that torch asks for in exactly one version, with
-    the one that is there; None for none. `externally_managed` is whether the interpreter is the system's own, which pip
-    may not change. `torch_folders` are all torches on its path, the one that is imported first; `pythonpath_torch` are
-    the entries of PYTHONPATH by which any is found. `conda_torch` is the version of a torch that conda has on record
-    beside one that pip installed. `has_compiler` is whether triton finds a C compiler.
+    `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run` or `end`. `error` is what ended the
+    probe early. `timed_out` means that all steps together took longer than `limit_s`. `not_awaited` is why gpucheck
+    stopped waiting for a reason that says nothing about torch: the answer was no longer needed, or the process was
+    ended from outside. `unstarted` is why the interpreter cannot be started.
+
+    `active_elsewhere` is the variable that names an active environment whose programs do not get this torch. `versions`
+    maps a distribution's name to its installed versions, of which there may be several. `shadowed_by` are files in the
+    current folder that hide torch or a module of the standard library. `other` is the type of an accelerator outside
+    CUDA: `xpu` or `mps`. `warnings` are the warnings that torch printed during the probe.
+
+    `foreign_libraries` are CUDA libraries that were loaded from outside the environment although it has its own, or
+    should have. `foreign_folders` are the entries of LD_LIBRARY_PATH that led to them. `cudnn_missing` are parts of the
+    loaded cuDNN that the loader will not find. `missing_files` are recorded libraries that are gone, by installed
+    package (`NAME==VERSION`). `unmet` are the packages that torch requires in exactly one version, with the installed
+    version (None if there is none).
+
+    `externally_managed` means that the interpreter is the system's own, which pip may not change. `torch_folders` are
+    all torches on its path; the first one is imported. `pythonpath_torch` are the entries of PYTHONPATH that contain a
+    torch. `conda_torch` is the version of a torch that conda has on record beside one that pip installed.
+    `has_compiler` tells whether triton finds a C compiler.
     """
 
     stage: str = "start"
@@ -370,10 +378,10 @@ _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
-    """Return why `--python` of a command cannot be this interpreter; None where it can. `unstarted` says why it did not
-    start.
+    """Return why a command's `--python` cannot be this interpreter; None if it can. `unstarted` is why the interpreter
+    did not start.
 
-    The output of a program that is no Python is left out: it usually repeats the given script.
+    The output of a program other than Python is left out, because it usually repeats the given script.
     """
     version, why = None, unstarted
     if why is None:
@@ -401,7 +409,7 @@ def probe(
     timeout_s: float = TORCH_TIMEOUT_S,
     cut: Cut | None = None,
 ) -> TorchProbe:
-    """Ask the torch of `python` (this interpreter without it), until `cut` if another thread sets it."""
+    """Probe the torch of `python`, by default this interpreter. Another thread may set `cut` to end the probe."""
     # The child starts like a user's own process: with the current folder on the path, where a stray file may shadow
     # torch.
     argv = [python or sys.executable, "-c", TORCH_PROGRAM.read_text(encoding="utf-8")]
@@ -409,16 +417,18 @@ def probe(
 
 
 def said(lines: Sequence[Line]) -> Line:
-    """Return the merged lines of a program of ours in the diagnosed interpreter; later lines replace earlier ones.
+    """Return the merged lines that gpucheck's program printed in the diagnosed interpreter; later lines replace earlier
+    ones.
 
-    Only lines with our mark count: a start-up file of that interpreter may print anything.
+    Only lines with gpucheck's mark count, because a start-up file of that interpreter may print anything.
     """
     marked = [line for line in lines if line.get("gpucheck")]
     return {name: value for line in marked for name, value in line.items() if name != "gpucheck"}
 
 
 def read_torch(heard: Heard) -> TorchProbe:
-    """The child's lines put together: each adds to those before, so that a crash costs only what follows it."""
+    """Return the report from the child's lines. Each line adds to the earlier ones, so a crash loses only the later
+    steps."""
     report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
     if report.stage == "end":
         return report
@@ -436,6 +446,6 @@ def read_torch(heard: Heard) -> TorchProbe:
 
 
 def how_it_ended(ending: Ending) -> str:
-    """A signal or an exit status, and the last line on stderr."""
+    """Return how the process ended: its signal or exit status, and its last line on stderr."""
     how = ending.signal or f"exit status {ending.status}"
     return f"{how}: {ending.last_words}" if ending.last_words else how

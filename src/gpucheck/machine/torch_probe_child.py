@@ -1,8 +1,8 @@
-"""A program that the interpreter that is diagnosed runs from its text, with the standard library alone, of Python 3.8
-or newer.
+"""The program that the diagnosed interpreter runs. It is passed as text, and needs only the standard library of Python
+3.8 or newer.
 
-It reads torch if there are no arguments; two times in seconds and the names of devices make it load these. It prints a
-line of JSON at each step, so that a later hang or crash does not lose the earlier lines.
+Without arguments it probes torch. With two times in seconds and the names of devices it runs a load on these devices.
+It prints a line of JSON at each step, so that a later hang or crash does not lose the earlier lines.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import re  # noqa: E402
 import time  # noqa: E402
 from typing import Any  # noqa: E402
 
-CLAIMED = 1  # where the answer goes
+CLAIMED = 1  # the file descriptor of the answer
 
 DISTRIBUTIONS = ("torch", "torchvision", "torchaudio", "triton")
 CUDA_LIBRARIES = (
     *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
     *("libcufft", "libcurand", "libnccl"),
 )
-# The libraries that libcudnn loads by name at the first convolution, by its major version: cuDNN's documentation, "API
-# Overview". The engines are left out: NVIDIA's smaller packages do without some.
+# The libraries that libcudnn loads by name at the first convolution, by its major version (cuDNN's documentation, "API
+# Overview"). The engines are left out, because NVIDIA's smaller packages lack some of them.
 CUDNN_PARTS = {
     8: ("ops_infer", "ops_train", "cnn_infer", "cnn_train", "adv_infer", "adv_train"),
     9: ("graph", "ops", "cnn", "adv", "heuristic"),
 }
-# The records of what pip installed that brings torch's libraries.
+# The records of pip's packages that contain torch's libraries.
 PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
 # A requirement of torch for exactly one version of a package: `nvidia-cudnn-cu12==9.10.2.21; platform_system ==
 # "Linux"`, with brackets in older metadata.
@@ -46,7 +46,8 @@ def say(**parts: Any) -> None:
 
 
 def shadowing() -> list[str]:
-    """Files of the current folder that hide torch or a module of the standard library from what is started there."""
+    """Return the files of the current folder that hide torch or a module of the standard library from a program started
+    there."""
     known = set(getattr(sys, "stdlib_module_names", ())) or set(sys.builtin_module_names) | {"json", "timeit", "types"}
     known |= {"torch", "numpy", "typing_extensions"}
     hiding = []
@@ -58,7 +59,7 @@ def shadowing() -> list[str]:
 
 
 def torch_folder() -> str | None:
-    """The folder of the torch that `import torch` would take, found without importing it."""
+    """Return the folder of the torch that `import torch` would load, without importing it."""
     from importlib import util
 
     try:
@@ -69,7 +70,7 @@ def torch_folder() -> str | None:
 
 
 def torch_places() -> tuple[list[str], list[str]]:
-    """The folders of every torch on the path, in its order, and the entries of PYTHONPATH that hold one."""
+    """Return the folders of all torches on the path, in its order, and the entries of PYTHONPATH that contain one."""
     folders: dict[str, str] = {}
     for place in sys.path:
         if place and os.path.isfile(os.path.join(place, "torch", "__init__.py")):
@@ -79,12 +80,12 @@ def torch_places() -> tuple[list[str], list[str]]:
 
 
 def distributions() -> dict[str, list[str]]:
-    """Versions of what is installed under the names that matter; more than one where metadata stands twice."""
+    """Return the installed versions of each relevant distribution; a distribution with several records has several."""
     from importlib import metadata
 
     versions: dict[str, list[str]] = {}
     for name in DISTRIBUTIONS:
-        # A folder that stands twice on the path is still one installation.
+        # A folder that is on the path twice is one installation.
         places = {(str(record.locate_file("")), record.version) for record in metadata.distributions(name=name)}
         if places:
             versions[name] = [version for _, version in sorted(places)]
@@ -92,12 +93,12 @@ def distributions() -> dict[str, list[str]]:
 
 
 def conda_torch() -> str | None:
-    """The version of the torch that conda installed here and pip replaced; None if only one of the two has installed
-    it."""
+    """Return the version of a torch that conda installed here and pip replaced; None if only one of them has installed
+    torch."""
     from importlib import metadata
 
     records = sorted(glob.glob(os.path.join(glob.escape(sys.prefix), "conda-meta", "pytorch-[0-9]*.json")))
-    # The first on the path is the one that is imported.
+    # The first one on the path is imported.
     first = next(iter(metadata.distributions(name="torch")), None)
     if not records or first is None or (first.read_text("INSTALLER") or "").strip() not in ("pip", "uv"):
         return None
@@ -105,7 +106,7 @@ def conda_torch() -> str | None:
 
 
 def content(path: str) -> bytes | None:
-    """The content of a system file; None where it cannot be read."""
+    """Return the content of a system file; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -119,12 +120,12 @@ def mapped_files() -> list[str]:
 
 
 def stem(path: str) -> str:
-    """`libcudart` of `/x/libcudart.so.12.8.90`."""
+    """Return a library's name without its version: `libcudart` for `/x/libcudart.so.12.8.90`."""
     return os.path.basename(path).partition(".so")[0]
 
 
 def library_path() -> dict[str, str]:
-    """The folders of LD_LIBRARY_PATH: their real path → the path as it is written there."""
+    """Return the folders of LD_LIBRARY_PATH: the real path of each, mapped to its path as written there."""
     written = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
     return {os.path.realpath(part): part for part in reversed(written)}
 
@@ -132,8 +133,8 @@ def library_path() -> dict[str, str]:
 def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
     """Return which of CUDA's libraries are loaded and from where; `folder` is torch's.
 
-    A library is foreign if it lies outside of the environment although that has its own, or should have:
-    `brings_its_own` is whether this torch is a wheel that has them installed beside it.
+    A library is foreign if it lies outside the environment although the environment has its own, or should have.
+    `brings_its_own` means that this torch is a wheel whose libraries are installed beside it.
     """
     site = os.path.dirname(folder)
     places = [os.path.join(place, "nvidia", "*", "lib") for place in sys.path] + [os.path.join(folder, "lib")]
@@ -142,7 +143,7 @@ def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
     inside = [os.path.realpath(site)]
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda's libraries lie beside Python's
         inside.append(os.path.realpath(sys.prefix))
-    # An installer may have put links there, to files of its cache.
+    # An installer may use links to files in its cache.
     known = {os.path.realpath(path) for path in own}
     foreign: list[str] = []
     libcuda = None
@@ -165,7 +166,7 @@ def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
 
 
 def cudnn_missing(files: list[str]) -> list[str]:
-    """Parts of the cuDNN that is loaded which are neither beside it nor where the loader looks."""
+    """Return the parts of the loaded cuDNN that are neither beside it nor where the loader looks."""
     loaded_path = next((path for path in files if stem(path) == "libcudnn"), None)
     major = re.match(r"libcudnn\.so\.(\d+)", os.path.basename(loaded_path or ""))
     if loaded_path is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
@@ -184,7 +185,7 @@ def cudnn_missing(files: list[str]) -> list[str]:
 
 
 def requirements() -> list[tuple[str, str]]:
-    """The packages of CUDA's libraries that torch asks for in exactly one version, by its metadata."""
+    """Return the packages of CUDA libraries that torch's metadata requires in exactly one version."""
     import platform
     from importlib import metadata
 
@@ -198,24 +199,24 @@ def requirements() -> list[tuple[str, str]]:
         marker = (match[3] or "") if match else ""
         machine = re.search(r"platform_machine\s*==\s*[\"'](\w+)", marker)
         elsewhere = machine is not None and machine[1] != platform.machine()
-        # A marker of another kind may not hold here: nothing is concluded from it.
+        # A requirement with another marker is skipped, because the marker may not hold here.
         if match and not elsewhere and not re.search(r"extra|python_version|win32|Windows", marker):
             pinned.append((match[1], match[2]))
     return pinned
 
 
 def missing_files() -> dict[str, list[str]]:
-    """Libraries that torch's and NVIDIA's packages recorded as theirs and that are gone, by package."""
+    """Return the libraries that the packages of torch and NVIDIA have recorded and that are gone, by package."""
     from importlib import metadata
     from pathlib import Path
 
     missing = {}
     records = [path for place in sys.path for name in PACKAGES for path in glob.glob(os.path.join(place, name))]
     for record in (metadata.Distribution.at(Path(path)) for path in records):
-        # Conda moves what a wheel recorded.
+        # Conda moves the files that a wheel has recorded.
         if (record.read_text("INSTALLER") or "").strip() == "conda":
             continue
-        # The record of torch has ten thousand lines: only those of libraries are looked at.
+        # Torch's record has ten thousand lines, so only those of libraries are checked.
         lines = (line.partition(",")[0] for line in (record.read_text("RECORD") or "").splitlines() if ".so" in line)
         libraries = (line for line in lines if re.search(r"(^|/)lib[^/]*\.so[.\d]*$", line))
         gone = [line for line in libraries if not os.path.exists(str(record.locate_file(line)))]
@@ -225,12 +226,13 @@ def missing_files() -> dict[str, list[str]]:
 
 
 def public(version: str) -> str:
-    """A version without its local part, and without zeros at its end: 13.0.3 is 13.0.3.0."""
+    """Return a version without its local part and without zeros at its end, so that 13.0.3 equals 13.0.3.0."""
     return re.sub(r"(\.0)+$", "", version.strip().lower().partition("+")[0])
 
 
 def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
-    """The packages that are not there in the version asked for, each with the installed version; None for none."""
+    """Return the required packages that are missing or installed in another version, each with the installed version or
+    None."""
     from importlib import metadata
 
     absent: dict[str, str | None] = {}
@@ -245,7 +247,8 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
 
 
 def active() -> tuple[str, str] | None:
-    """The active environment: the variable that names it, and its folder; of two the one that comes first on PATH."""
+    """Return the variable that names the active environment, and its folder. Of two active environments, the first one
+    on PATH counts."""
     folders = [os.path.realpath(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
     environments = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -258,10 +261,11 @@ def active() -> tuple[str, str] | None:
 
 
 def active_elsewhere(torch: str | None) -> str | None:
-    """The variable that names the active environment if its programs would not get the torch in this folder.
+    """Return the variable that names the active environment if its programs would not get the torch in this folder.
 
-    The place of torch's files or distribution decides: an interpreter may read the packages of another environment. The
-    question without torch is whether this interpreter reads the packages of the active environment at all.
+    The place of torch's files or distribution decides, because an interpreter may read the packages of another
+    environment. Without torch, the question is whether this interpreter reads the packages of the active environment at
+    all.
     """
     from importlib import metadata
 
@@ -270,12 +274,12 @@ def active_elsewhere(torch: str | None) -> str | None:
         return None
     settings = (content(os.path.join(environment[1], "pyvenv.cfg")) or b"").decode("utf-8", "replace")
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
-        return None  # it reads packages of the Python below it, too
+        return None  # the environment also reads the packages of its base Python
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
     sites = [path for pattern in patterns for path in glob.glob(os.path.join(glob.escape(environment[1]), pattern))]
     places = [place for place in sys.path if place]
     if torch is not None:
-        # Every Python that is started here reads PYTHONPATH.
+        # Every Python that is started with these variables reads PYTHONPATH.
         sites += [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
         places = [os.path.dirname(torch)]
         places += [str(record.locate_file("")) for record in metadata.distributions(name="torch")]
@@ -288,7 +292,7 @@ def first_line(error: BaseException) -> str:
 
 
 def other_accelerator(torch: Any) -> tuple[str | None, int]:
-    """The accelerator that is none of CUDA's, and how many of it torch can use."""
+    """Return the type of an accelerator outside CUDA, and how many of its devices torch can use."""
     if getattr(torch, "xpu", None) is not None and torch.xpu.is_available():
         return "xpu", torch.xpu.device_count()
     mps = getattr(torch.backends, "mps", None)
@@ -296,7 +300,8 @@ def other_accelerator(torch: Any) -> tuple[str | None, int]:
 
 
 def run(torch: Any, device: str) -> str | None:
-    """Run one kernel and one product on a device; return what was raised, or None where the results were right."""
+    """Run one kernel and one matrix product on a device. Return the error or the wrong result; None if both were
+    right."""
     try:
         ones = torch.ones(64, device=device)
         if float((ones + ones).sum().item()) != 128.0:
@@ -310,12 +315,12 @@ def run(torch: Any, device: str) -> str | None:
 
 
 def main() -> None:
-    """Look for torch, import it, ask it, and run a kernel on each of its devices."""
+    """Find torch, import it, read its state, and run a kernel on each of its devices."""
     import sysconfig
     from importlib import util
     from shutil import which
 
-    # The file by which a system keeps pip from changing its own interpreter: PEP 668.
+    # The file with which a system forbids pip to change its Python (PEP 668).
     marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     stray = shadowing() if FOLDER else []
     folders, given = torch_places()
@@ -338,7 +343,7 @@ def main() -> None:
         missing_files=missing_files(),
         unmet=unmet(asked),
     )
-    # The rest runs as in a process of the user's: a file that hides a module hides it from torch too.
+    # From here on, modules are found as in the user's own process: a file that hides a module hides it from torch too.
     sys.path[:0] = FOLDER
     hidden = {os.path.splitext(name)[0] for name in stray}
     for name in set(sys.modules) - AT_START:
@@ -393,16 +398,16 @@ def main() -> None:
         kernels.append({"device": device, "error": run(torch, device)})
         say(kernels=kernels, warnings=caught)
     say(stage="end", warnings=caught, kernels=kernels, **loaded(folder, bool(asked)))
-    gc.freeze()  # no object of torch is garbage: a search takes a third of the time, for which the user waits
+    gc.freeze()  # a search for garbage among torch's objects would take a third of the time
 
 
 # -- a short load ------------------------------------------------------------------------------------------------------
 
-# A product of this size keeps the largest part busy for longer than it takes to enqueue (0.2 ms on an H200), and takes
-# 96 MiB with its result.
+# A product of this size keeps the largest GPU busy for longer than the call takes to enqueue (0.2 ms on an H200). It
+# takes 96 MiB with its result.
 SIDE = 4096
-PRODUCTS = 4  # in a turn, between two readings of the clock
-# Some links wake up for a copy only.
+PRODUCTS = 4  # per turn, between two readings of the clock
+# Some links wake up only for a copy.
 COPIED_BYTES = 8 * 2**20
 
 
@@ -415,7 +420,7 @@ def prepared(torch: Any, device: str) -> tuple[Any, Any, Any]:
 
 
 def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
-    """A few products and a copy on every device at the same time."""
+    """Run a few products and a copy on every device at the same time."""
     for matrix, host, there in work.values():
         for _ in range(PRODUCTS):
             matrix @ matrix
@@ -425,9 +430,9 @@ def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
 
 
 def load(settle_s: float, load_s: float, devices: list[str]) -> None:
-    """Load the devices, and say from when to when, on the clock of `time.perf_counter`.
+    """Run a load on the devices, and print when it began and ended, on the clock of `time.perf_counter`.
 
-    The clocks may settle for `settle_s`; the load is kept up for `load_s` after that.
+    The clocks settle for `settle_s`; then the load runs for `load_s`.
     """
     sys.path[:0] = FOLDER
     say(stage="import")
@@ -451,7 +456,7 @@ def load(settle_s: float, load_s: float, devices: list[str]) -> None:
 
 if __name__ == "__main__":
     CLAIMED = os.dup(1)
-    os.dup2(2, 1)  # what an import prints belongs to stderr
+    os.dup2(2, 1)  # output of an import goes to stderr
     try:
         if sys.argv[1:]:
             load(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
@@ -462,7 +467,7 @@ if __name__ == "__main__":
     except BaseException as error:  # report the error that ends the diagnosed process, SystemExit too
         say(error=first_line(error))
         if sys.argv[1:]:
-            # Freeing pinned memory on a device that is lost aborts the process: it ends without freeing anything.
+            # Freeing pinned memory on a lost device aborts the process, so this process ends without freeing anything.
             sys.stderr.flush()
             os._exit(1)
         raise SystemExit(1) from error

@@ -1,7 +1,7 @@
-"""`gpucheck memory`: who holds the device's memory, and what do torch's four figures mean?
+"""`gpucheck memory` shows who holds the device's memory, and what torch's four memory figures mean.
 
-It reads the device's memory from its driver, the processes on it, and runs a short sequence (allocate, peak, free,
-empty the cache) in which every figure of torch's is compared with its expected value.
+It reads the device's memory and its processes from the driver. Then it runs a short sequence (allocate, peak, free,
+empty the cache) and compares torch's figures with their expected values.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from gpucheck.units import capacity
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel, Allocator
 
-# The command, as faults name it.
+# The name of this command in a fault.
 WHERE = "memory"
-# Processes that the screen names, those that hold most; the JSON has all.
+# The number of processes that the screen names, largest first; the JSON has all.
 MOST_NAMED = 8
 
 
 def command(options: MemoryOptions, emit: Emit) -> None:
     """Read the memory of one device, run the sequence on it, and judge both.
 
-    NVML answers where torch cannot use a GPU. Raises UsageError for a name that is not of a single device, CannotLook
-    for a device that is not there or whose memory is unknown.
+    NVML's figures are shown if torch cannot use the GPU. Raises UsageError if the name does not mean a single device,
+    and CannotLook if the device is missing or its memory is unknown.
     """
     facts = inventory.read(processes=True)
     emit(Started(facts))
@@ -69,7 +69,7 @@ def command(options: MemoryOptions, emit: Emit) -> None:
             emit(Failed(faults.of(error, WHERE, device_id, step=watchdog.step())))
         elif not answered:
             raise
-    except (RuntimeError, MemoryError) as error:  # errors of torch and its driver; any other exception is a bug of ours
+    except (RuntimeError, MemoryError) as error:  # errors of torch and its driver; others are gpucheck bugs
         fault = faults.of(error, WHERE, device_id, step=watchdog.step())
         emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
@@ -77,10 +77,11 @@ def command(options: MemoryOptions, emit: Emit) -> None:
 
 
 def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
-    """Answer for the GPUs that `requested` names from NVML alone, because torch cannot use them; False without any."""
+    """Report the GPUs that `requested` names by NVML alone, because torch cannot use them. Return False if NVML knows
+    none."""
 
     def is_meant(card: Device) -> bool:
-        # A number is NVML's index where CUDA does not work.
+        # A device number is NVML's index if CUDA does not work.
         by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
         return requested in ("auto", "all") or by_number or choose.is_named(card, requested)
 
@@ -102,7 +103,8 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
 
 
 def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], object]) -> None:
-    """Read and judge the memory of an accelerator; `allocate(bytes)` returns what holds memory on it."""
+    """Read and judge the memory of an accelerator. `allocate(bytes)` returns an object that holds that much memory on
+    it."""
     index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
     before = facts.devices[index] if index is not None else None
     emit(Progress("reading the device's memory", 0, 2))
@@ -119,12 +121,12 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
 
 
 def judge_overview(name: str, before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Finding:
-    """Total, free and used memory, as the driver sees it, and what this process holds outside torch's allocator: its
+    """Report total, free and used memory by the driver, and what this process holds outside torch's allocator: its
     context, libraries and handles.
 
-    `before` is the device as read before this process used it; `info` its free and total memory now. The memory held
-    outside is the rise since then less what the allocator reserved; None where either is not known, or where another
-    process moved more than that in between.
+    `before` is the device as read before this process used it; `info` is its free and total memory now. The memory
+    outside the allocator is the increase of used memory minus what the allocator has reserved. It is None if one of
+    these is unknown, or if the difference is negative because another process freed memory.
     """
     free, total = info if info else (None, before.memory_total_bytes if before else None)
     used = total - free if total is not None and free is not None else None
@@ -166,7 +168,8 @@ def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Em
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
-    """The processes that were on the device before this one used it; `reason` is why the list cannot be read."""
+    """Report the processes that were on the device before this process used it; `reason` is why the list cannot be
+    read."""
     title = "other processes"
     if processes is None:
         return Finding("memory.processes", "skip", title, reason)
@@ -200,7 +203,7 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
 
 
 def judge_host(now: host.HostMemory) -> list[Finding]:
-    """The machine's memory, and the container's limit."""
+    """Report the machine's memory, and the container's limit."""
     used, limit, left = now.total - now.available, now.container_limit, now.container_available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
     container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"

@@ -42,13 +42,13 @@ STEPS: dict[StepName, tuple[str, str]] = {
 }
 TITLE = "torch's memory figures"
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
-# The relations in words, before the bound.
+# The words for each relation, which precede the bound.
 BOUND = {"=": "", "≥": "at least "}
 
 
 def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """The four figures after each step, exactly, for the native allocator with an empty cache, `held` bytes allocated
-    and `taken` reserved at the start."""
+    """Return the exact figures after each step, for torch's own allocator with an empty cache. `held` bytes are
+    allocated and `taken` bytes reserved at the start."""
     blocks = held + sum(block for _, block, _ in TENSORS)
     segments = taken + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
@@ -62,11 +62,11 @@ def expected(held: int, taken: int) -> dict[StepName, Level]:
 
 
 def bounds(held: int, taken: int) -> dict[StepName, Level]:
-    """The least that every caching allocator has after each step."""
+    """Return a lower bound of each figure after each step, which holds for every caching allocator."""
     during = held + sum(request for request, _, _ in TENSORS)
     top = during + TEMPORARY_SIZE
     return {
-        # Some allocators reset a peak to nothing instead of to what is held.
+        # Some allocators reset a peak to zero instead of to the memory in use.
         "start": (held, 0, taken, 0),
         "allocate": (during, during, during, during),
         "peak": (during, top, during, top),
@@ -75,7 +75,7 @@ def bounds(held: int, taken: int) -> dict[StepName, Level]:
     }
 
 
-# Figures that are exact with any allocator: freed memory is gone.
+# Figures that are exact with any allocator, because the tensors of the sequence are not allocated at these steps.
 _EXACT_ANYWHERE = {
     ("start", "memory_allocated_bytes"),
     ("start", "memory_reserved_bytes"),
@@ -85,7 +85,8 @@ _EXACT_ANYWHERE = {
 
 
 def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
-    """Run the sequence and read the figures after each step. `allocate(bytes)` returns what holds the memory."""
+    """Run the sequence and read the figures after each step. `allocate(bytes)` returns an object that holds the
+    memory."""
 
     def settled() -> MemoryFigures:
         accel.synchronize()
@@ -109,9 +110,9 @@ def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, Memo
 def judge(
     seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
-    """The steps with each figure beside its expected value, and the finding over all of them."""
+    """Return the steps with each figure beside its expected value, and a finding about all of them."""
     held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
-    # Segments that stay reserved in an empty cache have room that a request may use: no exact figure then.
+    # Segments that stay reserved in an empty cache have room for some requests, so the figures are then not exact.
     exact = allocator.is_default and taken == 0
     wanted = expected(held, taken) if exact else bounds(held, taken)
     uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
