@@ -240,8 +240,8 @@ class History:
 
 # --- The size to recommend --------------------------------------------------------------------------------------------
 
-# Peaks of one size differ by up to this share (allocator rounding, retained pages). A peak that exceeds an aim by less
-# still meets it.
+# Peaks of one size differ by up to this share (allocator rounding, retained pages). A peak that exceeds the aim by less
+# than this share still meets the aim.
 PEAK_SPREAD = 0.02
 # Matrix products run on tensor cores at full rate if their dimensions are multiples of 8 (16-bit types; NVIDIA's guide
 # to matrix multiplication). Sizes below 16 are not rounded down, because that could halve them.
@@ -294,7 +294,8 @@ NEARLY = 0.05
 
 
 def knee(results: Iterable[TrialResult]) -> Knee | None:
-    """Return the knee, or None if the noise is larger than the differences that decide it.
+    """Return the smallest size that is about as fast as the fastest one; None if too few sizes were timed, or if noise
+    may have decided which size that is.
 
     A size's speed comes from the median of all its steps but each trial's first. The noise is the median relative
     spread of the steps of a size.

@@ -1,4 +1,4 @@
-"""Options of `find-batch-size`. Pure: read before torch is loaded."""
+"""Options of `find-batch-size`. Pure: importing it does not load torch."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def guard_bytes(budget: int) -> int:
     return max(int(budget * GUARD_SHARE), budget + GUARD_LEAST_BYTES)
 
 
-# --- What a trial is told, and what came out of it --------------------------------------------------------------------
+# --- The settings of a trial, and its result --------------------------------------------------------------------------
 
 FITS: Outcome = "fits"
 # Outcomes that mean "this size is too large" and bound the search from above. `out-of-time` is not one of them: the

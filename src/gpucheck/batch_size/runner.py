@@ -293,7 +293,8 @@ class Runner:
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:
-    """Return how a child ended that gave no answer. `kills` is the kernel's number of out-of-memory kills before."""
+    """Return how a child ended, if it ended without an answer. `kills` is the kernel's number of out-of-memory kills
+    before."""
     status, tail = ending.status or 0, ending.stderr[-2000:]
     if status >= 0:
         return End(exit_status=status, stderr_tail=tail)

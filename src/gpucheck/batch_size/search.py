@@ -293,9 +293,9 @@ class Search:
     def _exhausted(self, best: TrialResult) -> bool:
         """Return whether one more trial and the confirmation would break the bound on trials.
 
-        The bound is computed for the largest size that the first failure still allows. Memory that grows as fitted
-        stays within the bound of the answer itself. An unexpected failure, such as a timeout or a kernel's limit, may
-        cost a few more trials.
+        The bound is computed for the largest size that the first failure still allows. If memory grows as the fit
+        predicts, the search stays within the bound for the size that is its answer. An unexpected failure, such as a
+        timeout or a kernel's limit, may cost a few more trials.
         """
         failing = self.first_failing
         hoped = failing.batch_size - 1 if failing else best.batch_size

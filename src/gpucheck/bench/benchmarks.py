@@ -61,7 +61,8 @@ def sizes(text: str, parse: units.Size, shown: str) -> Any:
 
 
 class Selecting:
-    """Options with `only` and `skip`: prefixes of the names in the table `titles`. `nothing` is the error of none."""
+    """Options with `only` and `skip`: prefixes of the names in the table `titles`. `nothing` is the error text if no
+    name is selected."""
 
     __slots__ = ()
     noun: ClassVar[str]

@@ -245,7 +245,8 @@ def described(accel: Accel) -> Device:
 
 # -- --runs ------------------------------------------------------------------------------------------------------------
 
-# A run that takes longer hangs: default budgets are minutes at most. A budget of the user's is added to this.
+# A run that takes longer counts as hung, because default budgets are minutes at most. The user's time budget is added
+# to this limit.
 LONGEST_RUN_S = 3600.0
 
 RunChild = Callable[[Sequence[str], float], ChildResult]

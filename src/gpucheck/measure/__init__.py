@@ -1,1 +1,1 @@
-"""The measuring loop and what is sampled beside it."""
+"""The measuring loop, and the telemetry that is sampled during it."""

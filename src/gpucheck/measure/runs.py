@@ -1,4 +1,6 @@
-"""Runs → statistics and flags, which a document's reader can derive again; several documents of a command as one. Pure.
+"""Derive statistics and flags from runs, and merge several documents of a command into one. Pure.
+
+A reader of a document can derive the statistics and flags again from its runs.
 
 Each of several documents comes from a separate process.
 """
@@ -20,11 +22,11 @@ from gpucheck.report.results import Results
 
 # p05 and p95 of fewer samples are their extremes.
 PERCENTILES_FROM = 20
-# The t of two runs (one degree of freedom) is 12.7: an interval of no use.
+# Student's t is 12.7 for two runs (one degree of freedom), so their interval would be too wide to be useful.
 FEWEST_RUNS = 3
 # The interquartile range above which torch.utils.benchmark, too, warns of a noisy measurement.
 NOISY = 0.10
-# The flag of a row whose windows were too short for their clock: it has no time, and no rate.
+# The flag of a row whose windows were too short for their clock. Such a row has neither a time nor a rate.
 WITHOUT_TIME = "below-resolution"
 # A drift below this is of no consequence, however certain.
 DRIFT = 0.02
@@ -72,7 +74,7 @@ def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | N
 
 
 def rate(time: TimeStats, work: float, unit: str) -> Rate:
-    """`work` per call as a rate; its slow end is the time's high one."""
+    """Return `work` per call as a rate. The rate's 5th percentile comes from the time's 95th, and the reverse."""
     return Rate(
         median=work / time.median,
         unit=unit,
@@ -97,7 +99,7 @@ def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
 
 
 def drifts(samples: Sequence[float]) -> bool:
-    """Return whether the samples certainly rise or fall, by more than 2 % from first third to last."""
+    """Return whether the samples rise or fall significantly, and by more than 2 % from the first third to the last."""
     n = len(samples)
     if n < 2 * stats.FEWEST_SAMPLES:
         return False
@@ -119,7 +121,7 @@ _K = TypeVar("_K")
 
 
 def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
-    """Return the items by their key, in their order."""
+    """Group the items by their key. Groups and items keep the order of `items`."""
     groups: dict[_K, list[_T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -127,14 +129,15 @@ def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One document whose measurements carry the runs of all; the facts are the first one's.
+    """Merge the documents into one. Its measurements have the runs of all documents, and its facts are those of the
+    first.
 
-    Nothing in it is judged yet. Raises ValueError for no reports.
+    The merged document has no findings yet. Raises ValueError for no reports.
     """
     if not reports:
         raise ValueError("nothing to merge")
     results = Results(**reports[0].results)
-    # The searches for products of all runs: no judge derives these from rows.
+    # The searches for the fastest product are kept from every run, because a judge cannot derive them from rows.
     searches = [
         replace(entry, run=number)
         for number, report in enumerate(reports, 1)
@@ -157,12 +160,12 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
-    """Every case once, in the order it was first seen. A case that was measured in two ways stays two rows."""
+    """Return each case once, in the order of its first row. A case that was measured by two methods keeps two rows."""
     return tuple(map(_merged, by(_key, (row for report in reports for row in report.measurements)).values()))
 
 
 def _key(row: Measurement) -> str:
-    """Return what must agree for runs to be one measurement."""
+    """Return a key of the row. Runs of rows with equal keys belong to one measurement."""
     method = replace(row.method, details={})
     return json.dumps(to_json([row.name, row.device, row.case, row.work, method]), sort_keys=True)
 
@@ -173,11 +176,12 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
     kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
-    # Statistics are derived again for one run too: those of a file need not follow from its samples.
+    # Statistics are derived again even for a single run, because the statistics in a file may disagree with its
+    # samples.
     first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
     if len(rows) == 1:
         return first
-    # Each run keeps what differs from process to process: where buffers lay, clocks, other load.
+    # Each run keeps the details that differ from process to process: addresses of buffers, clocks, other load.
     of_runs = [run for row in rows for run in each(row)]
     return replace(
         first,
@@ -189,14 +193,14 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
 
 
 def each(row: Measurement) -> list[dict[str, Any]]:
-    """Flags, telemetry and details of each run of a row, in order; its own where it has a single run."""
+    """Return the flags, telemetry and details of each run of a row, in order. A single run has those of the row."""
     own = {"flags": row.flags, "telemetry": row.telemetry, "details": row.method.details}
     of_runs: list[dict[str, Any]] = row.method.details.get("each_run") or [own]
     return of_runs
 
 
 def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
-    """Return those of these flags that most of a row's runs have."""
+    """Return the given `flags` that more than half of the row's runs have."""
     of_runs = [run["flags"] for run in each(row)]
     return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 
@@ -212,7 +216,7 @@ def medians(row: Measurement) -> list[float]:
 
 
 def lower_quartiles(row: Measurement) -> list[float]:
-    """The lower quartile of each run's time per call, seconds: other work on the machine adds to it least."""
+    """Return the lower quartile of each run's time per call, in seconds. Other load hardly affects it."""
     return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(row)]
 
 
@@ -222,7 +226,7 @@ def fastest(row: Measurement) -> float | None:
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
-    """The largest of each figure over the runs; None where no run knows it."""
+    """Return the largest value of each figure over the runs; None for a figure that no run has."""
     largest = {}
     for field in fields(MemoryFigures):
         known = [value for memory in figures if (value := getattr(memory, field.name)) is not None]
@@ -231,7 +235,7 @@ def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
 
 
 def _merged_part(group: Sequence[Part]) -> Part:
-    """A part of all runs: a reason that cut it off in any run counts for the whole."""
+    """Merge one part of several runs. If the part ended early in any run, the merged part has that run's reason."""
     ended = [part.ended for part in group]
     whole = None if None in ended else next(filter(None, ended), "")
     return replace(group[0], begun=any(part.begun for part in group), ended=whole)

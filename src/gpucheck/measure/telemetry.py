@@ -1,4 +1,4 @@
-"""Clocks, heat, power and link beside a measurement. Only readings during the measured calls count.
+"""Clocks, heat, power and link during a measurement. Only readings during the measured calls count.
 
 The driver also counts how long each cause held the clock: these counters are read before and after the windows.
 """
@@ -21,25 +21,25 @@ ENERGY_SPAN_S = 2.0
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# nvml.h: it "may be also reported during PState or clock change", so one reading of it says nothing.
+# nvml.h: it "may be also reported during PState or clock change", so a single reading of this reason proves nothing.
 FLASHES = "hw_slowdown"
 # This reason is normal at full load.
 POWER_LIMITED = ("sw_power_cap",)
-# A setting counts only where the clock is really lower.
+# A clock setting counts only if the clock is really lower than its maximum.
 HELD = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 HELD_BELOW = 0.98
-# nvml.h's counters of the same.
+# The counters of nvml.h for how long these reasons lowered the clock.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A clock that was held for a smaller share of the time moves a figure by less than that. The driver counts in steps of
-# a tenth of a second, with a delay: a single step may belong to earlier work.
+# A clock that was lowered for a smaller share of the time changes a figure by less than this share. The driver counts
+# in steps of a tenth of a second, with a delay, so a single step may belong to earlier work.
 LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
 
 
 class Watch:
-    """A child that samples one device. `reason` says why it cannot; every answer is then None."""
+    """A child that samples one device. If it cannot, `reason` says why, and every reading is None."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
         self.reason = ""
@@ -63,7 +63,7 @@ class Watch:
         return self._talk.pid if self._talk is not None else None
 
     def take(self) -> list[Sample]:
-        """Return the readings since the last time, up to now."""
+        """Return the readings since the previous call."""
         samples: list[Sample] = []
         if self._talk is None:
             return samples
@@ -79,7 +79,7 @@ class Watch:
         return samples
 
     def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-        """Return a summary of the readings during the run's calls; else None and why. See `summarise`."""
+        """Return a summary of the readings during the run's calls, or None and the reason. See `summarise`."""
         before = self._last
         samples = self.take()
         if self.reason:
@@ -107,10 +107,10 @@ PCIE = ("generation", "width", "max_generation", "max_width")
 
 
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-    """Summarise the samples inside a window of the run or its lead-in; None and why where there is none.
+    """Summarise the samples inside a window of the run or its lead-in. Return None and the reason if there are none.
 
-    The lead-in is the time of the same calls, untimed, right before each window; `lead_in` is its length in windows.
-    Samples before and after the run bound the driver's counters.
+    The lead-in is the time right before each window, in which the same calls run untimed; `lead_in` is its length in
+    windows. Samples before and after the run bound the driver's counters.
     """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
@@ -158,14 +158,15 @@ def power_w(inside: Sequence[Sample]) -> float | None:
 
 
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:
-    """The reasons of a lower clock in any reading; the one that flashes counts in two consecutive readings."""
+    """Return the reasons for a lower clock in any reading. FLASHES counts only if two consecutive readings have it."""
     readings = [set((sample.get("clock_reasons") or {}).get("names", ())) for sample in inside]
     lasting = any(FLASHES in reading and FLASHES in later for reading, later in itertools.pairwise(readings))
     return sorted(set().union(*readings) - (set() if lasting else {FLASHES}))
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """`throttled`, `power-limited` and `clock-held`, from why the clock was held and for how long."""
+    """Return `throttled`, `power-limited` and `clock-held` if they apply: the reasons and durations of a lowered clock
+    decide."""
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
@@ -175,7 +176,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     share = clock["median"] / most if clock and most else None
     is_below = share is not None and share < HELD_BELOW
-    # A row at its highest clock was not held: the counters then belong to other work.
+    # The clock was not lowered if it was at its maximum in this row. The counters then belong to other work.
     powered = bool(long & set(POWER_VIOLATIONS)) and (share is None or is_below)
     raised = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
@@ -188,10 +189,10 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Seconds by cause that the clock was held, from the last reading before the windows to the first after, and the
-    length of that span.
+    """Return for how many seconds each cause lowered the clock, and the length of the span between the readings: from
+    the last one before the windows to the first one after them.
 
-    None where the counters were not read on both sides.
+    Return None for both if the counters were not read before and after the windows.
     """
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]

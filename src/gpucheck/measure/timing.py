@@ -57,10 +57,11 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The measured work, whose memory is allocated before.
+    """The measured work. Its memory is allocated beforehand.
 
-    `call` does the work once; on a device it may only enqueue it. `empty` is the same call on nothing, for the host's
-    clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come.
+    `call` does the work once; on a device it may only enqueue it. `empty` is `call` on empty data: its time on the
+    host's clock is the cost of a call. `prepare(sample, calls)` runs untimed before each window, with the number of
+    calls to come.
     """
 
     call: Callable[[], object]
@@ -72,17 +73,17 @@ Mode = Literal["unheld", "held", "launch-bound"]
 
 # An event's resolution (CUDA's documentation of cudaEventElapsedTime): 0.05 % of the shortest full window.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
-# The resolution is a tenth or more of a shorter window: its length is no time, and there is no rate.
+# The resolution is a tenth or more of a shorter window, so a row with shorter windows has neither a time nor a rate.
 LEAST_WINDOW_S = 10 * RESOLUTION_S
-# A faster clock later must not make windows too short.
+# Windows are planned this much longer, because a clock that rises later would make them too short.
 WINDOW_HEADROOM = 1.2
 # The launch queue blocks the host near 1 000 entries; a call may take more than one.
 MOST_CALLS = 500
-# Untimed calls put work between the hold and the first time stamp: four, or fewer where those take a millisecond.
+# This many untimed calls run between the hold and the first time stamp; fewer if those already take a millisecond.
 UNTIMED_CALLS = 4
-# The length of such a call needs no mean of several.
+# A call of this length is calibrated alone. The length of a shorter call is the mean of several calls.
 LONG_CALL_S = 10e-3
-# No hiccup of the host makes a short call look this long.
+# A short call never appears this long, even if the host pauses.
 SURELY_LONG_S = 0.1
 # The host stays ahead of a device whose calls take at least this many times longer than enqueueing them.
 AHEAD_RATIO = 5.0
@@ -90,22 +91,23 @@ AHEAD_RATIO = 5.0
 # the device then did not wait for the host.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# The stream is held after this many windows in a row with too slow a host. A shorter series is a pause of the host of
-# some milliseconds. A hold distorts the result: a rest makes a device at its power limit faster.
+# The stream is held after this many windows in a row with too slow a host. A shorter series usually means that the host
+# paused for some milliseconds. A hold distorts the result: a rest makes a device at its power limit faster.
 MOST_HESITATIONS = 20
 # The hold lasts half as long again as the enqueueing, plus its own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
-# The longest hold: behind a longer one a time budget ends too late, and a driver that also draws a desktop ends a
-# kernel after seconds.
+# The longest hold. A longer one would exceed the time budget, and a driver that also draws a desktop kills a kernel
+# after some seconds.
 MOST_HOLD_S = 1.0
-# A smaller window than this is not worth it.
+# The calls of a window are not halved below this number.
 FEWEST_QUEUED_CALLS = 16
 MOST_LENGTHENINGS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that one call takes the host to enqueue, and the device (or both, where launching is slower) to do."""
+    """The cost of one call, in seconds: to enqueue it on the host, and to run it on the device. If launching is slower
+    than the device, `call_s` is the time of launching."""
 
     enqueue_s: float
     call_s: float
@@ -122,7 +124,8 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """The cost of a call that takes about `about_s` seconds: the least of three tries; a long call needs one."""
+    """Return the cost of a call that takes about `about_s` seconds: the least of three tries, or one try of a long
+    call."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -142,7 +145,8 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
 
 @dataclass(slots=True)
 class Launcher:
-    """The launcher of windows. It begins with the weakest means and takes stronger ones as windows fail."""
+    """Launches windows. `mode` starts as `unheld` and changes to `held`, then to `launch-bound`, as windows fail. If
+    the device is not much slower than the host, `mode` starts as `held`."""
 
     timer: Timer
     work: Work
@@ -186,17 +190,18 @@ class Launcher:
         waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        # The length counts too: a host that hesitates within the untimed calls would otherwise have the stream held
-        # from then on.
+        # A window that is long compared with its enqueueing is valid too. Otherwise a host that pauses during the
+        # untimed calls would have the stream held for all later windows.
         ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
         valid = waiting or ahead or self.mode == "launch-bound"
         if valid:
             self._failures = 0
-        # The window was the last part of the wait.
+        # The window began `elapsed` seconds ago, because the wait ended with it.
         return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
 
     def fail(self, window: Window) -> bool:
-        """Take a stronger means after a window that was not valid; True where windows before no longer compare."""
+        """Change how windows are launched after one that was not valid. Return True if earlier windows are no longer
+        comparable."""
         self._failures += 1
         blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
         self._last_enqueue_s = window.enqueue_s
@@ -205,7 +210,7 @@ class Launcher:
                 return False
             self._hold()
         elif self.mode == "held" and blocked and self.calls // 2 >= FEWEST_QUEUED_CALLS:
-            # Enqueueing takes as long as the hold, however long that is: the host waits for room in the queue.
+            # Enqueueing takes longer with every longer hold, so the host is waiting for room in the queue.
             self.queue_full = True
             self.calls //= 2
             self._hold()
@@ -217,11 +222,11 @@ class Launcher:
         return True
 
     def lengthen(self, window: Window) -> bool:
-        """Put more calls into a window that was too short; False where that cannot be."""
+        """Put more calls into windows after one that was too short. Return False if that is impossible."""
         wanted = calls_for(window.elapsed_s / self.calls)
         most = self.calls if self.queue_full else MOST_CALLS
         if self.mode == "held":
-            # The host may have paused while its cost was read.
+            # The host may have paused during the calibration, so the lower cost counts.
             each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
             self.cost = Cost(each_s, self.cost.call_s)
             most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
@@ -235,7 +240,7 @@ class Launcher:
         return True
 
     def _hold(self) -> None:
-        """Launch behind a hold that covers the enqueueing as it was measured."""
+        """Hold the stream before each window from now on, for longer than its calls take to enqueue."""
         self._failures = 0
         if not self.timer.hold(HOLD_BASE_S):
             self._give_up("the device cannot hold a stream")
@@ -260,19 +265,21 @@ Clock = Literal["device events", "host"]
 Launch = Literal["held", "unheld", "host"]
 
 # The interval is checked only here: checked continuously, it would eventually be narrow by chance. The first check is
-# at 20, because percentiles need 20 samples; the budget ends a row that has no time for them.
+# at 20, because percentiles need 20 samples; the budget ends a row that has no time for 20.
 LOOKS = (20, 40, 80, 160, 320)
-# A row's samples, unless its time ends first.
+# A row with fewer samples than this is flagged `few-samples`.
 WANTED_SAMPLES = 10
 # The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
 MOST_HOST_CALLS = 5000
-# A row whose call on nothing takes more than this share measures the call and not the work. A limit of 1 % left no
-# pinned copy below 128 MiB with a rate on an H100: the call takes 2 to 3 % of the 0.32 ms of 16 MiB.
+# A row measures the call and not the work if a call on empty data takes more than this share of the time. With a limit
+# of 1 %, no pinned copy below 128 MiB had a rate on an H100: a copy of 16 MiB takes 0.32 ms, and the call alone 2 to 3
+# % of that.
 CALL_BOUND = 0.05
 # Time stamps are rounded, so a window just below a millisecond counts as one.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
-# The host's clocks count in up to 100 ns (Windows). A call that is waited for is longer.
+# The host's clock has a resolution of 100 ns or better (Windows has the coarsest). A call with its synchronization
+# takes longer than this limit.
 LEAST_HOST_WINDOW_S = 1e-6
 # Batches of the warm-up: short enough to end on time, few enough calls not to fill the queue.
 WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
@@ -280,7 +287,8 @@ WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A row ends after `budget_s` (warm-up apart), or once its interval is within `precision`, after `least_s`."""
+    """The limits of a row. It ends after `budget_s`, not counting the warm-up. After `least_s` it also ends once its
+    interval is within `precision`."""
 
     budget_s: float = 1.0
     warmup_s: float = 0.0
@@ -290,10 +298,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, how they were taken, and what was read beside them.
+    """A row's samples, how they were taken, and the readings taken at the same time.
 
-    `flags` and `details` are of the samples; `beside_flags` and `beside_details` of the telemetry, or the reason why
-    there is none, and of other processes' use of the CPU.
+    `flags` and `details` describe the samples. `beside_flags` and `beside_details` describe the telemetry and other
+    processes' use of the CPU. If there is no telemetry, `beside_details` has the reason.
     """
 
     run: Run
@@ -307,7 +315,7 @@ class Timed:
 
 
 def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()) -> Timed:
-    """Time `work` in windows of calls. Raises ValueError where the device has no events and they are asked for."""
+    """Time `work` in windows of calls. Raises ValueError if `clock` is the device's and the device has no events."""
     if clock == "device events" and not timer.has_events:
         raise ValueError("this device has no events")
     started = started_now()
@@ -344,7 +352,7 @@ def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision:
 
 
 def started_now() -> str:
-    """The time of day as a run has it."""
+    """Return the current time in the format of a run's start."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -382,13 +390,14 @@ class _Samples:
         return [length_s for _, length_s in self.windows]
 
     def enough(self, now_s: float) -> bool:
-        """Return whether to end here: precision alone does not end a row before its earliest time."""
+        """Return whether the row may end now. A narrow interval does not end it before `earliest_s`."""
         is_due = len(self.windows) >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
         return is_due and enough(self.lengths_s, now_s, self.deadline_s, self.precision)
 
 
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
-    """Run the call for `warmup_s` seconds, at least twice; return about the seconds of one call, and of all."""
+    """Run the call for `warmup_s` seconds, at least twice. Return the approximate time of one call and the time of all
+    calls, in seconds."""
     began = timer.host_now()
     if work.prepare is not None:
         work.prepare(0, 1)
@@ -431,14 +440,14 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
 
 
 def too_short(calls: int, least_s: float) -> str:
-    """The reason why windows of `calls` calls have no time."""
+    """Return the reason why windows of `calls` calls cannot be timed."""
     return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, too short for the clock"
 
 
 def _on_host_clock(
     timer: Timer, work: Work, about_s: float, samples: _Samples, details: dict[str, Any]
 ) -> tuple[int, list[str]]:
-    """Time each call with a synchronise, as a caller who waits for the result."""
+    """Time each call together with a synchronization, as a caller who waits for the result sees it."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
     calls = calls_on_host(timer, work.call, about_s)
     untimed = UNTIMED_CALLS if calls > 1 else 0
@@ -446,7 +455,8 @@ def _on_host_clock(
         if work.prepare is not None:
             work.prepare(len(samples.windows) + 1, untimed + calls)
             timer.synchronize()
-        # The first calls after the refill of a buffer find caches and TLB in another state than the rest.
+        # The first calls after a buffer is refilled run untimed, because caches and TLB are in another state than
+        # later.
         for _ in range(untimed):
             work.call()
         timer.synchronize()
@@ -460,7 +470,8 @@ def _on_host_clock(
 
 
 def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window; of two windows the shorter decides, since a hiccup only lengthens."""
+    """Return how many calls fill a window. The shorter of two windows decides, because a pause of the host can only
+    lengthen a window."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))
@@ -471,7 +482,7 @@ def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> i
 
 
 def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
-    """Seconds of the same call on nothing: the least of a few windows."""
+    """Return the seconds that a call on empty data takes: the least of a few windows."""
     host_window(timer, empty, 1)
     calls = calls_for(max(host_window(timer, empty, 16)[1] / 16, 1e-9), MOST_HOST_CALLS)
     return min(host_window(timer, empty, calls)[1] / calls for _ in range(EMPTY_WINDOWS))
@@ -492,16 +503,17 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
 
 def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
     """Return the samples with the readings beside them: telemetry, or the reason why there is none, and the cores that
-    others `used`."""
+    other processes `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
-    # Others on the CPU cost samples, not time, where the device's own clock counts.
+    # Load on the CPU distorts only times on the host's clock. On the device's clock it only reduces the number of
+    # samples.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
     return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
-    """Do the work after dropping older telemetry; return its result, and the cores that others kept busy."""
+    """Drop older telemetry and do the work. Return its result, and how many cores other processes kept busy."""
     watch.take()
     before = host.processor_time(watch.pid)
     done = work()
@@ -543,7 +555,7 @@ def measurement(
     precision_observed: str | None = None,
     flags: tuple[str, ...] = (),
 ) -> Measurement:
-    """The row. `work` of one call is its name (`bytes`, `flop`), its amount, and the unit of its rate."""
+    """Return the row. `work` of one call is its name (`bytes`, `flop`), its amount, and the unit of its rate."""
     kind, amount, unit = work
     time_s = None if runs.WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
     without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)

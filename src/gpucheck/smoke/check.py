@@ -25,7 +25,7 @@ class DeviceUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A check that passed: what it saw. `doubt` makes it a warning, and `fix` then says what to do."""
+    """A check that passed, and what it measured. `doubt` makes it a warning with the fix `fix`."""
 
     message: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -53,9 +53,9 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
 
 
 def dedicated_memory(dut: DeviceUnderTest) -> str | None:
-    """Needs a device whose memory can run out without harm; else the reason for a skip.
+    """Return the reason for a skip, or None if the device's memory can run out without harm.
 
-    A system that shares its memory would suffer as a whole.
+    If device and system share memory, running out of it would affect the whole system.
     """
     accel, host = dut.accel, dut.host
     if accel.is_cpu:

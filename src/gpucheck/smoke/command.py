@@ -1,6 +1,6 @@
-"""`gpucheck smoke`: does everything that a training job relies on work here?
+"""The command `gpucheck smoke`: check that everything a training job relies on works here.
 
-A check is a row of `options.CHECKS` and a function that returns what it saw, or raises. Any other exception is the
+A check is a row of `options.CHECKS` and a function that returns its result, or raises. Any other exception is the
 finding of the check.
 """
 
@@ -35,9 +35,9 @@ def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[Device
 
 
 USABLE_ID = "device.usable"
-# All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
+# All checks take about 20 s on two cores without a GPU. A machine ten times as slow still finishes within this time.
 DEFAULT_BUDGET_S = 300.0
-# The longest check on a busy machine: the last one begins at least this long before the command has to be over.
+# The time of the longest check on a busy machine. No check begins later than this before the command must end.
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
@@ -47,8 +47,8 @@ OUT_OF_TIME = "--time-budget ended"
 def command(options: SmokeOptions, emit: Emit) -> None:
     """Run the selected checks on each device and judge each check.
 
-    Raises UsageError for a prefix that matches nothing and for an unknown requirement, CannotLook where the device that
-    was named is not there.
+    Raises UsageError for a prefix that matches nothing and for an unknown requirement, and CannotLook if the named
+    device is not present.
     """
     began_s, budget_s = time.monotonic(), options.time_budget_s or DEFAULT_BUDGET_S
     deadline = min(began_s + budget_s, watchdog.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
@@ -71,9 +71,9 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
-    """Run the checks on a device; return how it died on the way, None where it did not.
+    """Run the checks on a device. Return the fault if the device failed during a check, else None.
 
-    A device that torch cannot use is the failed check.
+    A device that torch cannot use fails the check `device.usable`.
     """
     try:
         with watchdog.opening(device_id, WHERE):
@@ -81,7 +81,7 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
         for notice in choose.opened_again(accel):
             emit(notice)
     except CannotLook as error:
-        # A context takes some memory: where others hold all of it, nothing is known of the device.
+        # A context needs memory. If other processes hold all of it, the state of the device is unknown.
         emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
         return None
     died: Fault | None = None
@@ -90,7 +90,8 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
             device_lifetime.begin(accel)
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError as error:
-        # Leaving its context asks the device once more; a dead one repeats the error that was reported already.
+        # Leaving the device's context makes one more call. A dead device then repeats the error that was already
+        # reported.
         if died is None:
             emit(Failed(faults.of(error, WHERE, accel.id, step=watchdog.step())))
             raise
@@ -102,22 +103,23 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
     """Return what the command line asks of the machine, judged by the torch of this process."""
     driver = facts.driver
-    # torch of this process would wait for libcuda for ever, and nobody could end it.
+    # If libcuda hangs, torch would hang in this process too, with no way to end the wait.
     is_hung = driver is not None and driver.cuinit_code is None and driver.is_hung
     kind = None if is_hung else devices.default_accelerator()
     usable = choose.Usable(kind, devices.device_count(kind) if kind else 0, torch.version.hip is not None)
     return choose.judge_required(require, min_devices, usable, facts)
 
 
-# -- the device -------------------------------------------------------------------------------------------------------
+# -- the device --------------------------------------------------------------------------------------------------------
 
 
 def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
-    """The devices to check; none where one is there and torch cannot use it, which is then the failed check."""
+    """Return the devices to check. If a device is present but torch cannot use it, emit the failed check and return
+    none."""
     try:
         chosen = choose.choose(requested, facts)
     except CannotLook as error:
-        # A device that was asked for by name and is not in this machine is no finding about the machine (exit 3).
+        # A named device that is not in this machine is not a finding about the machine (exit 3).
         if not _present_but_unusable(requested, facts):
             raise
         emit(Judged(unusable(error)))
@@ -135,20 +137,20 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
 
 
 def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
-    """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
+    """Return the failed check `device.usable`: an accelerator is present and torch cannot use it."""
     fix = error.fix if "--device cpu" in error.fix else "gpucheck doctor, or use the CPU with --device cpu"
     return Finding(USABLE_ID, verdict, error.what, error.why, fix=fix)
 
 
-# -- running ----------------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------------------
 
 
 def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
-    """Run each check and emit its finding; return how the device died on the way, None where it did not.
+    """Run each check and emit its finding. Return the fault if the device failed during a check, else None.
 
-    The rest is skipped once the device answers nothing, with that as the reason. Checks that have not begun at
-    `deadline` (of `time.monotonic`) are skipped too, but the first of them is inconclusive: whether it passes is
-    unknown, and so is the whole.
+    Once the device no longer works, the remaining checks are skipped with this reason. Checks that have not begun at
+    `deadline` (of `time.monotonic`) are skipped too. The first of these is inconclusive instead, which makes the result
+    of the command inconclusive.
     """
     why_not: str | None = None
     died: Fault | None = None
@@ -177,7 +179,8 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
 
 
 def _fault(check: Check, finding: Finding, dut: DeviceUnderTest, reason: str) -> Fault:
-    """The fault of a device that died in a check: the error of the check, else the device's answer since then."""
+    """Return the fault of a device that failed in a check. Its text is the check's error, else the device's later
+    error."""
     text = str(finding.evidence.get("text", reason))
     cause = messages.cause_of(text)
     error = str(finding.evidence.get("type", "RuntimeError"))
@@ -205,11 +208,11 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         # The generators of devices are not used.
         with torch.random.fork_rng(devices=()):
             passed = loaded(check.function)(dut)
-            device_lifetime.settle(dut.accel)  # an error of the device comes up here, not in the next check
+            device_lifetime.settle(dut.accel)  # a late error of the device is raised here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
-        # A CPU is no GPU that can be taken out of use.
+        # The check's own fix is for a GPU, which can be taken out of use. It does not apply to a CPU.
         own = None if dut.accel.is_cpu else check.then
         return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
@@ -221,7 +224,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         message = f"{type(error).__name__}: {first_line_of(error)}"
         if cause is None or cause.whose != "memory":
             return "fail", message, evidence, None
-        # The checks take little: others hold what is missing, and that is no fault of the device's.
+        # The checks need little memory. If it runs out, other processes hold it, and the device is not at fault.
         fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
         return "inconclusive", message, evidence, cause.fix if cause.id == "oom.host" else fix
     return "warn" if passed.doubt else "pass", passed.message, passed.evidence, passed.fix

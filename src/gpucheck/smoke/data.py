@@ -1,5 +1,5 @@
-"""Tensors and data get to the device whole and in time: round trips, pinned and non-blocking copies, a DataLoader.
-Running out of memory can be caught, and leaves nothing behind."""
+"""Check that data reaches the device unchanged and complete: round trips, pinned and non-blocking copies, a DataLoader.
+Also check that an out-of-memory error can be caught, and that it leaves no memory allocated."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def pattern(sample: int) -> torch.Tensor:
 
 
 def can_pin(dut: DeviceUnderTest) -> str | None:
-    """Needs a device that copies from pinned memory."""
+    """Return the reason for a skip, or None if the device can copy from pinned memory."""
     return None if dut.accel.can_pin else f"not on {dut.accel.kind}: no pinned memory in torch"
 
 
 def pinned(dut: DeviceUnderTest) -> Passed:
-    """Copies from and to pinned memory, asked for without blocking, are right after a synchronise."""
+    """Check that non-blocking copies from and to pinned memory are right after a synchronization."""
     return _apart(dut, "pinned") if has_context(dut.accel) else _pinned(dut)
 
 
@@ -58,7 +58,7 @@ def _pinned(dut: DeviceUnderTest) -> Passed:
 
 
 def non_blocking(dut: DeviceUnderTest) -> Passed:
-    """Copies from and to ordinary memory, asked for without blocking, are right after a synchronise."""
+    """Check that non-blocking copies from and to pageable memory are right after a synchronization."""
     return _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
@@ -67,12 +67,12 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Pas
     for sample in range(SAMPLES):
         wanted = pattern(sample)
         host.copy_(wanted)
-        there.fill_(-1)  # poisoned: what is not copied shows
+        there.fill_(-1)  # poison, so that missing copies show
         home.fill_(-1)
         dut.accel.synchronize()
         there.copy_(host, non_blocking=True)
         dut.accel.synchronize()
-        # The device compares, so that the way back cannot mend or spoil the way there.
+        # The device compares, so that an error of the copy back cannot hide or cause a difference.
         differ = there != wanted.to(dut.device)
         _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
@@ -82,7 +82,7 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Pas
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
-    """Raise Wrong with the number of those that are true, and `what` they are, unless none is."""
+    """Raise Wrong if any element of `differ` is true. The message has their number and `what`."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {what}", **evidence)
@@ -90,15 +90,15 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Torch aborts the process when it lets go of pinned memory on a device that is lost: so does its thread that
-# pins for a DataLoader.
+# Torch aborts the process when it frees pinned memory of a lost device. The pinning thread of a DataLoader frees such
+# memory too.
 
-# The start loads torch and opens the device; then one wait for a batch that never comes.
+# The time to load torch and open the device, plus one timeout of the DataLoader for a batch that never arrives.
 CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
 def _apart(dut: DeviceUnderTest, check: str) -> Passed:
-    """A check of this module, made in a child. Raises what the check raises there, and Wrong where the child ended
+    """Run a check of this module in a child. Raises the error that the check raises there, and Wrong if the child ended
     without an answer."""
     heard = child_protocol.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
     answer = heard.merged
@@ -114,7 +114,8 @@ def _apart(dut: DeviceUnderTest, check: str) -> Passed:
 
 
 def main() -> int:
-    """Make the check that the arguments name on the device that they name; the answer is a line of JSON."""
+    """Run the named check on the named device. The arguments are the device and the check; the answer is a line of
+    JSON."""
     say = claim_stdout()
     try:
         accel = open_device(sys.argv[1])
@@ -132,14 +133,15 @@ def main() -> int:
     return 0
 
 
-# -- DataLoader -------------------------------------------------------------------------------------------------------
+# -- DataLoader --------------------------------------------------------------------------------------------------------
 
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch again (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# Bytes in flight at once, with room: workers × prefetched batches × bytes, each batch in a separate file.
+# The shared memory that batches in flight may need, rounded up: workers × prefetched batches × bytes. Each batch is a
+# separate file.
 SHM_NEEDED = 8 * MIB
-# Docker's default, too little for real batches: torch's workers then die of a bus error.
+# Docker's default size. It is too small for real batches: torch's workers die of a bus error.
 SHM_SMALL = 64 * MIB
 SHM_FIX = "start the container with --shm-size=1g or --ipc=host"
 SHM = Path("/dev/shm")
@@ -190,12 +192,12 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
 
 
 def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
-    """The work's result or error; `accel` is torch's current device.
+    """Do the work in a thread and return its result or raise its error. `accel` is torch's current device there.
 
-    Handlers of signals run in the main thread only, so that none can interrupt the work. An error of a handler is
-    dropped in the middle of a fork. It leaves a queue locked in the middle of the queue's `put`: torch's own handler,
-    which it installs in the main thread alone and which raises once a worker has died, left that thread waiting for the
-    lock forever.
+    Signal handlers run only in the main thread, so they cannot interrupt work in another thread. An error that a
+    handler raises during a fork is lost. An error that it raises during a queue's `put` leaves the queue locked.
+    Torch's own handler runs in the main thread and raises after a worker has died. It left a main thread that did the
+    work waiting forever for such a lock.
     """
     done: Future[list[Batch]] = Future()
 
@@ -206,13 +208,13 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
         except BaseException as error:  # noqa: BLE001 - handed on to who waits
             done.set_exception(error)
 
-    # A daemon: Ctrl-C ends the wait and the program without waiting for the work.
+    # The thread is a daemon, so Ctrl-C ends the program without waiting for the work.
     threading.Thread(target=run, name="gpucheck loads", daemon=True).start()
     return done.result()
 
 
 def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
-    """Every batch, its values compared on the device."""
+    """Yield every batch after comparing its values on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     for batch in loader:
         values = batch["values"]
@@ -226,9 +228,10 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
 
 # -- tensors move without losing a bit ---------------------------------------------------------------------------------
 
-# Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
+# This size covers every vector width of a copy kernel and its remainder. A copy takes microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# Every training job relies on these: a device that does not take one of them fails. The others are tried and reported.
+# Every training job relies on these dtypes, so a device that does not support one of them fails. Other dtypes are tried
+# and reported.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),
@@ -244,7 +247,7 @@ NAN_PATTERNS = {
 
 
 def usable(dut: DeviceUnderTest) -> Passed:
-    """The device computes something, and identifies itself."""
+    """Check that the device can compute, and report its identity."""
     accel = dut.accel
     if reason := accel.why_broken():
         raise Wrong(f"{accel.id} does not compute: {reason}")
@@ -258,7 +261,7 @@ def payload(dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(20240229)
     raw = torch.randint(0, 256, (PAYLOAD_BYTES,), dtype=torch.uint8, generator=generator)
     if dtype == torch.bool:
-        return raw > 127  # any other byte than 0 and 1 is no bool
+        return raw > 127  # a bool has only the bytes 0 and 1
     tensor = raw.view(dtype)
     if dtype in NAN_PATTERNS:
         integer, patterns = NAN_PATTERNS[dtype]
@@ -294,7 +297,7 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
     return Passed(f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", evidence)
 
 
-# -- running out ------------------------------------------------------------------------------------------------------
+# -- running out -------------------------------------------------------------------------------------------------------
 
 
 def one_pebibyte(dut: DeviceUnderTest) -> Passed:
@@ -318,7 +321,7 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
 
 def _allocated(accel: Accel) -> int:
     """Return what torch has allocated once the device is idle; 0 on a CPU, where torch does not count."""
-    # An earlier check's cycles must not go between two readings.
+    # Reference cycles of an earlier check are freed now, so that they are not freed between two readings.
     gc.collect()
     accel.synchronize()
     return accel.memory().memory_allocated_bytes or 0

@@ -1,4 +1,4 @@
-"""Check results of the device: against float64 on the CPU, each with the bound of its dtype."""
+"""Check results of the device against float64 on the CPU, with an error bound for each dtype."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpucheck.report.fault import first_line_of
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, name_of
 from gpucheck.work import precision, reference
 
-# M, K, N: one that fills tensor-core tiles, one that fits none.
+# M, K and N of two products: the first fills tensor-core tiles, the second fits no tile.
 SHAPES = ((128, 256, 192), (37, 101, 53))
 # cuDNN may pick Winograd's F(4×4, 3×3), whose largest error is 7 times that of a direct convolution (Lavin and Gray,
 # "Fast Algorithms for Convolutional Neural Networks", 2016, table 4).
 FAST_CONVOLUTION = 8.0
 IMAGE, CHANNELS_OUT, KERNEL = (4, 8, 18, 18), 16, 3
-# Ampere, the first with TF32.
+# Ampere is the first architecture with TF32.
 TF32_CAPABILITY = (8, 0)
 
 
@@ -39,13 +39,13 @@ def is_unsupported(error: Exception) -> bool:
     return isinstance(error, (NotImplementedError, TypeError)) or any(word in text for word in words)
 
 
-# float32 must work, the others where the device has them.
+# float32 must work on every device, the other dtypes only if the device supports them.
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product computed on the device, brought home, with its factors: `left` (M×K) times `right` (K×N)."""
+    """A product computed on the device and copied to the CPU, with its factors: `left` (M×K) times `right` (K×N)."""
 
     name: str
     left: torch.Tensor
@@ -75,7 +75,7 @@ def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
 
 
 def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> float:
-    """The largest error as a share of its bound. Raises Wrong above 1 and for elements that are no number."""
+    """Return the largest error as a share of its bound. Raises Wrong if it exceeds 1 or if elements are not finite."""
     check = reference.check_product(product.left, product.right, product.result, seen_as)
     share, name = check.worst / product.allowance, f"{name_of(dtype)} {product.name}"
     expect(not check.not_finite, f"{name}: {check.not_finite} elements are not finite")
@@ -134,7 +134,7 @@ def convolution(dut: DeviceUnderTest) -> Passed:
 
 
 def has_tf32(dut: DeviceUnderTest) -> str | None:
-    """Needs NVIDIA tensor cores of compute capability 8.0 or newer."""
+    """Return the reason for a skip, or None if the GPU has NVIDIA tensor cores of compute capability 8.0 or newer."""
     capability = dut.accel.compute_capability
     if dut.accel.kind != "cuda" or torch.version.cuda is None:
         name = "ROCm" if dut.accel.kind == "cuda" else dut.accel.kind
@@ -160,7 +160,7 @@ def tf32(dut: DeviceUnderTest) -> Passed:
     return Passed("within the bound of TF32", evidence)
 
 
-# -- autocast and training --------------------------------------------------------------------------------------------
+# -- autocast and training ---------------------------------------------------------------------------------------------
 
 
 def autocast(dut: DeviceUnderTest) -> Passed:
@@ -191,16 +191,17 @@ def autocast(dut: DeviceUnderTest) -> Passed:
 
 
 SAMPLES, CLASSES = 16, 10
-# Small enough for the loss to fall for certain, large enough for the step to show in every weight.
+# The learning rate is small enough that the loss certainly falls, and large enough that the step changes every weight.
 LEARNING_RATE = 0.05
 # The longest sum of the step: the first layer's weight gradient adds over samples and pixels.
 TERMS = SAMPLES * 6 * 6
-# float32 against float64, as products are judged (work/reference.py), with the room of fast convolutions.
+# The error bound of float32 against float64, as for products (work/reference.py), times the larger error of fast
+# convolutions.
 STEP_BOUND = reference.SIGMAS * math.sqrt(TERMS) * 2.0**-23 * FAST_CONVOLUTION
 
 
 def _model() -> nn.Module:
-    # Smooth activations: at the corner of a ReLU the last bit decides which way a gradient goes.
+    # The activations are smooth. At the corner of a ReLU, the last bit of its input would decide the gradient.
     layers = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 6 * 6, 32), nn.GELU(), nn.Linear(32, CLASSES)
     )

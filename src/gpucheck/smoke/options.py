@@ -1,4 +1,4 @@
-"""Options of `smoke`, and its checks, one row each. Pure: read before torch is loaded."""
+"""Options of `smoke`, and its checks, one row each. Pure: importing it does not load torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpucheck.options import LIMITS, option
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check's id, its claim, the meaning of a failure and the fix; and the function that makes the check and the one
-    for its requirement, as `module.function`.
+    """A check: its id, its claim, the meaning of a failure, and the fix. Its own function and those of its requirements
+    (`needs`) are given as functions or as `module.function`.
 
-    The modules are those of this folder. They import torch: `command` loads them.
+    The modules are in this folder. They import torch, so only `command` loads them.
     """
 
     id: str

@@ -1,7 +1,9 @@
-"""`gpucheck stress`: every device at work at once, each in a separate process, and what came of it.
+"""The command `gpucheck stress`: load all devices at the same time, each in a separate process, and collect their
+results.
 
-This process uses no device: whatever a driver does to a child, the others' results are kept. All children begin at the
-same time, once each has its memory; one that fails or falls silent is ended, and reported.
+This process uses no device. If a driver ends or hangs a child, the results of the other children are kept. All children
+begin at the same time, once each has its memory. A child that fails or stops reporting is ended, and the failure is
+reported.
 """
 
 from __future__ import annotations
@@ -32,15 +34,16 @@ from gpucheck.stress.options import Plan, StressOptions, plan
 WHERE = "stress"
 CHILD = "gpucheck.stress.device"
 POLL_S = 0.02
-# A device by torch's name → its child.
+# A `Start` starts the child of a device, given by torch's name.
 Start = Callable[[str], LineChild]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The readings of the machine, and the start of children; tests give their own.
+    """The functions that read the machine and start children; tests replace them.
 
-    A child may be silent for `opening_s` until it is ready and for `silent_s` at work, like a benchmark's device.
+    A child may send nothing for `opening_s` until it is ready, and for `silent_s` afterwards. The limits of benchmarks
+    are the same.
     """
 
     read: Callable[[], Facts] = inventory.read
@@ -51,10 +54,10 @@ class World:
 
 
 def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:
-    """Put the devices under load and answer with what each did; `judge` says what it comes to.
+    """Put the devices under load and emit each device's result. The findings come from `judge`.
 
-    Raises UsageError and CannotLook for a device that is not there. The exception of a signal is passed on after the
-    answer so far is given.
+    Raises UsageError and CannotLook for a device that is not there. On a signal, the result so far is emitted before
+    the signal's exception is raised on.
     """
     world = world or World()
     division = plan(options.duration_s, tuple(options.selected))
@@ -84,7 +87,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
 
 
 def _answer_of(name: str, known: Device | None) -> StressDevice:
-    """The answer of a device that has done nothing yet."""
+    """Return the result of a device that has done nothing yet."""
     ref = DeviceRef(name, known.uuid if known else None, known.name if known else None)
     return StressDevice(name, ref, ref.name or "", power_limit_w=known.power_limit_w if known else None)
 
@@ -94,7 +97,7 @@ def _answer_of(name: str, known: Device | None) -> StressDevice:
 
 @dataclass(slots=True)
 class _Runner:
-    """A device's child: its answer so far, and whether it is ready, or over."""
+    """A device's child: its result so far, and whether the child is ready or has ended."""
 
     answer: StressDevice
     talk: Talk | None = None
@@ -109,7 +112,7 @@ class _Runner:
         return self.answer.name
 
     def end(self, why: str) -> None:
-        """End the child: nothing more is heard of it."""
+        """End the child. Nothing more is read from it."""
         self.answer = replace(self.answer, ended=why)
         self.is_over = True
         if self.talk is not None:
@@ -126,7 +129,7 @@ class _Run:
         self._shown_turn = -1
 
     def run(self) -> None:
-        """Start all, let them begin together, and listen until each is over."""
+        """Start all children, let them begin together, and read their lines until each has ended."""
         self.emit(Progress(f"filling memory: {few([runner.name for runner in self.runners], ', ')}"))
         for runner in self.runners:
             self._start(runner)
@@ -147,7 +150,7 @@ class _Run:
         return StressResult(plan.duration_s, plan.turn_s, plan.kinds, self.options.seed, answers)
 
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
-        """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
+        """Record how much the driver's counters rose. `xids` are the run's Xid errors by PCI address, if known."""
         for runner in self.runners:
             first = next((device for device in before.devices if device.id == runner.name), None)
             if first is None or runner.name == "cpu":
@@ -191,7 +194,7 @@ class _Run:
             self._lost(runner, lost.ending)
 
     def _listen(self, until: Callable[[_Runner], bool]) -> None:
-        """Hear all children in turn, until each is over or `until` is true of it."""
+        """Read lines of all children in turn, until each child has ended or `until` returns True for it."""
         while waiting := [runner for runner in self._at_work() if not until(runner)]:
             heard = [self._hear(runner) for runner in waiting]
             self._show()
@@ -199,7 +202,7 @@ class _Run:
                 time.sleep(POLL_S)
 
     def _hear(self, runner: _Runner) -> bool:
-        """Take in the lines of one child; return whether there were any."""
+        """Read one line of a child, if there is one; return False if there is none."""
         assert runner.talk is not None
         try:
             line = runner.talk.receive(0.0)
@@ -225,7 +228,7 @@ class _Run:
     def _silent(self, runner: _Runner) -> None:
         now, silent_s = time.monotonic(), self.world.silent_s
         quiet_s = now - runner.heard_s
-        # A child that goes on talking, and never ends, has not kept to the time either.
+        # A child that still sends lines long after the end of its plan has failed too.
         late = self._began_s is not None and now > self._began_s + self.plan.duration_s + max(silent_s, runner.limit_s)
         if quiet_s >= runner.limit_s or late:
             self._failed(
@@ -233,7 +236,7 @@ class _Run:
             )
 
     def _take(self, runner: _Runner, line: Line) -> None:
-        """Take in what a child has said."""
+        """Record the content of a child's line."""
         usual_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
         runner.heard_s, runner.limit_s = time.monotonic(), max(usual_s, float(line.get("busy", 0.0)))
         ready = dict(line.get("ready", {}))
@@ -251,7 +254,7 @@ class _Run:
             runner.end("")
 
     def _lost(self, runner: _Runner, ending: Ending) -> None:
-        """Record a child that died: the meaning of its last words, else how it ended."""
+        """Record a child that died. The cause is the error in its last output, else the way in which it ended."""
         cause = messages.cause_of(ending.stderr)
         killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
         cause_id, is_lost = (None, False) if cause is None else (cause.id, cause.poisons)
@@ -273,9 +276,10 @@ class _Run:
 
 
 def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Counter[str] | None:
-    """The Xid errors of each PCI address in lines that only the later log has; None where one cannot be read.
+    """Return the Xid errors of each PCI address in lines that only the later log has; None if either log cannot be
+    read.
 
-    The log drops its oldest lines, so that their number may fall while new ones come.
+    The log drops its oldest lines, so the number of lines may fall although new ones are added.
     """
     if before is None or after is None:
         return None
@@ -286,13 +290,14 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
 
 
 def _same_device(first: Device, after: Facts) -> Device | None:
-    """The device in a later reading: by its UUID, for a lost GPU moves the indexes of those after it."""
+    """Return the device in a later reading, found by its UUID: after a GPU is lost, the indexes of the following GPUs
+    change."""
     known = first.uuid or first.pci_address or first.id
     return next((device for device in after.devices if known in (device.uuid, device.pci_address, device.id)), None)
 
 
 def _counted(device: Device) -> dict[str, int]:
-    """The known error counters of a device, by name."""
+    """Return the known error counters of a device, by name."""
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
     counters = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,

@@ -1,9 +1,9 @@
 """The child of `stress`: one device from its first step to its last.
 
-The parent says the setup in a line, the child answers `ready`; with `go` it begins. Its lines from then on say what it
-has done: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step. Work that
-may take long without a line is announced first (`busy`, in seconds). The last line has `end`, with `fault` where the
-device failed.
+The parent sends the setup in a line, and the child answers `ready`. The child begins when the parent sends `go`. From
+then on it reports its work in lines: `step` some times a second, `point` when a point of the curve is over, `wrong` for
+each wrong step. Work that may take long without a line is announced first (`busy`, in seconds). The last line has
+`end`, with `fault` where the device failed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ WHERE = "stress"
 TELL_EVERY_S = 0.5
 # A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
-# Wrong steps that are reported one by one; the others are counted. A device that computes nothing right fills no
-# document.
+# At most this many wrong steps are reported one by one, so that a broken device does not fill the document. The others
+# are only counted.
 MOST_WRONG = 16
 
 
@@ -46,7 +46,8 @@ def main() -> int:
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
-    # Threads of a CPU's work wait for each other: where other programs use the cores, they must not spin meanwhile.
+    # Threads of a CPU's work wait for each other. They must not spin while they wait, because other programs may need
+    # the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from gpucheck.machine import accel
 
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callable[[], object]) -> None:
-    """Work through the plan. `go` returns when it is time to begin; `setup["step"]` is what is at work."""
+    """Work through the plan. `go` returns when it is time to begin; `setup["step"]` names what the child is doing."""
     from gpucheck.stress.work import Work
     from gpucheck.work import precision
 
@@ -77,7 +78,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
         state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
-        # A model is what the libraries choose their kernels by.
+        # The libraries choose their kernels by these properties, so devices that share them are of one model.
         parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
         ready = {
             "model": " · ".join(str(part) for part in parts if part),
@@ -95,7 +96,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
 
 
 def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
-    """The dtype that was asked for; else bfloat16 where the device multiplies it in hardware, and float32 elsewhere.
+    """Return the requested dtype. By default it is bfloat16 if the device multiplies it in hardware, else float32.
 
     Raises CannotLook for a dtype that the device does not have.
     """
@@ -128,7 +129,7 @@ class _Point:
 
 
 class State:
-    """A run as it goes: the point at hand, what was reported, and what is kept of telemetry."""
+    """The state of a run: its start, the steps and reports so far, and the recent telemetry."""
 
     def __init__(
         self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
@@ -151,11 +152,11 @@ class State:
                 self._turn(turn * self.plan.parts, setup)
 
     def _turn(self, first: int, setup: dict[str, Any]) -> None:
-        """Run steps until the turn with this first point ends: one step where that is over already."""
+        """Run steps until the turn that begins at point `first` ends. If its time is already over, run one step."""
         kind, ends = self.plan.kind_of(first), first + self.plan.parts
         setup["step"] = kind
         self.work.begin(kind)
-        # Energy from before is another work's.
+        # Earlier energy readings belong to another kind of work.
         self._recent.clear()
         point = _Point(first, kind, self.clock())
         while point.number < ends:
@@ -166,7 +167,7 @@ class State:
                 point = _Point(number, kind, self.clock())
 
     def _step(self, point: _Point) -> None:
-        """Take a step, and say some times a second what is at work."""
+        """Run one step, and report the progress some times a second."""
         step = self.work.step(point.kind)
         self.steps += 1
         if step.seconds >= LEAST_HOST_WINDOW_S:
@@ -180,7 +181,7 @@ class State:
             self.say({"step": point.kind, **self.totals()})
 
     def check(self) -> None:
-        """Hold the first product against float64 and say what is wrong with it."""
+        """Compare the first product with float64 and report what is wrong with it."""
         self.say({"busy": BUSY_S})
         self._tell_wrong(self.work.check())
 
@@ -201,7 +202,8 @@ class State:
             return
         self.wrong_steps += 1
         for result in wrong:
-            # Other bits within rounding, which some devices have in every step, take no place of what is surely wrong.
+            # Results that differ only by rounding have a separate limit. Some devices have them in every step, and they
+            # must not displace certain errors.
             rounded = result.worst_of_bound is not None and result.worst_of_bound <= 1
             if self._told_wrong[rounded] < MOST_WRONG:
                 self._told_wrong[rounded] += 1
@@ -233,7 +235,8 @@ class State:
         self.say({"point": to_json(made), **self.totals()})
 
     def _power(self) -> float | None:
-        """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
+        """Return the mean power over the last seconds of this turn; None if energy is not counted or the time is too
+        short."""
         counted = [row for row in self._recent if row.get("energy_j") is not None]
         early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
         return telemetry.power_w(counted[early[-1] :]) if early else None

@@ -18,10 +18,10 @@ from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 
-# The share by which a GPU that gpu-fryer calls slow is slower than the best GPU of a node; healthy ones of one model
-# lie within some percent.
+# A GPU is slow if it is slower than the usual rate by this share. gpu-fryer uses the same share against the best GPU of
+# a node. Healthy GPUs of one model differ by a few percent.
 SLOW = 0.10
-# The share of the points that must show it: one dip is no slow device.
+# This share of the points must be slow, because a single dip does not make a device slow.
 MOST_POINTS_SHOW = 0.75
 # The speed of a kind with fewer points than this is not judged.
 FEWEST_POINTS = 6
@@ -46,7 +46,7 @@ _HELD = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-# The driver's counters by the meaning of a rise; the first one is a GPU that was there before the run and not after it.
+# The driver's counters, each with the meaning of a rise. The first entry counts a GPU that disappeared during the run.
 _LOST = "the driver lost the GPU"
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "lost": ("fail", _LOST),
@@ -100,7 +100,7 @@ IDS = of(
 
 
 def judge(document: Report) -> Judgement:
-    """The findings: faults and what was left out, wrong results, slow devices, errors that the driver counted."""
+    """Return the findings: faults and skips, wrong results, slow devices, errors that the driver counted."""
     findings = [*document.skips, *(replace(of_fault(fault), device=fault.device) for fault in document.faults)]
     result = document.results.get("stress")
     if result is not None and any(device.steps or device.wrong_steps for device in result.devices):
@@ -113,7 +113,8 @@ def judge(document: Report) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """Results in which devices of one model differ: the `minority`, empty where nobody is in the majority."""
+    """A result in which devices of one model differ. `minority` has the devices outside the majority; it is empty
+    without a majority."""
 
     result: str
     devices: tuple[StressDevice, ...]
@@ -121,7 +122,8 @@ class Odd:
 
 
 def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
-    """The devices that compute the same: one model, one dtype and size. Groups of one are left out."""
+    """Return groups of devices that must compute equal results: one model, one dtype and size. Groups of one device are
+    left out."""
     groups: dict[tuple[str, str, str, int], list[StressDevice]] = {}
     for device in devices:
         if device.checksums:
@@ -131,7 +133,7 @@ def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
 
 
 def odd(devices: Sequence[StressDevice]) -> list[Odd]:
-    """The results whose first values differ between devices of one model."""
+    """Return the results whose first checksums differ between devices of one model."""
     differing = []
     for group in siblings(devices):
         for result in dict.fromkeys(name for device in group for name in device.checksums):
@@ -146,7 +148,8 @@ def odd(devices: Sequence[StressDevice]) -> list[Odd]:
 
 
 def wrong(result: StressResult) -> list[Finding]:
-    """A finding for each device that computed wrongly, and for those that disagree; else one that all are right."""
+    """Return a finding for each device with wrong results and for each set of devices that disagree. If there are none,
+    return one finding that all results are right."""
     differing = odd(result.devices)
     findings = [
         _of_device(device, [each for each in differing if device in each.minority])
@@ -171,7 +174,7 @@ def wrong(result: StressResult) -> list[Finding]:
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
-    """Return how much of the memory was tested, where that is not all of it on every device."""
+    """Return how much of the memory was tested, in words; empty if every device tested all of it."""
     known = [(row.memory_tested_bytes, row.filled_bytes) for row in devices if row.memory_tested_bytes is not None]
     tested, filled = min((row for row in known if row[1]), key=lambda row: row[0] / row[1], default=(0, 0))
     return f"{units.capacity(tested)} of {units.capacity(filled)} of memory tested" if tested < filled else ""
@@ -200,13 +203,13 @@ def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
 
 
 def _is_rounding(wrong: StressWrong, device: StressDevice) -> bool:
-    """Return whether it may be the same sum in another order, on a device that does not promise the same bits."""
+    """Return whether rounding may explain the wrong result: the device may add in another order in each call."""
     within = wrong.worst_of_bound is not None and wrong.worst_of_bound <= 1
     return wrong.against == "first" and within and not device.reproducible
 
 
 def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
-    """Devices that differ where no majority says which is wrong: the first result for each set of devices."""
+    """Return a finding for each set of devices that differ without a majority. It names the first differing result."""
     findings = []
     for names, each in {tuple(row.name for row in each.devices): each for each in reversed(differing)}.items():
         verdict: Verdict = "fail" if all(device.reproducible for device in each.devices) else "warn"
@@ -221,7 +224,7 @@ def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
 
 
 def text_of(wrong: StressWrong) -> str:
-    """A wrong step in words: `products at 12.3 s (step 40): 1 element wrong at index 70; …`."""
+    """Return a wrong step in words: `products at 12.3 s (step 40): 1 element wrong at index 70; …`."""
     count = "" if wrong.elements is None else f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong"
     where = "" if wrong.place is None else f"at index {wrong.place}"
     parts = "; ".join(filter(None, (" ".join(filter(None, (count, where))), wrong.text)))
@@ -232,7 +235,8 @@ def text_of(wrong: StressWrong) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """GPUs that lost speed, or differ in speed from those of their model; else one finding on what kept its speed.
+    """Return findings for GPUs that lost speed, or that differ in speed from others of their model. If there are none,
+    return one finding on the kinds of work that kept their speed.
 
     A CPU's speed is not judged: other programs use its cores and caches.
     """
@@ -240,7 +244,7 @@ def slow(result: StressResult) -> list[Finding]:
     findings = []
     for device in gpus:
         falls = [fall for kind in result.kinds if (fall := _fall(device, kind)) is not None]
-        # A single cause shows in every kind of work: the deepest fall says it.
+        # A cause usually slows every kind of work, so only the largest fall is reported.
         findings += [max(falls, key=lambda fall: fall[0])[1]] if falls else _limited(device)
     for group in siblings(gpus):
         findings += _unlike(group, result.kinds)
@@ -248,9 +252,11 @@ def slow(result: StressResult) -> list[Finding]:
 
 
 def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
-    """The kinds of work that kept their speed on every GPU: only those that had the points to show it."""
+    """Return the finding on the kinds of work that kept their speed on every GPU. Kinds with too few or too uneven
+    points are not judged."""
     judged = [device for device in gpus if any(_ratio(points_of(device, kind)) for kind in of)]
-    # The GPU that lost most counts, and one with too few points of a kind leaves that kind unjudged.
+    # The GPU that lost most decides for each kind of work. A GPU with too few points of a kind counts as 0, so the kind
+    # is not judged.
     least = {kind: min((_ratio(points_of(device, kind)) or 0.0 for device in judged), default=0.0) for kind in of}
     uneven = {kind for kind in of if any(_is_uneven(points_of(device, kind)) for device in judged)}
     kinds = [kind for kind in of if least[kind] >= 1 - SLOW and kind not in uneven]
@@ -272,7 +278,8 @@ def points_of(device: StressDevice, kind: str) -> list[StressPoint]:
 
 
 def _ratio(points: Sequence[StressPoint]) -> float | None:
-    """The rate in the last third of the points as a share of that in the first; None for too few points."""
+    """Return the median rate in the last third of the points as a share of that in the first third; None for too few
+    points."""
     third = len(points) // 3
     if len(points) < FEWEST_POINTS or not (first := _median_of(points[:third])):
         return None
@@ -280,7 +287,8 @@ def _ratio(points: Sequence[StressPoint]) -> float | None:
 
 
 def _is_uneven(points: Sequence[StressPoint]) -> bool:
-    """Return whether too many points lie below the device's best rate for its thirds to show a steady speed."""
+    """Return whether many points are clearly below the device's upper quartile. A comparison of thirds then says
+    nothing about its speed."""
     rates = sorted(point.rate.median for point in points)
     low = sum(rate < (1 - SLOW) * rates[len(rates) * 3 // 4] for rate in rates)
     return low >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
@@ -316,8 +324,8 @@ def _slow(device: StressDevice, held: Iterable[str], title: str, why: str, evide
 
 
 def _limited(device: StressDevice) -> list[Finding]:
-    """The finding for a GPU that heat or the hardware held back from the start."""
-    # `hw_slowdown` flashes whenever the clock changes.
+    """Return the finding for a GPU that heat or the hardware slowed from the start."""
+    # The driver also reports `hw_slowdown` for a moment whenever the clock changes.
     held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
     most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
     if len(device.points) < FEWEST_POINTS or not most:
@@ -332,8 +340,8 @@ def _limits(held: Counter[str]) -> str:
 
 
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """A finding for each GPU that is slower than its siblings in some kind of work. GPUs that are faster than most of
-    at least three get one if no GPU is slower, since the usual speed is then unknown."""
+    """Return a finding for each GPU that is slower than its siblings in some kind of work. If no GPU is slower, a GPU
+    that is faster than its at least two siblings gets a finding, because the usual speed is then unknown."""
     slower, faster = _differences(group, kinds, above=False), {}
     if not slower and len(group) >= FEWEST_SIBLINGS:
         faster = _differences(group, kinds, above=True)
@@ -357,8 +365,8 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
 
 
 def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: bool) -> dict[str, dict[str, float]]:
-    """The GPUs that are slower than usual, or faster (`above`), by the kind of work in which they are, and by how
-    much."""
+    """Return the GPUs that are slower than usual, or faster (`above`). Each GPU's name maps to the kinds of work in
+    which it differs, with the share."""
     found: dict[str, dict[str, float]] = {}
     for device, kind in itertools.product(group, kinds):
         others = [_median_of(theirs) for other in group if other is not device and (theirs := points_of(other, kind))]
@@ -369,7 +377,7 @@ def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: 
 
 
 def _are_apart(points: Sequence[StressPoint], usual: float, above: bool = False) -> bool:
-    """Return whether the points, in the median and most of them, lie clearly below what is usual, or above it."""
+    """Return whether the median and most of the points lie clearly below the usual rate, or above it (`above`)."""
 
     def is_apart(rate: float) -> bool:
         return usual < (1 - SLOW) * rate if above else rate < (1 - SLOW) * usual
@@ -382,7 +390,7 @@ def _are_apart(points: Sequence[StressPoint], usual: float, above: bool = False)
 
 
 def errors(result: StressResult) -> list[Finding]:
-    """A finding for each device whose error counters rose, or that the driver lists no more."""
+    """Return a finding for each device whose error counters rose, or that the driver no longer lists."""
     findings = []
     for device in result.devices:
         id = device.device.id

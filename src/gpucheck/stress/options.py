@@ -1,4 +1,4 @@
-"""Options of `stress`, and the division of its time. Pure: read before torch is loaded."""
+"""Options of `stress`, and the division of its time. Pure: importing it does not load torch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ WORK = {
 DEFAULT_DURATION_S = 60.0
 # Shares to fill: of a GPU's free memory, and of the host's, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
-# Shares of the time where several kinds are done. Products draw the most power: with nine tenths of the time they
-# heat as gpu-burn does, which does nothing else; what memory and copies get is enough to judge their speed by.
+# Each kind's share of the time if several kinds run. Products draw the most power. With nine tenths of the time, they
+# (alone and in mixed work) heat a device as much as gpu-burn, which runs only products. The time for memory and copies
+# is enough to judge their speed.
 WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
-# A turn is long enough for clocks and power to settle, where there is time for it.
+# A turn is long enough for clocks and power to settle, if the duration allows it.
 TURN_S = 10.0
 # Points of a device's curve in the document, however long the run was.
 MOST_POINTS = 48
@@ -32,10 +33,10 @@ MOST_POINTS = 48
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The turns of a run: `turns` of `turn_s` seconds on average, the kinds of work one after the other.
+    """The turns of a run. There are `turns` turns of `turn_s` seconds on average, and the kinds of work alternate.
 
-    A turn's length is its kind's by WEIGHTS; each is `parts` points of the curve long. A plan depends on the duration
-    and the kinds alone, so that all devices do the same at the same time.
+    The length of a turn depends on the weight of its kind (WEIGHTS). Each turn has `parts` points of the curve. A plan
+    depends only on the duration and the kinds, so that all devices do the same kind of work at the same time.
     """
 
     kinds: tuple[str, ...]
@@ -45,7 +46,7 @@ class Plan:
 
     @property
     def turn_s(self) -> float:
-        """The mean length of a turn."""
+        """Return the mean length of a turn, in seconds."""
         return self.duration_s / self.turns
 
     @property
@@ -70,7 +71,7 @@ class Plan:
 
 
 def plan(duration_s: float, kinds: tuple[str, ...]) -> Plan:
-    """Divide the time: each kind has as many turns as any other, and the whole at most `MOST_POINTS` points."""
+    """Divide the time. All kinds have equally many turns, and the run has at most `MOST_POINTS` points."""
     rounds = max(1, min(int(duration_s / (TURN_S * len(kinds))), MOST_POINTS // len(kinds)))
     turns = rounds * len(kinds)
     return Plan(kinds, duration_s, turns, MOST_POINTS // turns)

@@ -1,14 +1,14 @@
 """The work of `stress` on one device: products, memory patterns, copies, and all of these at once.
 
-Results of products are compared with the first one, word for word, where they lie; one of each step is hashed too, as
-a device that computes nothing finds no difference either. Memory and copies are hashed.
+Results of products stay on the device and are compared there with the first result, word for word. A device that
+computes nothing would find no difference, so one result of each step is hashed too. Memory and copies are hashed.
 
-The checksum of 64-bit words w₀, w₁, … is Σ (2i+1)·f(wᵢ) modulo 2⁶⁴, with
-f(w) = w xor (w >> 32): sums of whole numbers do not depend on the order in which a device adds. f is one to one and the
-weights are odd, so that one wrong word, in whichever bits, always changes the sum; the place is in the weight, so that
-words which have changed places do too. Chunks are put together by s ← s·K + (sum of the chunk), K odd.
+The checksum of 64-bit words w₀, w₁, … is Σ (2i+1)·f(wᵢ) modulo 2⁶⁴, with f(w) = w xor (w >> 32): a sum of whole numbers
+does not depend on the order in which a device adds. A single wrong word always changes the sum, because f is one to one
+and the weights are odd. Swapped words change the sum too, because the weight depends on the position. Chunks are
+combined by s ← s·K + (sum of the chunk) with an odd K.
 
-Data comes from the seed alone and is drawn on the CPU, so that devices of one model compute the same bits.
+The data depends only on the seed and is drawn on the CPU, so that devices of one model compute the same bits.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ _LOW_HALF = 2**32 - 1
 # splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014), as signed numbers.
 _GOLDEN, _MIX_1, _MIX_2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
 PATTERNS = ("ones", "address", "random")
-# Seeds of random words that take turns.
+# The number of seeds for random words. The patterns use the seeds in turn.
 _SEEDS = 4
-# Words that are made, compared and hashed at once. They bound the temporary memory, which is much less than a device's;
-# on a CPU a chunk occupies every core, and the cores wait for each other after each chunk.
+# The number of words that are generated, compared and hashed at once. This number bounds the temporary memory, which is
+# much less than a device's; on a CPU a chunk occupies every core, and the cores wait for each other after each chunk.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB
-# The side of the products: as large as rates need, so that filling and comparing a result takes some 7 % of a product's
-# time (3¼ times its bytes beside 2·side³ operations); the smaller product of a CPU takes milliseconds on a core.
+# The side of the products. It is large enough that filling and comparing a result takes only about 7 % of a product's
+# time (3¼ times its bytes against 2·side³ operations). The smaller product of a CPU takes milliseconds on a core.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
-# A copy is long beside its start.
+# A copy of this size takes long compared with launching it.
 _COPY, _COPY_CPU = 64 * MIB, 4 * MIB
-# Memory that a step tests: tens of milliseconds of work for an H200 and for a CPU, whose steps must stay far below the
-# time of a watchdog where other programs use the cores.
+# The memory that a step tests. It takes tens of milliseconds on an H200 and on a CPU. A step on a CPU must stay far
+# below the watchdog's limit even if other programs use the cores.
 _WINDOW, _WINDOW_CPU = GIB, 16 * MIB
-# A step is long beside a wait for the device (some 20 µs), and short beside a point of the curve.
+# A step is long compared with a wait for the device (about 20 µs), and short compared with a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256
-# Chunks that torch asks for beside the arena: results' checksums, the parts of memory that are compared.
+# The number of chunks that torch allocates besides the arena, for checksums of results and for the comparison of
+# memory.
 _BESIDE_CHUNKS = 6
-# An allocation that fails is tried with less, down to this share of what was asked for.
+# A failed allocation is repeated with less memory, down to this share of the requested size.
 _LESS, _LEAST = 0.9, 0.2
-# Places of a wrong result that are computed in float64.
+# The number of wrong elements of a result that are computed in float64.
 _MOST_PLACES = 64
-# A difference that the device counted and the host does not find.
+# The text for a difference that the device counted and the host does not find.
 _GONE = "no difference at the second read"
 
 
@@ -86,7 +87,8 @@ def text_of(total: int) -> str:
 
 
 def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tensor:
-    """The words of a pattern at the places `at` + `index`; `number` selects the walking one or the random seed."""
+    """Return the words of a pattern at the positions `at` + `index`. `number` selects the walking bit or the random
+    seed."""
     places = index + at
     if name == "address":
         return places
@@ -100,7 +102,7 @@ def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: the kind of work, how much of it (`unit` by the second) in what time, and what was wrong with it."""
+    """A step: its kind of work, its amount and time (`unit` is that of the rate), and its wrong results."""
 
     kind: str
     amount: float
@@ -110,7 +112,7 @@ class Step:
 
 
 class Work:
-    """The work of a device in a run, and its memory. Raises CannotLook and what torch raises.
+    """The work of a device in a run, and its memory. Raises CannotLook and torch's errors.
 
     `fill_bytes` is how much memory to fill. `checksums` has the first checksum of each result by its name.
     """
@@ -132,8 +134,8 @@ class Work:
         # The next pattern, window and result, how many products a step has, and which way copies go next.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
-        # The patterns in the windows of memory since the turn began, each place with the pattern's name and number; and
-        # the windows tested in the run, each place with its number of words.
+        # `_written` maps the position of each window written in this turn to the name and number of its pattern.
+        # `_tested` maps the position of each window tested in this run to its number of words.
         self._written: dict[int, tuple[str, int]] = {}
         self._tested: dict[int, int] = {}
         self._steps, self._began_s = 0, 0.0
@@ -141,7 +143,7 @@ class Work:
     # -- memory -----------------------------------------------------------------------------------------------------
 
     def _operands(self) -> Matrices:
-        """A and B, drawn on the CPU, and the first product, which later ones are compared with."""
+        """Return A and B, drawn on the CPU, and the first product. Later products are compared with it."""
         elements = self.side * self.side
         flat = product.allocate(self._kind, (elements, elements, elements), self.accel.device)
         made = product.view(self._kind, flat, (self.side, self.side, self.side))
@@ -172,7 +174,7 @@ class Work:
         beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * chunk
         words = max((fill_bytes // WORD - beside) // window * window, least)
         memory = _allocate(words, least, self.accel)  # a second stream copies in it
-        # A lost device must not free it; a CPU is not lost.
+        # The arena of a lost device must not be freed. A CPU is never lost.
         self.arena = memory if self.accel.is_cpu else device_lifetime.own(memory, self.accel.id)
         self.arena.fill_(POISON)
         self._out, self._back = self.arena[-2 * copy : -copy], self.arena[-copy:]
@@ -216,7 +218,7 @@ class Work:
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def begin(self, kind: str) -> None:
-        """A turn begins: earlier work has overwritten the data of copies."""
+        """Begin a turn: forget the patterns and renew the data of copies, because other work has overwritten them."""
         self._written.clear()
         if kind in ("copies", "mixed"):
             self._out.copy_(self._source())
@@ -227,17 +229,18 @@ class Work:
             self.accel.synchronize()
 
     def start(self) -> None:
-        """The run begins now: steps measure their time from here on."""
+        """Begin the run: the times of wrong results count from here."""
         self._began_s = time.perf_counter()
 
     def step(self, kind: str) -> Step:
-        """Take a step of this kind: it is done, hashed and compared."""
+        """Run a step of this kind, and hash and compare its results."""
         self._steps += 1
         works = {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}
         return works[kind]()
 
     def check(self) -> tuple[StressWrong, ...]:
-        """The first product against float64 on the CPU; the sums of all columns too, where the device has float64."""
+        """Compare the first product with float64 on the CPU. If the device has float64, compare the sums of all columns
+        too."""
         self.checks += 1
         verified = check_first(self._one, self._first, self._seen_as)
         worst = max(verified.rows.worst, verified.sums.worst)
@@ -264,10 +267,11 @@ class Work:
         return Step("products", flop, self._kind.unit, seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
-        """Read and write a window: the pattern that is read is from the round before, so that the whole memory lies
-        between writing and reading.
+        """Read a window and write its next pattern. The pattern read was written in the previous round, so the whole
+        memory was written in between.
 
-        The first round reads what was just written, since no pattern of this turn stands there yet.
+        The first round of a turn reads the pattern that it has just written, because the window has no earlier pattern
+        of this turn.
         """
         at = self._at if self._at < len(self.arena) else 0
         window = self.arena[at : at + self._window]
@@ -305,7 +309,7 @@ class Work:
         return Step("copies", copied, "B/s", seconds, [*wrong, *self._left("copies")])
 
     def _mixed(self) -> Step:
-        """Copies on a second stream, products and a pattern on the first one; all of it is compared at the end."""
+        """Run copies on a second stream, products and a pattern on the first one. Compare all results at the end."""
         at, number = self._mixed_at, self._turn % 64
         window = self.arena[at : at + len(self._index)]
         self._turn += 1
@@ -320,9 +324,10 @@ class Work:
     def _fill_slots(
         self, before: Sequence[Callable[[], object]] = (), after: Sequence[Callable[[], object]] = ()
     ) -> tuple[list[int], float, float]:
-        """Compute the next results between other work; return which, their operations, and the seconds of it all.
+        """Compute the next results, with other work in between. Return the results' numbers, their operations, and the
+        seconds that everything took.
 
-        The results' memory is poisoned first: a result that is not computed must not pass.
+        The memory of the results is poisoned first, so that a result that was not computed cannot pass.
         """
         count = len(self._slots)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
@@ -334,9 +339,10 @@ class Work:
         return slots, 2.0 * self.side**3 * len(slots), seconds
 
     def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
-        """The words of every result that differ from the first one's, and the checksum of the last result.
+        """Compare every result with the first one, word for word, and check the last result's checksum. Return the
+        wrong results.
 
-        Wrong results are examined for no longer than a step; a device that computes nothing right has more of them.
+        Wrong results are examined for at most the time of a step, because on a broken device every result may be wrong.
         """
         first = _words(self._first)
         counts = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
@@ -353,7 +359,7 @@ class Work:
     def _examined(self, slot: int, kind: str, words: int | None) -> StressWrong:
         """Find which elements of a product differ from the first one's, and how far they are from float64.
 
-        The comparison uses copies on the host: the word of a device that computes wrongly proves nothing.
+        The comparison uses copies on the host, because a comparison on a broken device proves nothing.
         """
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
@@ -377,9 +383,9 @@ class Work:
     def _parts(
         self, window: torch.Tensor, at: int, name: str, number: int
     ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Each part of a window: its first word, the part, and its words in the pattern.
+        """Yield each part of a window: the position of its first word, the part, and the pattern's words for it.
 
-        Addresses count from the arena's beginning, all else from the window's.
+        The pattern `address` counts from the beginning of the arena, the other patterns from that of the window.
         """
         size, number = len(self._index), self.seed + number if name == "random" else number
         for first, part in zip(range(0, len(window), size), window.split(size), strict=True):
@@ -387,19 +393,20 @@ class Work:
             yield first, part, pattern(name, self._index[: len(part)], start, number)
 
     def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> list[StressWrong]:
-        """Read a pattern back: every word against what was written, and the checksum against the first one's."""
+        """Read a pattern back. Compare every word with the written one, and the checksum with the first checksum."""
         total = torch.zeros((), dtype=torch.int64, device=window.device)
         differing = torch.zeros_like(total)
         for _, part, made in self._parts(window, at, name, number):
             differing += (part != made).sum()
-            # Addresses count from the window's first here: windows take turns.
+            # The checksum of addresses counts from the window's first address, so that all windows have the same
+            # checksum.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, summed = torch.stack([differing, total]).tolist()
         count = reference.count_of(differ, len(window))
         result = f"{name}{f'+{number}' if name != 'address' else ''}/{len(window)}"
         if count == 0 and self.checksums.setdefault(result, text_of(summed)) == text_of(summed):
             return []
-        # The first word that differs, as the host reads it; `count` is None where the device's own is garbage.
+        # Find the first word that differs, read by the host. `count` is None if the device's own count is invalid.
         garbage = f"; {reference.GARBAGE}" if count is None else ""
         for first, part, made in self._parts(window, at, name, number):
             if wrong := _difference(part.cpu(), made.cpu(), at + first):
@@ -411,7 +418,8 @@ class Work:
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """Copy the device's words to one host buffer, and at the same time those of the other one to the device."""
+        """Copy words from the device to one host buffer and, at the same time, words from the other host buffer to the
+        device."""
         to, origin = self._hosts[self._phase % 2], self._hosts[(self._phase + 1) % 2]
         with self._side_stream():
             to.copy_(self._out, non_blocking=True)
@@ -419,12 +427,12 @@ class Work:
         self._phase += 1
 
     def _arrived(self, kind: str) -> list[StressWrong]:
-        """Return what is wrong with the words that came to the device, and poison them. The buffer that it came from is
-        poisoned too."""
+        """Return what is wrong with the words copied to the device. Poison the device's buffer and the host buffer that
+        the words came from."""
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
-            # A buffer that is wrong on the host already was wrong when it came there.
+            # If the host buffer is wrong too, the earlier copy to the host was wrong.
             is_right = torch.equal(origin, self._sent)
             now, way = (self._back.cpu(), "to the device") if is_right else (origin, "to the host")
             wrong.append(self._miscopied(now, way, kind))
@@ -434,12 +442,13 @@ class Work:
         return wrong
 
     def _left(self, kind: str) -> list[StressWrong]:
-        """Return what is wrong with the last copy of a step on the host: no later one brings it back to the device."""
+        """Return what is wrong with the last copy of a step to the host. No later copy of the step takes this buffer to
+        the device, so the host compares it."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
             return []
         wrong = self._miscopied(last, "to the host", kind)
-        # The next copies are to start from what is right.
+        # The next copies start from right data.
         last.copy_(self._sent)
         self._out.copy_(self._sent)
         self.accel.synchronize()
@@ -451,13 +460,14 @@ class Work:
         return self._wrong(kind, "copies", "pattern", **(wrong or {"elements": 0}), text=text)
 
     def _wrong(self, kind: str, result: str, against: str, **fields: Any) -> StressWrong:
-        """Return what is wrong with the step at hand; `fields` are those of StressWrong."""
+        """Return a wrong result of the current step. `fields` are fields of StressWrong."""
         at_s = max(time.perf_counter() - self._began_s, 0.0) if self._began_s else 0.0
         return StressWrong(at_s, self._steps, kind, result, against, **fields)
 
 
 def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str, Any]:
-    """Return how many words on the host differ, and the first of them, at `at` and its place; empty if none does."""
+    """Return how many words on the host differ, and the first that differs, with its index plus `at`. Empty if none
+    differs."""
     places = (now != right).nonzero().view(-1)
     if not len(places):
         return {}
@@ -467,7 +477,7 @@ def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as 64-bit words."""
+    """Return a view of the tensor's memory as 64-bit words."""
     return tensor.view(-1).view(torch.int64)
 
 
@@ -477,7 +487,7 @@ def _hex(word: torch.Tensor) -> str:
 
 
 def _allocate(words: int, least: int, accel: Accel) -> torch.Tensor:
-    """Allocate `words` words, or as many as possible. Raises CannotLook where it is far less."""
+    """Allocate `words` words, or as many as possible. Raises CannotLook if far fewer are available."""
     wanted = words
     while True:
         try:

@@ -1,8 +1,8 @@
 """The built-in models, in plain `torch.nn`, and the inputs they take.
 
-They are sized so that a few gigabytes fill within seconds on two CPU cores: much memory for each sample, little
-arithmetic for each byte, and each with another shape of memory (a deep stack of narrow layers, convolutions with batch
-normalisation, attention with a vocabulary).
+They are sized so that a few gigabytes fill within seconds on two CPU cores: each takes much memory for a sample and
+little arithmetic for a byte. Their memory grows in different ways: a deep stack of narrow layers, convolutions with
+batch normalisation, attention with a vocabulary.
 """
 
 # mypy: disable-error-code="misc"
@@ -113,7 +113,7 @@ def transformer() -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A built-in model: what makes it and what it takes."""
+    """A built-in model: its factory and its inputs."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[Input, ...]

@@ -1,7 +1,8 @@
 """The precision of float32 products: set, restored, recorded, and observed.
 
-torch 2.9 renamed the settings (`fp32_precision`); reading or setting both the new and the old names raises, so each
-setting goes through one of the two. Environment variables and drivers can override either, hence the observation.
+torch 2.9 renamed the settings (`fp32_precision`); a program that uses both the new and the old names gets an error, so
+each setting is accessed by only one of its names. Environment variables and drivers can override the settings, so the
+precision is also observed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _settings(wanted: Precision) -> list[tuple[Any, str, str, Any]]:
 
 
 def state() -> dict[str, Any]:
-    """Every setting as it is now, by name, for the record."""
+    """Return the current value of every setting, by name."""
     return {f"{name}.{attribute}": getattr(owner, attribute) for owner, name, attribute, _ in _settings("ieee")}
 
 

@@ -6,8 +6,8 @@ errors of K terms grow like √K, not K. The bound for random inputs of mean zer
     |error| ≤ u_out·|c| + SIGMAS·σ·s + d·(|c| + s),    σ = 2·u_in + √K·u_acc,    s = √(Σ_k (a_ik·b_kj)²)
 
 with the unit roundoffs of the output, of the inputs as the multiplier sees them, and of the accumulator. The last term
-is for tensor cores alone: they truncate after every T terms, always towards zero, and such errors grow like K
-(d = K/T·u_acc). The worst-case bound would be some √K times wider, and blind to a wrong bit. Products of whole numbers
+is for tensor cores alone: they truncate after every T terms, always towards zero, and such errors grow like K (d =
+K/T·u_acc). The worst-case bound would be about √K times wider, and would miss a wrong bit. Products of whole numbers
 have no error at all.
 """
 
@@ -32,16 +32,16 @@ _ACCUMULATOR = 2.0**-23
 _TERMS_AT_ONCE = 4
 # Hopper's tensor cores keep 13 bits of float8 products behind the point of the largest of 32 terms, and promote their
 # sum to float32 after 128 (DeepSeek-V3 Technical Report, 2024, section 3.3.2; CUTLASS's mma_promotion_interval); with
-# fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Others keep more.
+# fast accumulation, only at the end (cuBLAS, CUBLASLT_MATMUL_DESC_FAST_ACCUM). Other tensor cores keep more bits.
 _FLOAT8_ACCUMULATOR, _FLOAT8_AT_ONCE, _FLOAT8_PROMOTED = 2.0**-13, 32, 128
 FAST_ACCUMULATION = "fast accumulation"
-# Fewer random numbers than this may come out the same, the smallest whole ones among them.
+# Fewer random numbers than this may all be equal by chance, small integers above all.
 _FEWEST_TO_SPREAD = 16
-# Whole numbers are right or wrong.
+# Results of whole numbers are exact, so an error of half of one is already wrong.
 _HALF_OF_ONE = 0.5
-# Columns that are compared at once: float64 copies of a large matrix would not fit beside it.
+# The number of columns compared at once. The float64 copy of a whole large matrix would not fit in memory beside it.
 _COLUMNS_AT_ONCE = 1024
-# Elements of a result that are looked at once: torch makes several copies of them on the way.
+# The number of elements examined at once. Torch makes several temporary copies of them.
 _ELEMENTS_AT_ONCE = 2**22
 
 
@@ -49,9 +49,8 @@ _ELEMENTS_AT_ONCE = 2**22
 class Check:
     """The result of a comparison. `worst` is the largest error as a share of its bound; at most 1 passes.
 
-    `row` and `column` name the worst element, `got` and `expected` its values. `not_finite` counts elements of the
-    whole result on the host; `miscounted` says that their device counts otherwise. `smallest_detectable` is the lowest
-    bound.
+    `row` and `column` name the worst element, `got` and `expected` its values. `not_finite` is the host's count over
+    the whole result; `miscounted` is True if the device's count differs. `smallest_detectable` is the lowest bound.
     """
 
     rows: int
@@ -66,7 +65,8 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Return whether sampled elements are within their bounds, all are finite, and the device can count."""
+        """Return whether sampled elements are within their bounds, all elements are finite, and the device's count is
+        right."""
         return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
@@ -103,7 +103,8 @@ class Errors:
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
     """Return the error sources of a product of these dtypes.
 
-    `precision` is the multiplier's of float32 (`tf32`), or how float8 is added up (FAST_ACCUMULATION).
+    `precision` is the multiplier's precision for float32 (`tf32`), or the way float8 products are added up
+    (FAST_ACCUMULATION).
     """
     if not result.is_floating_point:
         return Errors(0.0, 0.0, 0.0, exact=True)
@@ -164,7 +165,7 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
 
 
 def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
-    """Return how many elements the host finds not finite, and whether the result's device counts them otherwise.
+    """Return how many elements are not finite by the host's count, and whether the device's count differs.
 
     Parts that the device calls finite are not examined.
     """
@@ -187,7 +188,8 @@ def check_elements(
     *,
     got: Sequence[float] | None = None,
 ) -> list[Element]:
-    """These elements of `result` against float64, the worst first. `got` are their values if they were read before."""
+    """Compare these elements of `result` with float64; return them with the worst first. `got` has their values if they
+    were read before."""
     if not places:
         return []
     rows, columns = [row for row, _ in places], [column for _, column in places]
@@ -208,47 +210,48 @@ def check_elements(
 
 
 def spread(matrix: torch.Tensor) -> float | None:
-    """The standard deviation of sampled rows, as the host reads them; None for fewer than 16 elements."""
+    """Return the standard deviation of sampled rows, computed on the host; None for fewer than 16 elements."""
     sampled = _rows(matrix, sampled_rows(matrix.shape[0]))
     return float(sampled.std(correction=0)) if sampled.numel() >= _FEWEST_TO_SPREAD else None
 
 
 def _share(error: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """Errors as shares of their bounds; a NaN is infinite, for it compares as false with everything."""
+    """Return errors as shares of their bounds. A NaN becomes infinite, because comparisons with NaN are false."""
     share = error / bound
     return torch.where(share.isnan(), torch.full_like(share, math.inf), share)
 
 
 def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """These rows in float64 on the CPU."""
+    """Return these rows in float64 on the CPU."""
     index = torch.tensor(rows, device=matrix.device, dtype=torch.int64)
     # Not every device selects float8; bytes are selected everywhere.
     plain = matrix.view(torch.uint8) if matrix.dtype.itemsize == 1 else matrix
     return plain.index_select(0, index).cpu().view(matrix.dtype).double()
 
 
-# Elements at either end: reading them takes as long as reading one.
+# The number of elements read at either end. Reading this many takes as long as reading one.
 SAMPLE = 512
 GARBAGE = "the device's own count is invalid"
-# The right elements from one place to another, on the CPU.
+# A `Wanted` returns the right elements from a start to a stop position, on the CPU.
 Wanted = Callable[[int, int], torch.Tensor]
 
 
 def counted(true: torch.Tensor) -> int | None:
-    """Return how many of these are true, as their device counts; None where the count is impossible."""
+    """Return how many elements are true by the device's count; None if that count is impossible."""
     return count_of(int(true.sum()), true.numel())
 
 
 def count_of(count: int, total: int) -> int | None:
-    """A device's count of some of `total` things; None where it is impossible."""
+    """Return the device's count if it lies between 0 and `total`; None if it is impossible."""
     return count if 0 <= count <= total else None
 
 
 def unequal(got: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return None where `got` is right; else a copy of it and the right elements, both on the CPU.
+    """Return None if `got` is right. Else return a copy of `got` and the right elements, both on the CPU.
 
-    `got` has one dimension; the right elements are `expected` on its device, `wanted` on the CPU. Two equal tensors
-    mean that the difference was gone at the second look: memory, or the comparison, is unsteady.
+    `got` has one dimension. `expected` has the right elements on the device of `got`; `wanted` computes them on the
+    CPU. If the two returned tensors are equal, a second comparison found no difference: memory, or the comparison
+    itself, is unreliable.
     """
     if torch.equal(got, expected) and sample_is(got, wanted):
         return None
@@ -266,12 +269,13 @@ def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
 
 # Freivalds' check ("Probabilistic machines can use less running time", 1977): columns are added up with random signs,
 # 64 at a time, and C·x must be A·(B·x). One wrong element anywhere changes the sum of its block. Healthy results differ
-# too, by rounding: the threshold is 8σ of it. Sums over whole rows would hide a wrong element in the rounding of
-# thousands of right ones: in bfloat16 they find almost nothing. The products are in float64 and 1/32 of the checked
-# one's operations; they run on the result's device where that has float64, else on the CPU, a part at a time.
+# too, by rounding: the threshold is 8σ of that rounding. Sums over whole rows would hide a wrong element in the
+# rounding of thousands of right ones: in bfloat16 they find almost nothing. The check multiplies in float64 and takes
+# 1/32 of the operations of the checked product. It runs on the result's device if that has float64, else on the CPU,
+# part by part.
 WIDTH = 64
-# Elements that are converted to float64 at once, 64 MiB of them. About four such copies exist: the part of A, the part
-# of the result, the same with its last block filled up, and the same times the signs.
+# Elements that are converted to float64 at once, 64 MiB of them. About four such copies exist at a time: a part of A, a
+# part of the result, that part padded to whole blocks, and the padded part times the signs.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
 # Devices with float64; the CPU computes for the others.
@@ -330,7 +334,7 @@ def check_sums(
             spread = left.square() @ squares_of_b
             variance = (made.result**2 / 3 + 2 * made.drift**2) * squares + (made.sigma**2 + 2 * made.drift**2) * spread
             threshold = SIGMAS * variance.sqrt_().clamp_min_(torch.finfo(torch.float32).tiny)
-        # The host does the rest: a place or a count from a broken device may be anything.
+        # The host computes the rest, because a position or count from a broken device cannot be trusted.
         threshold = threshold.cpu()
         share = _share(difference.cpu(), threshold)
         at = int(share.argmax())

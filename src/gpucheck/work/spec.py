@@ -1,4 +1,4 @@
-"""TARGET and `--input` as texts: what they name, without importing torch or the user's code."""
+"""Parse the texts of TARGET, `--input` and `--axis`, without importing torch or the user's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET_GRAMMAR = "package.module:factory, path/to/file.py:factory, or one of " +
 INPUT_GRAMMAR = "NAME:SHAPE:DTYPE[:LOW..HIGH], like image:3x224x224:float32 or ids:1024:int64:0..50256"
 AXIS_GRAMMAR = "NAME[:LOW..HIGH], like seq or seq:128..8192, with a shape that names it, like --input ids:seq:int64"
 
-# The name of a dimension. An x stands between two sizes, so none is in a name.
+# The name of a dimension. A name contains no x, because an x separates sizes.
 _NAME = "(?!x)[A-Za-z_](?:(?!x)[A-Za-z0-9_])*"
 
 # Elements of one sample; a larger number is a typing error (a terabyte of bytes).
@@ -28,7 +28,7 @@ LARGEST_SAMPLE = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The source of a workload: a built-in name, or `attribute` of a file or of a module."""
+    """The source of a workload: a built-in model, or `attribute` of a file or of a module."""
 
     text: str
     built_in: str | None = None
@@ -39,7 +39,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a model. `shape` is of one sample; values lie in [low, high], None is the dtype's usual range.
+    """One input of a model. `shape` is that of one sample. Values lie in [low, high]; None means the dtype's usual
+    range.
 
     A name in the shape stands for a length that a search chooses.
     """
@@ -58,7 +59,8 @@ def sized(given: Input, axis: str | None, length: int) -> Input:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The dimension that a search is about, and its least and greatest length; None is the search's own bound."""
+    """The dimension whose length is searched for, with its least and greatest length. None means the search's default
+    bound."""
 
     name: str
     low: int = 1
@@ -100,7 +102,7 @@ def parse_target(text: str) -> Target:
     return Target(text, module=location, attribute=attribute)
 
 
-# -- a file without the name of what is in it --------------------------------------------------------------------------
+# -- a file without the name of its module or factory ------------------------------------------------------------------
 
 
 def _in_file(file: str) -> Target:
@@ -133,7 +135,8 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The modules and factories of a file that need no arguments and that no other uses; the others with arguments."""
+    """Return the names of a file's modules and factories that need no arguments, and the others with the arguments that
+    they need. A name without arguments is left out if another module or factory uses it, unless none would be left."""
     classes: dict[str, ast.ClassDef] = {}
     made: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}
@@ -185,7 +188,7 @@ def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
 
 
 def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
-    """The `__init__` that makes an object of this class, as far as the file has it."""
+    """Return the `__init__` of this class or of a base class in the same file; None if the file has none."""
     methods = (node for node in classes[name].body if isinstance(node, ast.FunctionDef))
     own = next((method for method in methods if method.name == "__init__"), None)
     bases = [_name_of(base) for base in classes[name].bases if _name_of(base) != name]
@@ -203,7 +206,7 @@ def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
 
 
 def _works_on_import(tree: ast.Module) -> int | None:
-    """The line of a loop at the top of the file that trains; None without one."""
+    """Return the line of a training loop at the top level of the file; None if there is none."""
     for node in tree.body:
         if isinstance(node, (ast.For, ast.While, ast.With)):
             called = {_name_of(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}

@@ -1,7 +1,8 @@
-"""The table of storages, and the memory that tensors without data would take on their device.
+"""The table of storages, and the memory that tensors without data would take on their simulated device.
 
-Memory is exact sums of storages, by place and phase: each counts from when it claims a device until it is freed, in the
-allocator's blocks. Memory of libraries and the allocator's cache do not count.
+The memory figures are exact sums of storages, by source line and phase. A storage counts from the time that it is on
+the device until it is freed, in whole blocks of the allocator. Memory of libraries and the allocator's cache do not
+count.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ StorageWeakRef: Any = torch_private.need("torch.multiprocessing.reductions.Stora
 _with_weak_ptr = torch_private.need("torch.UntypedStorage._new_with_weak_ptr")
 torch_private.need("torch.UntypedStorage._cdata")
 
-# kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
+# kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in blocks of this size.
 BLOCK_BYTES = 512
 
-# torch up to 2.9 revives a storage that lives on after Python has collected its object in a cycle, such as `torch.save`
-# leaves; its weak references have then ended.
+# Python may collect a storage's object in a reference cycle (`torch.save` leaves such cycles) while the storage itself
+# is still in use. torch up to 2.9 then revives the object, but weak references to it have already ended.
 _REVIVES = torch.__version__ < (2, 10)
 
-# The place that made a storage, like a line of a program.
+# The place that created a storage, such as a line of a program.
 P = TypeVar("P")
-# The place (None where it is unknown) and the phase.
+# A storage's place (None if it is unknown) and phase.
 Key = tuple[P | None, str]
 
 
 @dataclass(slots=True)
 class Row:
-    """One storage: the device that it claims, whether it is pinned, and the memory that it holds: bytes, key, step."""
+    """One storage: its simulated device, whether it is pinned, and the memory that it holds (bytes, key, step)."""
 
     end: weakref.finalize[Any, Any]
     claim: Any = None
@@ -47,15 +48,16 @@ class Row:
 
 
 class Storages:
-    """Rows by the storage's address in C++, each until it ends. `freed` gets ended rows at the next question."""
+    """Rows by the storage's address in C++. A row lives as long as its storage. `freed` is called for rows of ended
+    storages at the next `sweep`."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.freed: Callable[[Row], None] = lambda row: None
         self.lock = threading.RLock()
         self._ended: list[int] = []
-        # References to storages while Python collects: storages may outlive their objects. A collection of the youngest
-        # looks only at storages since the last one.
+        # References to storages during a garbage collection, because storages may outlive their objects. A collection
+        # of the youngest generation covers only storages created since the previous collection.
         self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
         if _REVIVES:
@@ -78,7 +80,7 @@ class Storages:
             return row
 
     def sweep(self) -> None:
-        """Remove the rows of storages that ended."""
+        """Remove the rows of storages that have ended."""
         if self._ended:
             with self.lock:
                 for key in [key for key in self._ended if key not in self._collected]:
@@ -91,7 +93,7 @@ class Storages:
         return end
 
     def collecting(self, phase: str, generation: int) -> None:
-        """Handle the start and the end of a collection of Python's: a storage that was revived did not end."""
+        """Handle the start and the end of a garbage collection: keep the rows of storages that were revived."""
         with self.lock:
             if phase == "start":
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
@@ -102,7 +104,7 @@ class Storages:
             collected, self._collected = self._collected, {}
             for key, reference in collected.items():
                 row = self.rows[key]
-                # As Python exits, finalizers end without a call: there is nothing to take back.
+                # When Python exits, finalizers end without being called, so the key is then not in `_ended`.
                 if not row.end.alive and key in self._ended and not reference.expired():
                     self._ended.remove(key)
                     row.end = self._watched(_with_weak_ptr(reference.cdata))
@@ -130,7 +132,7 @@ class Moment(Generic[P]):
 class Memory(Generic[P]):
     """The memory of one device. `total_bytes` is None if nobody gave a size. `moment` returns the phase and the step.
 
-    A request takes whole blocks of `block_bytes`: CUDA's, unless another allocator takes requests as they are.
+    A request takes whole blocks of `block_bytes`. The default is CUDA's block size; an allocator without blocks has 1.
     """
 
     total_bytes: int | None = None
@@ -159,7 +161,7 @@ class Memory(Generic[P]):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Ignore claims of this thread meanwhile: their storages are on their way elsewhere."""
+        """Ignore storages of this thread inside the block, because they are on their way to another device."""
         before, self._here.paused = getattr(self._here, "paused", False), True
         try:
             yield
@@ -167,7 +169,7 @@ class Memory(Generic[P]):
             self._here.paused = before
 
     def put(self, storage: Any, *, is_held: bool) -> None:
-        """A storage claims the device, or with `is_held` False another place."""
+        """Count a storage on this device. With `is_held` False, stop counting it, because it is elsewhere."""
         if not is_held:
             if (known := self.storages.of(storage)) is not None:
                 self._free(known)
@@ -180,7 +182,7 @@ class Memory(Generic[P]):
             row.held = self._take(size)
 
     def lend(self, size: int) -> None:
-        """Count bytes that a kernel takes and gives back before it ends, in peaks alone."""
+        """Count bytes that a kernel allocates and frees before it ends. They appear only in peaks."""
         if size and not getattr(self._here, "paused", False):
             self.storages.sweep()
             self._give_back(self._take(self._blocks(size)))

@@ -1,5 +1,5 @@
-"""TARGET → a workload: the module, its inputs, its loss and optimizer, and one step of it. Batches, loss and optimizer
-are each the user's own or one that is made here.
+"""Build a workload from a TARGET: the module, its inputs, its loss and optimizer, and one step of it. Batches, loss and
+optimizer are the user's own; those that the target lacks are made here.
 
 The user's code runs here, so this is imported in children only. Errors of the user's code while it is found and built
 become a TargetError, except where memory may have run out; a step's errors are raised as they are.
@@ -32,12 +32,12 @@ from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Target, sized
 
-# Small, so that a few steps leave the numbers finite; it costs no memory.
+# The learning rate is small, so that the numbers stay finite over a few steps. Its value does not affect memory.
 LEARNING_RATE = 1e-4
 
 
 def kind(value: Any) -> str:
-    """A value's type in words."""
+    """Return a value's type in words."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
@@ -67,7 +67,8 @@ def random_batches(
 ) -> Callable[[int], Batch]:
     """Random batches of `inputs`: by keyword where forward knows all their names, else by position.
 
-    The size is the batch's, or that of the recipe's axis at its fixed batch size.
+    The argument of the returned function is the batch size. If the recipe has an axis, the argument is the axis's
+    length, and the batch size is fixed.
     """
     signature = parameters_of(model.forward)
     if not inputs:
@@ -157,7 +158,8 @@ def own_batches(
 ) -> Callable[[int], Batch]:
     """Batches of the user's `make_batch(batch_size)`: `(inputs, reference)` where there is a loss, else the inputs.
 
-    It is called with the axis's size as a keyword of its name if there is an axis. Batches are moved to the device.
+    If the recipe has an axis, `make_batch` also gets the axis's length, as a keyword with the axis's name. Batches are
+    moved to the device.
     """
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
@@ -169,7 +171,8 @@ def own_batches(
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
             f"give it a parameter {recipe.axis}",
         )
-    # The numbers of elements of each size's batches: with data that neither grow nor vary, every size would fit.
+    # The numbers of elements in the batches of each size. Two sizes with equal numbers are an error: if batches did not
+    # grow, every size would fit.
     counts: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
@@ -204,7 +207,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
-    """The same nest on the device, its floating-point tensors cast; lists become tuples, mappings dictionaries."""
+    """Return a copy of the nest on the device, with its floating-point tensors cast. Lists become tuples, and mappings
+    dictionaries."""
     if isinstance(value, Tensor):
         cast = getattr(torch, dtype) if dtype is not None and value.is_floating_point() else None
         return value.to(device=device, dtype=cast)
@@ -221,9 +225,9 @@ def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
 def find_loss(output: Any) -> tuple[Tensor, str]:
     """The loss of a model's output, and its name.
 
-    The model's own first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a dictionary of losses
-    alone. The fallback is cross-entropy against random classes where a floating output has a class axis (the second, or
-    of three axes the last, with more than one class), else the mean square.
+    A loss that the model returns comes first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a
+    dictionary of losses alone. The fallback is cross-entropy against random classes where a floating output has a class
+    axis (the second, or of three axes the last, with more than one class), else the mean square.
     """
     own = _returned_loss(output)
     if own is not None:
@@ -262,7 +266,7 @@ def _returned_loss(output: Any) -> Tensor | None:
 
 
 def _floating(output: Any) -> Tensor | None:
-    """The first floating-point tensor in an output: `logits` before the rest."""
+    """Return the first floating-point tensor in an output; `logits` take precedence."""
     if isinstance(output, Tensor):
         return output if output.is_floating_point() or output.is_complex() else None
     if isinstance(output, Mapping):
@@ -338,7 +342,8 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 
 # Devices that torch.amp.GradScaler knows.
 SCALED = ("cuda", "xpu", "cpu")
-# torch's folder of compiled code: torch makes it, and sets this variable, as soon as its compiler is imported.
+# The variable with torch's folder for compiled code. Torch creates the folder and sets the variable when its compiler
+# is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 T = TypeVar("T")
@@ -372,7 +377,8 @@ class Workload:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that stay whatever the batch: parameters, buffers, and in training gradients and optimizer state."""
+        """Return the bytes that do not depend on the batch: parameters, buffers, and in training gradients and
+        optimizer state."""
         if self.optimizer is None:
             return self.parameter_bytes
         trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
@@ -380,12 +386,13 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients that are there now."""
+        """Return the bytes of the gradients that exist now."""
         return sum(_tensor_bytes(p.grad) for p in self.model.parameters() if p.grad is not None)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of the optimizer's tensors on the device now; one that several entries share counts once."""
+        """Return the bytes of the optimizer's tensors on the device now. A tensor that several entries share counts
+        once."""
         entries = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = {id(value): value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
         return sum(_tensor_bytes(tensor) for tensor in tensors.values() if tensor.device.type == self.device.type)
@@ -398,7 +405,7 @@ class Workload:
 
 
 def _tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements; of a sparse one's indices and values."""
+    """Return the bytes of a tensor's elements; for a sparse tensor, those of its indices and values."""
     if tensor.layout is torch.sparse_coo:
         return _tensor_bytes(tensor._indices()) + _tensor_bytes(tensor._values())
     return int(tensor.numel() * tensor.element_size())
@@ -449,7 +456,7 @@ class Built:
 
 
 def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] | None = None) -> Built:
-    """Find the target and build it, where its own code puts it. Raises TargetError as `load` does."""
+    """Find the target and build it on the device that its own code chooses. Raises TargetError as `load` does."""
     whole: Any
     if target.built_in is not None:
         built_in = MODELS[target.built_in]
@@ -486,13 +493,14 @@ def equip(
     model, inputs, whole = built.model, built.inputs, built.whole
     cast = None if dtype is None else getattr(torch, dtype)
     model.train(mode == "train")
-    # A module's attributes of these names are its own affair; those of an object around it are meant for the step.
+    # A module may use the names `loss` and `optimizer` for anything, so they count only on an object that holds the
+    # module.
     own = None if isinstance(whole, nn.Module) else whole
     loss = getattr(own, "loss", None)
     if loss is not None and not callable(loss):
         raise TargetError(f"the loss of {target.text} is {kind(loss)}", "", "make it a function of output and target")
     if isinstance(loss, nn.Module):
-        loss = loss.to(device=device, dtype=cast)  # weights of classes lie in it
+        loss = loss.to(device=device, dtype=cast)  # it may hold class weights
     make = getattr(whole, "make_batch", None)
     if make is not None:
         make_batch = own_batches(make, loss is not None, target, device, dtype, recipe)
@@ -543,7 +551,7 @@ def step(
     if not update:
         return
     if workload.scaler is not None:
-        # A scaler leaves a step out whose gradients are not finite; then the optimizer's state would not be counted.
+        # A scaler skips a step whose gradients are not finite, and the optimizer's state would then not be counted.
         workload.scaler.unscale_(workload.optimizer)
     workload.optimizer.step()
     if workload.scaler is not None:
@@ -575,15 +583,17 @@ def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContex
 
 
 def import_compiler(*, is_ours: bool = True) -> None:
-    """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
+    """Import torch's compiler before the first optimizer does (torch 2.13), without creating the compiler's cache
+    folder.
 
-    A killed process would leave an empty one. `is_ours` is False in a program's process, whose leaks are reported.
+    A killed process would leave an empty cache folder behind. `is_ours` is False in the process of the user's program,
+    because leaks there are reported.
     """
     if "torch._dynamo" in sys.modules:
         return
     is_own = CACHE not in os.environ
     if is_own:
-        os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
+        os.environ[CACHE] = tempfile.gettempdir()  # an existing folder
     try:
         with device_lifetime.loading(is_ours=is_ours):
             importlib.import_module("torch._dynamo")
@@ -638,19 +648,20 @@ def _import_file(file: str) -> Any:
 
 
 def call(factory: Callable[[], Any], target: Target) -> Any:
-    """Return the factory's result; a module is its own. Raises TargetError."""
+    """Return the factory's result. A factory that is itself a module is returned as it is. Raises TargetError."""
     if isinstance(factory, nn.Module):
         return factory
     try:
         return factory()
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         if isinstance(error, (MemoryError, RuntimeError)):
-            raise  # may be memory: for the caller to judge
+            raise  # the cause may be memory, which the caller decides
         raise raised(f"the target {target.text}", error) from error
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """The error of importing the target, with the target's own line: a script may work as it is imported."""
+    """Return the error of importing the target, with the target's line at which it was raised: a script may run its
+    whole program when it is imported."""
     failure = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")
@@ -664,7 +675,7 @@ def _on_import(target: Target, error: BaseException) -> TargetError:
 
 
 def raised(what: str, error: BaseException) -> TargetError:
-    """The TargetError of an `error` that `what` raised."""
+    """Return the TargetError for an `error` that `what` raised."""
     if isinstance(error, TargetError):
         return error
     said = " ".join(str(error).split())

@@ -70,9 +70,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Three arrays of rows, the sums of the rows of the first, and a period of the two sources' pattern.
+    """Three arrays of rows, a sum for each row of `a`, and one period of the pattern of the sources `a` and `b`.
 
-    `on_host` is the pattern as the host computes it, which decides what is right.
+    `on_host` is this pattern computed by the host. Results are compared with `on_host`.
     """
 
     a: torch.Tensor
@@ -152,7 +152,7 @@ class Repeated:
         self._cursor += 1
 
     def empty(self) -> Callable[[], object]:
-        """Return the same call on empty slices."""
+        """Return the operation on empty slices, which takes only the time of the call."""
         return self._on(0, 0)
 
     def prepare(self, sample: int, calls: int) -> None:
@@ -176,8 +176,8 @@ class Repeated:
             stop = min(start + PERIOD, written * rows)
             copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
             if copies is not None:
-                # The comparison itself is unreliable if a second one finds no difference. It counts as one wrong
-                # element.
+                # The comparison is unreliable if a second one finds no difference. An unreliable comparison counts as
+                # one wrong element.
                 return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         return 0 if self._poison_missing else written, 0
 

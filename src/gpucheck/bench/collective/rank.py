@@ -33,7 +33,8 @@ WINDOW_S = 0.02
 MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
 # Elements compared at a time. Indices and expected values take several times the memory of a slice.
 SLICE = 1 << 22
-# The period is a prime, so that data from a wrong position differs. With 64 tags, sums over 1024 ranks are exact in
+# An element's value depends on its position modulo PERIOD, a prime, so that data from a wrong position differs. Each
+# rank adds one of 64 tags to its values, so that data from a wrong rank differs. Sums over 1024 ranks stay exact in
 # float32.
 PERIOD, TAGS = 251, 64
 # Environment variables that affect NCCL's choice of algorithm.
@@ -192,7 +193,7 @@ class Work:
     ) -> None:
         self.collective, self.rank, self.world, self.count = collective, rank, world, count
         self.before, self.behind = (rank - 1) % world, (rank + 1) % world
-        # These two work in place, as programs usually call them.
+        # All-reduce and broadcast work in place, as programs usually call them.
         in_place = collective in ("all-reduce", "broadcast")
         part = count // world
         there = neighbour if collective == PEER_COPY and neighbour is not None else device
@@ -249,7 +250,7 @@ def _tag(turn: int, rank: int) -> int:
 
 
 def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
-    """Return a rank's values at these positions in a turn: integers, which float32 adds without error."""
+    """Return a rank's values at these positions in the verified call `turn`: integers, which float32 adds exactly."""
     return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
 
 

@@ -161,7 +161,8 @@ def _no_pinned(reason: str, accel: Accel) -> Skipped:
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """Return the rows to time, the smallest size first. If time runs out, every kind lacks only the largest sizes.
+    """Return the rows to time, the smallest size first, so that a lack of time drops only the largest sizes of each
+    kind of copy.
 
     Raise CannotLook if only pinned memory was selected and this device does not use it.
     """
