@@ -115,7 +115,7 @@ def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> Non
     nodes = "1 node" if count == 1 else "4 nodes"
     assert (
         finding(judged, "fleet.nodes")
-        == f"info: {nodes}: nothing failed; speed not compared (it needs figures of 5 nodes of a model): "
+        == f"info: {nodes}: nothing failed; speed not compared (that needs figures of 5 nodes of one model): "
     )
 
 

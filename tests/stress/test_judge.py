@@ -69,7 +69,7 @@ def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(cou
     devices = [device(n, speed=lambda _, n=n: 0.7 if n < most else 1.0) for n in range(count)]
     found = judge.slow(result(devices))
     assert [(row.verdict, row.device) for row in found] == [("inconclusive", f"cuda:{n}") for n in range(most, count)]
-    assert {row.message for row in found} == {"the same model: which are usual is unknown"}
+    assert {row.message for row in found} == {"devices of one model: which speed is normal is unknown"}
     # Links are shared.
     fast = devices[-1]
     slow = device(count - 1, speed=lambda _: 0.7).points

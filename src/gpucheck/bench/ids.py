@@ -70,8 +70,8 @@ _TRANSFER = of(
     Id(
         "transfer.link_generation",
         "the link runs at its generation",
-        "Judged under load, because an idle link slows down on purpose. In a virtual machine NVML does not see the "
-        "slot, so a lower generation is a remark there.",
+        "The link is judged under load, because an idle one slows down on purpose. In a virtual machine NVML does "
+        "not see the slot, so a lower generation is a remark there.",
         "reseat the GPU, remove the riser, and check the slot's firmware setting",
     ),
     Id(
@@ -252,8 +252,8 @@ _COLLECTIVE = of(
     Id(
         "collective.hang",
         "no collective hangs",
-        "It did not end within --timeout. Often peer copies do not arrive (IOMMU, PCIe ACS), or ranks cannot reach "
-        "each other over the network interface that NCCL chose.",
+        "A collective did not end within --timeout. Often peer copies do not arrive (IOMMU, PCIe ACS), or ranks cannot "
+        "reach each other over the network interface that NCCL chose.",
         "gpucheck doctor; then NCCL_P2P_DISABLE=1, and NCCL_SOCKET_IFNAME for the network",
     ),
     Id(

@@ -130,7 +130,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.remapped_rows",
         verdict="fail",
         title="faulty memory rows",
-        meaning="A row that no spare replaces is a permanent fault; one that waits for a reset is in use until then.",
+        meaning="A row that no spare replaces is a permanent fault; a row that waits for a reset "
+        "stays in use until then.",
         fix="drain the node and replace the GPU",
     ),
     _check(
@@ -254,7 +255,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.ecc_mode",
         verdict="info",
         title="ECC is off now or after a reset",
-        meaning="Memory errors are neither corrected nor counted. A warning if one GPU differs from its like.",
+        meaning="Memory errors are neither corrected nor counted. One GPU that differs from those of its "
+        "model is a warning.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
     ),
     _check(

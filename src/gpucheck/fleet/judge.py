@@ -459,7 +459,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         if not alone:
             return [Finding("fleet.nodes", "pass", f"all {whole} nodes are good", "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
-        why = f"it needs figures of {siblings.LEAST_NODES} nodes of a model"
+        why = f"that needs figures of {siblings.LEAST_NODES} nodes of one model"
         title = f"{nodes_text(whole)}: nothing failed; {which} not compared ({why})"
         # A speed that was not compared is neither a pass nor a fault.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]

@@ -354,7 +354,7 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
         word, why = "slower", "the same model, the same work"
         verdict: Verdict = "fail"
         if faster:
-            word, verdict, why = "faster", "inconclusive", "the same model: which are usual is unknown"
+            word, verdict, why = "faster", "inconclusive", "devices of one model: which speed is normal is unknown"
         verdict = "warn" if set(shares) <= _SHARED else verdict
         others, id = [other.name for other in group if other is not device], device.device.id
         title = f"{device.name}: {units.percent(shares[kind])} {word} than {few(others, ', ')} ({kind})"

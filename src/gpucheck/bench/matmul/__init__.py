@@ -97,9 +97,9 @@ class MatmulOptions:
         metavar="LOW:HIGH:STEP",
         parse=parse_axis,
     )
-    m: Axis | None = option("The same for M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    n: Axis | None = option("The same for N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    k: Axis | None = option("The same for K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    m: Axis | None = option("Values of M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    n: Axis | None = option("Values of N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
+    k: Axis | None = option("Values of K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     time_budget_s: float | None = options.time_budget("60s, on a CPU without --search 30s")
     device: str = "auto"
 
