@@ -1,6 +1,6 @@
 """`python -m gpucheck`, and the command `gpucheck`."""
 
-# Built in: `signal` itself imports for a while, in which Ctrl-C would be a traceback.
+# `_signal` is built in. The module `signal` takes time to import, and Ctrl-C during that time would end in a traceback.
 import _signal as signal  # type: ignore[import-not-found]
 import os
 
@@ -12,7 +12,7 @@ def _leave(number: int, frame: object) -> None:
 def _at_once() -> None:
     """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
 
-    KeyboardInterrupt would end an import with a traceback, and the interpreter's own end with another.
+    KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, _leave)
@@ -28,12 +28,12 @@ import time  # noqa: E402
 
 _BEGAN_S = time.monotonic()
 
-# The first that is registered is the last that runs. Python then gives SIGINT back to the system, which would end a
-# command that is already done without its exit status.
+# atexit calls functions in reverse order, so this one runs last. Afterwards Python restores the system's handling of
+# SIGINT, and Ctrl-C would then replace the exit status of a command that has finished.
 atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
-# `-m` puts the current folder first on the path: a stray json.py or torch.py there must not break the command. Targets
-# find the current folder all the same: the children that load them put it there.
+# `-m` puts the current folder first on the path, and a stray json.py or torch.py there must not break the command. The
+# children that load targets add the current folder again.
 _ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
     if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
@@ -54,7 +54,7 @@ _SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 
 
 def _again(ignored: "sys.UnraisableHookArgs") -> None:
-    """Send a signal again whose exception was lost: in a `__del__`, or a callback of an import, Python ignores it."""
+    """Send a signal again if Python dropped its exception, as it does in a `__del__` and in a callback of an import."""
     number = _SIGNALS.get(ignored.exc_type)
     if number is None:
         sys.__unraisablehook__(ignored)
@@ -65,7 +65,7 @@ def _again(ignored: "sys.UnraisableHookArgs") -> None:
 def _send(number: int) -> None:
     time.sleep(0.01)
     if os.name == "posix":
-        os.kill(os.getpid(), number)  # to the main thread, whatever it waits for
+        os.kill(os.getpid(), number)  # the main thread gets the signal even while it waits
     else:
         _thread.interrupt_main()
 
@@ -79,7 +79,7 @@ def main() -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = app.main()
         _at_once()
-    except KeyboardInterrupt:  # on the way in or out of the command's own handling
+    except KeyboardInterrupt:  # the signal came before or after the command's own handling
         code = 130
     if code == 130:
         # All output is written. Taking an interpreter with torch down takes a second or two, and a person waits.

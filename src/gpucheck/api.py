@@ -211,7 +211,7 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
     """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds.
 
     Raises UsageError for documents of other commands: their findings do not follow from the document alone. It also
-    raises UsageError for rows and thresholds that no judge would see.
+    raises UsageError for rows and thresholds that the command's judge does not read.
     """
     from gpucheck.bench.judge import check
     from gpucheck.bench.judge import judge as of_bench
@@ -234,7 +234,7 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
 
 
 def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -> Any:
-    """The options of a command from Python's values, by the grammar of the command line; None is the default.
+    """Return the options of a command from Python values, which are read as on the command line. None is the default.
 
     `device` is for a command that takes one. Raises UsageError.
     """
@@ -337,15 +337,16 @@ def _percent(share: Any) -> object:
 
 
 def _named(factory: Callable[[], Any]) -> str:
-    """The TARGET that a child finds the factory by. Raises UsageError for one that cannot be imported by its name."""
+    """Return the TARGET by which a child process imports the factory. Raises UsageError for a factory that cannot be
+    imported."""
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if not callable(factory) or module is None or name is None:
         raise UsageError(f"the target is {type(factory).__name__}", "", "give a function, or its name as text")
     why = "trials run in separate processes"
-    if "<" in name:  # a lambda, or a function inside another
+    if "<" in name:  # a lambda, or a function inside another function
         fix = "write it as a function at the top of a module"
         raise UsageError(f"the target {name} cannot be imported by its name", why, fix)
-    if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
+    if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # started with python -m
         module = spec.name
     if "." in module:  # in a package: its relative imports need the package's name
         return f"{module}:{name}"

@@ -21,7 +21,7 @@ SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
 
 
 class Threshold(NamedTuple):
-    """A threshold of a command: the finding that answers, what it judges, and the option that sets it."""
+    """A threshold of a command: the ID of its finding, the figure that it judges, and the option that sets it."""
 
     id: str
     command: str
@@ -34,12 +34,12 @@ class Threshold(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The option's name as a parameter."""
+        """Return the option's name as a parameter."""
         return self.option.removeprefix("--").replace("-", "_")
 
 
 def _of_bench(id: str, kind: Kind, judges: str, help: str) -> Threshold:
-    """A lower limit of a benchmark's figures; the id names the benchmark and the option."""
+    """Return a lower limit of a benchmark's figures. The ID names the benchmark and the option."""
     benchmark, _, name = id.partition(".")
     option, metavar = f"--{name.replace('_', '-')}", "PERCENT" if kind == "percent" else "N"
     return Threshold(id, f"bench {benchmark}", kind, "at least", judges, option, metavar, help)
@@ -117,8 +117,9 @@ BRIDGES: dict[str, tuple[float, str]] = {
     # The ratio of a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d
     # SUPPORTED_CLOCKS).
     "throttled": (20.0, "a throttled clock"),
-    # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
-    # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
+    # An estimated peak counts units that a part may lack. The capability, SMs and clock of H20 give 39 TFLOP/s in
+    # float64, but it does 1. The widest ratio of one precision's units between siblings is 64 (float64, GA100 to
+    # GA102).
     "estimate": (64.0, "an estimated peak"),
 }
 # A call whose thread lost its core waits for the turns of 31 others, 3 ms each with Linux's scheduler, however short
@@ -127,9 +128,10 @@ TURNS_S = 0.1
 
 
 def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
-    """Return the factor by which all of these together can lower a figure; 1 for none.
+    """Return the factor by which all of these disturbances together can lower a figure; 1 for none.
 
-    `call_s` is the length of a call in seconds: a short call on a busy machine may be all waiting (infinity).
+    `call_s` is the length of a call in seconds. A short call on a busy machine may spend all of its time waiting, and
+    the factor is then infinity.
     """
     names = list(disturbances)
     times = math.prod(BRIDGES[name][0] for name in names)
@@ -162,17 +164,18 @@ _UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%"
 
 
 def range_of(kind: Kind) -> str:
-    """The values that a threshold of this kind takes, with the unit, for help pages."""
+    """Return the values that a threshold of this kind takes, with the unit, for help pages."""
     return f"in {kind}, 0 or more" if kind != "percent" else "0% or more"
 
 
 def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
-    """A threshold set to `value`, a number in its unit or its text. Raises UsageError."""
+    """Return a threshold set to `value`, a number in its unit or that number as text. Raises UsageError."""
     return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
 
 
 def number(kind: Kind, value: Any, origin: str) -> float:
-    """`value` in SI. A percentage may carry its sign; without it, less than 1 is a fraction by mistake."""
+    """Return `value` in SI. A percentage may have a percent sign. Without the sign, a value below 1 is refused, because
+    it looks like a fraction. Raises UsageError."""
     signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
         amount = float(value.rstrip().removesuffix("%") if signed else value)
@@ -203,7 +206,7 @@ def amount(kind: Kind, value: float) -> str:
 
 
 def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
-    """Return the first limit of each id that is for every device or for exactly this one."""
+    """Return the first limit of each ID that applies to the device. A limit without a device applies to all."""
     first: dict[str, Limit] = {}
     for limit in thresholds:
         if limit.device in (None, device):
@@ -212,15 +215,15 @@ def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ..
 
 
 def shown(value: Any) -> str:
-    """A value as a file has it, not longer than a line."""
+    """Return a value as text for an error, cut to 60 characters."""
     try:
         return clipped(str(value).lower() if isinstance(value, bool) else repr(value))
-    except ValueError:  # Python refuses to write a number of thousands of digits
+    except ValueError:  # Python refuses to convert a number with thousands of digits to text
         return "a huge number"
 
 
 def clipped(text: str) -> str:
-    """A text from a file, not longer than a line."""
+    """Return a text from a file, cut to 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -228,7 +231,7 @@ def clipped(text: str) -> str:
 class Settings:
     """The settings file that was read, the variables that set an option, and every threshold.
 
-    The first threshold of an id that is for the device counts.
+    If several thresholds have the same ID, the first that applies to the device counts.
     """
 
     file: str | None = None
@@ -257,7 +260,7 @@ def parse(text: str, name: str) -> Settings:
 
 
 def loaded(text: str) -> dict[str, Any]:
-    """The data of a TOML text. Raises ValueError for broken TOML."""
+    """Return the data of a TOML text. Raises ValueError for broken TOML."""
     # The import is late: most commands find no file and need no peak.
     import sys
 
@@ -270,7 +273,7 @@ def loaded(text: str) -> dict[str, Any]:
 
 
 def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
-    """The thresholds of a file, those for a device by its exact name first."""
+    """Return the thresholds of a file, those for a device by its exact name first."""
     limits = []
     for path, value in _flat(table):
         name = ".".join(path)
@@ -288,7 +291,7 @@ def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
 
 
 def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with the keys that lead to it."""
+    """Yield every value with the keys that lead to it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, (*path, key))

@@ -1,4 +1,5 @@
-"""The exit statuses, and errors that a user meets: each says what, why and what to do, and carries its exit status.
+"""The exit statuses, and the errors that users see. Each error says what is wrong, why, and what to do, and has its
+exit status.
 
 One table of exits feeds `--help`, the documentation and the tests.
 """
@@ -12,8 +13,8 @@ from typing import NamedTuple
 
 
 class Exit(NamedTuple):
-    """One exit status: its number, its name and what it tells the caller. This is no dataclass: the readers of NVML and
-    libcuda start in two thirds of the time without dataclasses, and the user waits."""
+    """One exit status: its number, its name and what it tells the caller. This is not a dataclass, because the readers
+    of NVML and libcuda start in two thirds of the time without dataclasses, and the user waits for them."""
 
     code: int
     name: str
@@ -51,14 +52,14 @@ EXITS: tuple[Exit, ...] = (
     Exit(TERMINATED, "terminated", "SIGTERM; the report so far is printed"),
 )
 
-# Seconds that Ctrl-C waits for torch's import before it ends the process. The command sets it for its own process; in a
-# notebook it stays None, and the import is waited for.
+# Seconds that Ctrl-C waits for torch's import before it ends the process. The command sets this for its own process. In
+# a notebook it stays None, and Ctrl-C waits for the whole import.
 patience_s: float | None = None
 
 # Temporary files to remove when the process ends at once.
 temporary: set[str] = set()
 
-# The start of the process that runs one command, by `time.monotonic`; the time budget counts from it. None where a
+# The start of the process that runs one command, by `time.monotonic`. The time budget counts from here. It is None if a
 # program calls gpucheck's API.
 began_s: float | None = None
 
@@ -67,14 +68,14 @@ EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COU
 
 
 def settle(codes: Iterable[int]) -> int:
-    """The one exit status that stands for all of `codes`; 0 for none."""
+    """Return the one exit status for all of `codes`; 0 if there are none."""
     return min(codes, key=EXIT_PRIORITY.index, default=OK)
 
 
 class GpucheckError(Exception):
-    """A problem to tell the user: what, why, and what to do; as text one sentence.
+    """A problem that the user must see: what, why, and what to do. Its text is one sentence.
 
-    `finding` is the id under which the problem stands in the report, `command` the command whose usage was wrong.
+    `finding` is the ID of the problem in the report, and `command` is the command whose usage was wrong.
     """
 
     exit_code = COULD_NOT_LOOK
@@ -106,11 +107,12 @@ class TargetError(UsageError):
 
 
 class CannotLook(GpucheckError):
-    """gpucheck could not look: no such device, no usable torch, no space for the output (exit 3)."""
+    """gpucheck could not start its work: no such device, no usable torch, no space for the output (exit 3)."""
 
 
 class DeviceFailed(GpucheckError):
-    """The device, or what drives it, failed in the work of another process (exit 1); `why` is what was raised there."""
+    """The device, or its driver, failed in the work of another process (exit 1). `why` is the error that was raised
+    there."""
 
     exit_code = FAILED
 
@@ -140,21 +142,21 @@ class Terminated(BaseException):
     """SIGTERM, handled like Ctrl-C."""
 
 
-# gpucheck's own dependencies by the names that are imported, with those of their distributions.
+# gpucheck's own dependencies: the names that are imported, and their distributions.
 DEPENDENCIES = {"typer": "typer", "rich": "rich", "psutil": "psutil", "tomli": "tomli", "pynvml": "nvidia-ml-py"}
 
 
 def of_dependency(error: ImportError) -> CannotLook | None:
     """Return the error for a dependency of gpucheck that cannot be imported; None for any other import.
 
-    The dependency is there, but is for another machine, lies on a file system that is mounted noexec, or is installed
-    in part.
+    The dependency is installed, but it is for another machine, is on a file system that is mounted noexec, or is
+    incomplete.
     """
     importer, trace = "", error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         importer, trace = importer if module == "importlib" else module, trace.tb_next
-    # A library that cannot be loaded is an error without a name.
+    # The error for a library that cannot be loaded has no name.
     names = ((error.name or "").partition(".")[0], importer)
     name = next((name for name in names if name in DEPENDENCIES), None)
     if name is None or importer not in ("gpucheck", "__main__", *DEPENDENCIES):
@@ -166,13 +168,14 @@ def of_dependency(error: ImportError) -> CannotLook | None:
 
 # torch's C++ warns at its first import without NumPy, which gpucheck does not need (torch/csrc/utils/tensor_numpy.cpp).
 WITHOUT_NUMPY = "Failed to initialize NumPy"
-# `-W error` and PYTHONWARNINGS=error raise every warning, so that a deprecation inside these would end a command as a
-# bug of gpucheck. Such warnings are shown instead.
+# `-W error` and PYTHONWARNINGS=error raise every warning. A deprecation inside these libraries would then end a command
+# as a bug of gpucheck. Such warnings are shown instead.
 NOT_THE_USERS = r"(gpucheck|torch|numpy|pynvml|psutil|typer|click|rich)(\.|$)"
 
 
 def filter_warnings() -> None:
-    """Set this process's filters: for the command line and its children, never for who imports gpucheck."""
+    """Set this process's filters for the command line and its children. A program that imports gpucheck keeps its
+    own."""
     if any(action == "error" for action, *_ in warnings.filters):
         warnings.filterwarnings("default", module=NOT_THE_USERS)
     warnings.filterwarnings("ignore", message=WITHOUT_NUMPY)

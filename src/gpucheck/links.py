@@ -64,7 +64,7 @@ CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b", re.IGNORECASE)
 # The packets that a link may resend in a minute, per lane and generation, at the bit error rate of 1e-12 that the
 # specification allows. DCGM's health check of PCIe uses the same limits.
 REPLAYS_A_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-# The generation of an idle link.
+# The PCIe generation to which an idle link falls.
 ASLEEP = 1
 # Every slot is behind a port, so a GPU in a slot is never on bus 0. A GPU on bus 0 was passed to a virtual machine. The
 # port of its slot is invisible there, and NVML reports the highest generation of the GPU alone.
@@ -106,7 +106,7 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
 
 def direction_option() -> Any:
     """Return the field of `--direction`: the directions of the copies."""
-    from gpucheck.options import option  # children that read NVML and libcuda start faster without
+    from gpucheck.options import option  # imported late: children that read NVML and libcuda start faster
 
     return option(
         "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",

@@ -1,7 +1,7 @@
-"""Error messages of devices and their libraries, one spelling of each, and who is at fault for it. Pure.
+"""Error messages of devices and their libraries, and the party at fault for each. Pure.
 
-Each is a regular expression, read without regard to case. The texts are those of torch's allocators (CUDA, HIP, XPU,
-MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
+Each message is a regular expression that ignores case. The texts are those of torch's allocators (CUDA, HIP, XPU, MPS,
+HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL and oneDNN.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ NO_ENGINE = (
     r"GET was unable to find an engine",
     r"No (valid|suitable) execution plans? (found|built)",
 )
-# A library that has no kernel for one shape or dtype; another may have one, and nothing is broken. torch says
-# NOT_SUPPORTED also where cuBLASLt's heuristic returned no algorithm (ATen/cuda/CUDABlas.cpp; pytorch PR 106840, issue
-# 169956), and hipBLAS says it of single shapes too (rocm-libraries issue 3550).
+# A library that has no kernel for one shape or dtype. Another library may have one, and nothing is broken. torch also
+# reports NOT_SUPPORTED if cuBLASLt's heuristic returned no algorithm (ATen/cuda/CUDABlas.cpp; pytorch PR 106840, issue
+# 169956), and hipBLAS reports it for single shapes (rocm-libraries issue 3550).
 NO_KERNEL = (
     r"(CU|HIP)(BLAS|BLASLT|DNN|SPARSE)_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
     r"rocblas_status_not_implemented|miopenStatus(NotImplemented|UnsupportedOp)",
@@ -109,7 +109,7 @@ FIX = {
 
 
 def fix_of(cause: str, card: str = "INDEX") -> str:
-    """The fix of this cause for a card; `INDEX` stands for an unknown card."""
+    """Return the fix of this cause for a GPU; `INDEX` stands for an unknown GPU."""
     return FIX[cause].format(card=card)
 
 
@@ -127,7 +127,7 @@ def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str 
 CAUSES: tuple[Cause, ...] = (
     Cause("oom.cpu", "the host's memory is full", (CPU_ALLOCATOR, HOST_ALLOCATION), "memory"),
     Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
-    # Only `cause_of` decides between the last and these two.
+    # `cause_of` chooses between `oom.cuda` and the next two rows, because their texts overlap.
     Cause(
         "oom.host",
         "no host memory could be pinned",
@@ -324,22 +324,24 @@ BY_ID: dict[str, Cause] = {row.id: row for row in CAUSES}
 # Exception classes whose cause does not depend on the text; qualified names need no import of torch.
 _CLASSES = {"torch.OutOfMemoryError": "oom.cuda", "builtins.MemoryError": "oom.cpu"}
 _OF_THE_RUNTIME = ("torch.AcceleratorError", "torch.cuda.DeferredCudaCallError")
-# Messages decide only in errors that a library raises for such a cause; the words in a ValueError come from a program.
+# The text of an error counts only if its class is one of these, which libraries raise. The text of other classes, such
+# as ValueError, comes from a program.
 SPEAKING_CLASSES = frozenset(
     ("builtins.RuntimeError", "builtins.MemoryError", "builtins.OSError", "builtins.SystemError", *_OF_THE_RUNTIME)
 )
 
 
 def cause_of(text: str, where: str = "") -> Cause | None:
-    """The first cause that the text holds; None for a text that is not known.
+    """Return the first cause that matches the text, or None for an unknown text.
 
-    "CUDA error: out of memory" is not the allocator's: `where`, the frames, shows whether memory was to be pinned. The
-    runtime also raises it if it has no memory for a stream, an event, a context or a library's start.
+    "CUDA error: out of memory" does not come from torch's allocator. `where`, the text of the frames, shows whether the
+    call pinned memory. The runtime also raises this error if it has no memory for a stream, an event, a context or a
+    library's start.
     """
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
         return row
-    if row.id == "oom.host":  # it names pinned memory, and says nothing of memory that ran out
+    if row.id == "oom.host":  # the text names pinned memory, but no lack of memory
         return next((row for row in CAUSES if row.id != "oom.host" and row.matches(text)), None)
     if _compiled(ALLOCATOR).search(text) or not (_compiled(OF_RUNTIME).search(text) or _compiled(PINNED).search(text)):
         return row
@@ -374,7 +376,7 @@ class Raised:
 
 
 def chain_of(error: BaseException) -> tuple[Raised, ...]:
-    """The chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
+    """Return the chain of an exception as names and texts: causes first, else contexts that were not suppressed."""
     chain: list[Raised] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -390,7 +392,7 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
 
 
 def _frames(trace: TracebackType | None) -> str:
-    """The files and functions of a traceback, with the source of its last line."""
+    """Return the files and functions of a traceback, with the source of its last line."""
     rows: list[str] = []
     line = ""
     while trace is not None:
@@ -402,7 +404,7 @@ def _frames(trace: TracebackType | None) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception without colours, as a traceback shows one whose own `__str__` fails."""
+    """Return the message of an exception without colours. If its own `__str__` fails, return what a traceback shows."""
     try:
         return re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # torch colours its error about weights_only
     except Exception:  # noqa: BLE001 (the class is the user's, and so is what it raises)
@@ -426,7 +428,7 @@ def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
 
 # -- shared advice -----------------------------------------------------------------------------------------------------
 
-# This setting reduces fragmentation. Every torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF for CUDA
-# (pytorch issue 183387), versions before do not know it, and from 2.9 to 2.11 this one costs a line about its
-# deprecation.
+# This setting reduces fragmentation. Every version of torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF
+# for CUDA (pytorch issue 183387), and versions before it do not know the newer name. Versions 2.9 to 2.11 print a
+# warning that this name is deprecated.
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -1,4 +1,4 @@
-"""Names that a user gives: the one that was meant, those that prefixes select, and the program's own. Pure."""
+"""Find the name that a user meant, select rows by prefixes, and show the program's own name. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DTYPES = {
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """Return the known name that was probably meant; None where no name is similar."""
-    import difflib  # most commands know every name that they are given
+    import difflib  # imported late: most commands get only known names
 
-    # The first word of a name twice as long is another name: `hang` of `hang-after`.
+    # If a name is more than twice as long, its first word counts as another name: `hang` does not mean `hang-after`.
     others = [other for other in known if 2 * len(name) >= len(other) or not other.startswith(f"{name}-")]
     return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question for the name that was meant; empty where none is near."""
+    """Return a question for the name that was meant, or an empty text if no name is similar."""
     meant = slip(name, known)
     return f"did you mean {meant}?" if meant else ""
 
@@ -59,10 +59,11 @@ def select(
     noun: str,
     nothing: str,
 ) -> list[Row]:
-    """The rows whose name begins with one of `only` (all where it is empty) and with none of `skip`, in their order.
+    """Return the rows whose name begins with a prefix in `only` (all rows if it is empty) and with none in `skip`, in
+    their order.
 
-    `noun` names a row, `nothing` is the reason in the error if no row is left. Raises UsageError for a prefix that fits
-    none, and where nothing is left.
+    `noun` names a row, `nothing` is the reason in the error if no row is left. Raises UsageError for a prefix that
+    matches no row, and if no row is left.
     """
     names = [name_of(row) for row in rows]
     for option, prefixes in (("--only", only), ("--skip", skip)):
@@ -80,14 +81,14 @@ def select(
     return left
 
 
-# A sentence lists all names where they are no more than this.
+# The most names that a sentence lists.
 MOST_LISTED = 8
-# A sentence names at most this many; the others are counted.
+# The most texts that `few` names; the others are counted.
 MOST_NAMED = 2
 
 
 def few(texts: Sequence[str], between: str = "; ") -> str:
-    """The first of these, and how many more there are: `a; b; and 3 more`."""
+    """Return the first texts and the number of the others: `a; b; and 3 more`."""
     more = len(texts) - MOST_NAMED
     return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
@@ -100,12 +101,13 @@ PROGRAM = "gpucheck"
 # A launcher that the process cannot see (or a file that unpacks itself) sets this variable to the text to type:
 # "scripts/gpucheck", "python3 gpucheck.pyz".
 STARTED_AS = "GPUCHECK_PROGRAM"
-# Returns a text with each command in it as it has to be typed here.
+# A function that returns a text with each gpucheck command written as the user has to type it.
 as_typed: Callable[[str], str] = str
 
 
 def start_as(program: str, commands: Iterable[str]) -> None:
-    """Let the commands that a screen shows begin with `program`; `commands` are the words that make one of a name."""
+    """Let the commands on a screen begin with `program`. The name `gpucheck` is replaced in front of a word in
+    `commands`, an option or `…`, and between backticks."""
     global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
     if program != PROGRAM:

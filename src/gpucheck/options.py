@@ -1,8 +1,8 @@
 """Options of commands, each declared once: a field of a frozen dataclass, with its help, its grammar and its default.
 
-The command line, `docs/cli.md`, shell completion and the usage errors are made from the declaration; the signatures of
-`gpucheck.api` are written out and held to it by a test. Values arrive as text and are parsed here, before anything is
-loaded that costs time. Pure.
+The command line, `docs/cli.md`, shell completion and the usage errors are made from the declaration. The signatures of
+`gpucheck.api` are written out, and a test compares them with the declaration. Values arrive as text and are parsed
+here, before any slow import. Pure.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from typing import Any, ParamSpec, TypeVar
 from gpucheck import units
 from gpucheck.errors import UsageError
 
-# Reads a text that was given for the option of this name. Raises UsageError, which names the option.
+# Reads the text of an option's value, given the option's name. Raises UsageError, which names the option.
 Parse = Callable[[str, str], Any]
 Declared = TypeVar("Declared")
 Given = ParamSpec("Given")
 
 _KEY = "option"
 
-# The groups of a help page that several commands have, in this order behind a command's own.
+# The groups of a help page that several commands share. They follow the command's own groups, in this order.
 SELECTION, TIME, LIMITS, COMMON = "Selection", "Time and runs", "Pass or fail", "Common options"
 SHARED_GROUPS = (SELECTION, TIME, LIMITS, COMMON)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The option that a field describes. `parse` is None for text as it is; a flag is a field whose default is False.
+    """The option that a field describes. `parse` is None if the value stays text. A field whose default is False is a
+    flag.
 
-    `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
-    `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
-    `fold` turns several values into what the field holds. `short` is a one-letter name. `group` is the option's heading
-    in help; `range` are the valid values, with the unit, where `parse` does not say them. A `verbatim` option takes
-    everything from its place on unchanged, options and empty texts too: another program's command line.
+    `repeat` accepts several values, also separated by commas if `commas` is set. The field then has a tuple. `choices`
+    are all valid values. `positional` is an argument without a name, and `shown` is the default as help shows it.
+    `fold` turns several values into the field's value. `short` is a one-letter name. `group` is the option's heading in
+    help; `range` describes the valid values, with the unit, if `parse` does not. A `verbatim` option takes everything
+    from its place on unchanged, options and empty texts too: another program's command line.
     """
 
     help: str
@@ -61,7 +62,8 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name as settings and signatures have it: `--time-budget` is `time_budget`, `--with` is `with_`."""
+        """Return the option's name in settings and signatures: `time_budget` for `--time-budget`, `with_` for
+        `--with`."""
         if self.positional:
             return self.field
         name = self.name.removeprefix("--").replace("-", "_")
@@ -69,22 +71,22 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its names on a command line."""
+        """Return all of the option's names on a command line."""
         return (self.short, self.name) if self.short else (self.name,)
 
     @property
     def is_flag(self) -> bool:
-        """Return whether it is given without a value."""
+        """Return whether the option is given without a value."""
         return self.default is False
 
     @property
     def valid(self) -> str:
-        """The range of its values with their unit; empty where they are no numbers."""
+        """Return the range of the option's values with their unit; empty if they are not numbers."""
         return self.range or str(getattr(self.parse, "range", ""))
 
     @property
     def text(self) -> str:
-        """Its help with the range and the default: `Run in N processes. [1 to 1000; default: 1]`."""
+        """Return the option's help with the range and the default: `Run in N processes. [1 to 1000; default: 1]`."""
         notes = "; ".join(note for note in (self.valid, f"default: {self.shown}" if self.shown else "") if note)
         return f"{self.help} [{notes}]" if notes else self.help
 
@@ -100,17 +102,18 @@ def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
     return made
 
 
-# A field that is an option. `name` is the option's where it is not the field's with dashes.
+# Return a field that is an option. `name` is the option's name if it is not the field's name with dashes.
 option = _field_of(Option)
 
 
 def declared(*classes: type) -> Iterator[Option]:
-    """The options of these dataclasses, in the order of their fields; fields that are no options are left out."""
+    """Return the options of these dataclasses, in the order of their fields. Fields that are not options are left
+    out."""
     for kind in classes:
         yield from _declared(kind)
 
 
-@functools.cache  # every command asks for those that all share
+@functools.cache  # every command asks for the options that all commands share
 def _declared(kind: type) -> tuple[Option, ...]:
     options = []
     for field in dataclasses.fields(kind):
@@ -122,10 +125,11 @@ def _declared(kind: type) -> tuple[Option, ...]:
 
 
 def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
-    """The options of `kind` from what was typed, by `Option.key`: text, a list of texts, True; None is the default.
+    """Return the options of `kind` from the typed values, by `Option.key`: text, a list of texts, True, or None for the
+    default.
 
-    Raises UsageError for a value that is empty or that its option does not take, and for options that do not go
-    together (the dataclass's own `check`, where it has one).
+    Raises UsageError for an empty value, for a value that its option does not accept, and for options that exclude each
+    other (by the dataclass's own `check`, if it has one).
     """
     values = {}
     for option in declared(kind):
@@ -167,13 +171,14 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def refuse_empty(option: Option, text: str) -> None:
-    """Raises UsageError for an empty value: an unset variable of a script must not switch a check off in silence."""
+    """Raise UsageError for an empty value, because an unset variable of a script must not silently switch off a
+    check."""
     if not text.strip():
         raise UsageError(f"{option.name} is empty", "an unset variable gives an empty value", "set a value or omit it")
 
 
 def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
-    """Options under their headings: a command's own groups as they appear, then those that commands share."""
+    """Return the options under their headings: a command's own groups as they appear, then the shared groups."""
     own = dict.fromkeys(option.group for option in options if option.group not in SHARED_GROUPS)
     groups = [(group, [option for option in options if option.group == group]) for group in (*own, *SHARED_GROUPS)]
     return [(group, members) for group, members in groups if members]
@@ -183,33 +188,36 @@ def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
 
 
 def words(text: str, *, metavar: str, name: str = "", required: bool = False) -> Any:
-    """The field of positional arguments, such as files: any number, and a comma in one does not separate."""
+    """Return the field of positional arguments, such as files. Any number may be given, and a comma does not separate
+    two."""
     return option(text, name=name, metavar=metavar, positional=True, repeat=True, commas=False, required=required)
 
 
 def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
-    """The field of `--only`; `noun` names the selected things, in the plural, and `named` the name that must match."""
+    """Return the field of `--only`. `noun` names the selected things, in the plural, and `named` is the name that must
+    match."""
     text = f"Run only {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 
 
 def skip(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
-    """The field of `--skip`, as `only` has it."""
+    """Return the field of `--skip`, with the parameters of `only`."""
     text = f"Skip {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 
 
 def list_all(noun: str) -> Any:
-    """The field of `--list`; a dataclass with `names()` is listed without running anything."""
+    """Return the field of `--list`. A dataclass with `names()` is listed without running anything."""
     return option(f"List the {noun} and exit.", False, name="--list", group=SELECTION)
 
 
 def time_budget(shown: str, text: str = "Time limit for the whole command.") -> Any:
-    """The field of `--time-budget`, in seconds; None is the default, which help shows as `shown`."""
+    """Return the field of `--time-budget`, in seconds. None is the default, which help shows as `shown`."""
     return option(text, name="--time-budget", metavar="TIME", parse=units.parse_duration, shown=shown, group=TIME)
 
 
 def require() -> Any:
-    """The field of `--require KIND`: what torch must be able to use. torch calls ROCm's devices cuda, too."""
+    """Return the field of `--require KIND`: the kind of device that torch must be able to use. torch calls ROCm's
+    devices cuda, too."""
     text = "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu."
     return option(text, metavar="KIND", choices=("cuda", "rocm", "mps", "xpu"), group=LIMITS)

@@ -1,8 +1,8 @@
 """The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
 
 The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its compute
-capability, number of multiprocessors and, where that is known, the width of its memory bus. Some parts have less than
-their capability: tensor cores are not estimated for names of such a product line.
+capability, number of multiprocessors and, where that is known, the width of its memory bus. Some product lines lack
+units that their compute capability usually has; for their names the rates of tensor cores are not estimated.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ TABLE = Path(__file__).with_name("peaks.toml")
 # The accumulator of products of these dtypes, unless another was asked for (cuBLAS, and torch with reduced-precision
 # accumulation off).
 ACCUMULATORS = {"int8": "int32", "float64": "float64"}
-# The end of a dtype's name that is multiplied with fast accumulation.
+# The suffix of the names of dtypes that are multiplied with fast accumulation.
 FAST = "_fast"
-# NVIDIA's brand, not a part: these accumulate in float32 at half the rate of the professional parts of their chip.
+# The names of NVIDIA's consumer GPUs begin with this. They accumulate in float32 at half the rate of professional GPUs
+# with the same chip.
 GEFORCE = "NVIDIA GeForce "
 # Data moves on both edges of the memory's clock, as the driver counts it.
 TRANSFERS_PER_CLOCK = 2
@@ -68,15 +69,16 @@ class Part:
     bus_widths: tuple[int, ...] = ()
 
     def peak(self, dtype: str, accumulator: str | None = None) -> Peak | None:
-        """The peak of a dtype with its usual accumulator, or with this one; None where it is not known."""
+        """Return the peak of a dtype with `accumulator`, or with its usual one if none is given. Return None if the
+        peak is unknown."""
         accumulator = accumulator or ACCUMULATORS.get(dtype, "float32")
         known = {peak.dtype: peak for peak in self.peaks if peak.accumulator == accumulator}
-        # A part that has one rate for float8 has it with fast accumulation and without.
+        # A part with only one rate for float8 has this rate with fast accumulation and without.
         return known.get(dtype) or known.get(dtype.removesuffix(FAST))
 
     @property
     def label(self) -> str:
-        """The source of the figures, in words."""
+        """Return the source of the figures, in words."""
         if self.kind == "estimate":
             return f"an estimate: {self.because}"
         return f"{self.source}, collected {self.date}"
@@ -89,7 +91,7 @@ class Unknown(NamedTuple):
 
 
 def parts() -> tuple[Part, ...]:
-    """The parts of the table. A key of a row is a field of `Part`."""
+    """Return the parts of the table. A key of a row is a field of `Part`."""
     listed = []
     for row in _table()["part"]:
         width = row["bus_width_bits"]
@@ -108,7 +110,8 @@ def lookup(
     clock_hz: float | None = None,
     memory_clock_hz: float | None = None,
 ) -> Part | Unknown:
-    """The part with exactly this name, capability, SM count and bus width; else an estimate from what is given.
+    """Return the part with exactly this name, capability, SM count and bus width, or else an estimate from these
+    values.
 
     The clocks are the highest that the device may run at; an estimate needs them, the data sheet's figures do not.
     """
@@ -165,7 +168,7 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:
-    """Bytes per second over a memory bus of this width; None where either is not known."""
+    """Return the bytes per second over a memory bus of this width, or None if either value is unknown."""
     if not bus_width_bits or not memory_clock_hz:
         return None
     return bus_width_bits / 8 * memory_clock_hz * TRANSFERS_PER_CLOCK

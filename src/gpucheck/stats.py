@@ -31,19 +31,20 @@ class Interval:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value. Raises StatisticsError, a ValueError, for no values."""
+    """Return the middle value. Raises StatisticsError, a ValueError, for no values."""
     return float(statistics.median(values))
 
 
 def median_without(ordered: Sequence[float], at: int) -> float:
-    """The median of sorted values, two at least, without the one at `at`."""
+    """Return the median of at least two sorted values, leaving out the one at index `at`."""
     middle, is_odd = divmod(len(ordered) - 1, 2)
     high = ordered[middle + (middle >= at)]
     return high if is_odd else (ordered[middle - 1 + (middle - 1 >= at)] + high) / 2
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The value below which the fraction `q` lies, linear between order statistics (type 7 of Hyndman and Fan 1996)."""
+    """Return the value below which the fraction `q` lies, linear between order statistics (type 7 of Hyndman and Fan
+    1996)."""
     if not values or not 0 <= q <= 1:
         raise ValueError("a quantile needs values and a fraction between 0 and 1")
     ordered = sorted(values)
@@ -54,20 +55,20 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value from 1 on; equal values share the mean of theirs."""
+    """Return the rank of each value, from 1 on. Equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [(bisect.bisect_left(ordered, value) + bisect.bisect_right(ordered, value) + 1) / 2 for value in values]
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's correlation of two equally long series, -1 to 1; 0 where one of them does not vary."""
+    """Return Spearman's correlation of two equally long series, -1 to 1, or 0 if one of them does not vary."""
     if len(first) < 3 or min(len(set(first)), len(set(second))) < 2:
         return 0.0
     return statistics.correlation(ranks(first), ranks(second))
 
 
 def lag1_correlation(values: Sequence[float]) -> float:
-    """Rank correlation of each value with the next; 0 where there are too few to tell."""
+    """Return the rank correlation of each value with the next, or 0 if there are too few values."""
     return rank_correlation(values[:-1], values[1:])
 
 
@@ -76,8 +77,8 @@ def interval(samples: Sequence[float]) -> Interval | None:
 
     Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. Blocks are widened until neighbouring
     ones correlate by less than 0.3. The first samples are left out if they do not fill a block. The interval is widened
-    to hold the median of all samples, and cut off at the smallest and the largest sample. One block that took many
-    times as long widens it on both sides.
+    to hold the median of all samples, and cut off at the smallest and the largest sample. A single block that took many
+    times as long as the others widens the interval on both sides.
     """
     n = len(samples)
     if n < FEWEST_SAMPLES:
@@ -86,7 +87,7 @@ def interval(samples: Sequence[float]) -> Interval | None:
     widest = max(narrowest, n // FEWEST_BLOCKS)
     medians: list[float] = []
     block = narrowest
-    # Thousands of samples need no look at every width between.
+    # With thousands of samples it is enough to try every few widths.
     for block in range(narrowest, widest + 1, max(1, narrowest // MOST_BLOCKS)):
         count = n // block
         rest = samples[n - count * block :]

@@ -28,7 +28,7 @@ LONGEST_H = 366 * 24
 
 
 def _number(text: str) -> tuple[float, str] | None:
-    """A finite number and the letters after it; None for any other text."""
+    """Return a finite number and the letters after it, or None for any other text."""
     match = _NUMBER.fullmatch(text)
     if match is None or not math.isfinite(float(match.group(1))):
         return None
@@ -41,7 +41,7 @@ def refused(option: str, allowed: str, text: object, fix: str = "", why: str = "
 
 
 def _typed(size: int) -> str:
-    """A size as one types it: `64MiB`."""
+    """Return a size as a user types it: `64MiB`."""
     return capacity(size).replace(" ", "")
 
 
@@ -149,7 +149,7 @@ parse_whole, parse_size, parse_duration, parse_percent = Whole(), Size(), Durati
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits, without an exponent: 1234.5 → `1230`, 0.01234 → `0.0123`."""
+    """Return `value` with `digits` significant digits, without an exponent: 1234.5 → `1230`, 0.01234 → `0.0123`."""
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -160,27 +160,27 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
-    """`value` in the largest unit of `steps` (descending) that it fills."""
+    """Return `value` in the largest unit of `steps` (descending) that is not larger than it."""
     scale, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     return f"{significant(value / scale)} {unit}"
 
 
 def capacity(size: float) -> str:
-    """A capacity in binary units: 2**30 → `1 GiB`."""
+    """Return a capacity in binary units: 2**30 → `1 GiB`."""
     text = _scaled(size, ((EIB, "EiB"), (TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B")))
     number, unit = text.split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def duration(seconds: float) -> str:
-    """A time span: 1.5e-6 → `1.50 µs`, 90 → `1 min 30 s`."""
+    """Return a time span: 1.5e-6 → `1.50 µs`, 90 → `1 min 30 s`."""
     if seconds >= 60:
         return age(round(seconds))
     return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 
 def age(seconds: float) -> str:
-    """A time span to the whole second or coarser, in its two largest units: 90 → `1 min 30 s`, 97200 → `1 d 3 h`."""
+    """Return a time span in its two largest units, to the second at most: 90 → `1 min 30 s`, 97200 → `1 d 3 h`."""
     steps = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     whole = int(seconds)
     for (size, unit), (smaller, below) in itertools.pairwise(steps):
@@ -191,16 +191,16 @@ def age(seconds: float) -> str:
 
 
 def byte_rate(rate: float) -> str:
-    """A rate in decimal units: 5.5e10 → `55.0 GB/s`."""
+    """Return a rate in decimal units: 5.5e10 → `55.0 GB/s`."""
     return _scaled(rate, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
 def flop_rate(rate: float, unit: str = "FLOP/s") -> str:
-    """A rate of floating-point operations: 7.9e14 → `790 TFLOP/s`; integer operations have the unit `OP/s`."""
+    """Return a rate of floating-point operations: 7.9e14 → `790 TFLOP/s`; integer operations have the unit `OP/s`."""
     return _scaled(rate, ((1e15, f"P{unit}"), (1e12, f"T{unit}"), (1e9, f"G{unit}"), (1e6, f"M{unit}"), (1, unit)))
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage: 0.0512 → `5.1 %`."""
+    """Return a fraction as a percentage: 0.0512 → `5.1 %`."""
     value = fraction * 100
     return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %"

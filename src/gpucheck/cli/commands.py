@@ -318,7 +318,8 @@ OWN_LIMIT = "doctor", "time_budget"
 
 @functools.cache
 def below(group: str = "") -> dict[str, Command]:
-    """Return the rows of a group, or of the program, by their last word; empty if `group` is not a group."""
+    """Return the rows of a group, or of the program, with the last word of their names as keys; empty if `group` is not
+    a group."""
     row = find(group)
     rows = resolve_name(row.commands) if row is not None and row.commands else ()
     return {row.name.split()[-1]: row for row in rows}

@@ -71,7 +71,7 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
 
 
 def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
-    """Read the documents and judge them. Raises UsageError, and CannotLook where no node could be judged."""
+    """Read the documents and judge them. Raises UsageError, and CannotLook if no node could be judged."""
     from gpucheck.program.run import rank_files, ranks_findings
     from gpucheck.report.events import Answered, Judged, Notice
 

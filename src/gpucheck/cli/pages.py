@@ -16,7 +16,8 @@ from gpucheck.options import COMMON, grouped
 WIDEST = 100
 # Stands for a hyphen while Typer breaks lines: an option's name that is broken there cannot be copied.
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
-# The widest name that a description stands beside, and the room that a narrow screen leaves to descriptions.
+# A description stands beside names of up to this width; longer names have a line to themselves. The second number is
+# the width that a narrow screen leaves to descriptions.
 _NAMES, _TEXT = 26, 34
 
 

@@ -61,7 +61,7 @@ class HelpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named; a group without one prints its page."""
+        """Run the command that was named. A group without a command prints its page."""
         code = super().invoke(ctx)
         if ctx.invoked_subcommand is None and self.callback is None:
             print(ctx.get_help())
@@ -134,7 +134,8 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
         if param.help and not param.hidden and param.name not in declared
     ]
     formatter = context.make_formatter()
-    formatter.width = min(formatter.width, shutil.get_terminal_size().columns)  # Typer's own least is 50
+    # The least width that Typer itself allows is 50.
+    formatter.width = min(formatter.width, shutil.get_terminal_size().columns)
     return pages.page(name, extra, formatter, exit_codes=exit_codes)
 
 

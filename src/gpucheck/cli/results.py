@@ -68,7 +68,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
 
 
 def limit_of(text: str | None) -> float | None:
-    """The fraction in `--fail-if-slower 5%`; None without the option. Raises UsageError."""
+    """Return the fraction in `--fail-if-slower 5%`, or None without the option. Raises UsageError."""
     from gpucheck import units
 
     return units.parse_percent(text, "--fail-if-slower") if text else None
@@ -192,7 +192,7 @@ def report(common: Common, options: ReportOptions) -> int:
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
-    """Judge the folders as `fleet judge` does. Raises UsageError where no node's document is in them."""
+    """Judge the folders as `fleet judge` does. Raises UsageError if they have no node's document."""
     import gpucheck
     from gpucheck.cli import fleet
     from gpucheck.fleet.options import FleetJudgeOptions

@@ -15,7 +15,7 @@ from gpucheck.cli.pages import say, tell, tell_bug
 from gpucheck.errors import FAILED, GpucheckError
 from gpucheck.program.options import RunOptions
 
-if TYPE_CHECKING:  # a help page needs neither
+if TYPE_CHECKING:  # imported late: a help page does not need them
     from gpucheck.cli.outputs import Outputs
     from gpucheck.report.events import Event
     from gpucheck.report.report import Collector

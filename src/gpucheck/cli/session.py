@@ -293,7 +293,8 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Show events on stderr. The first names variables and the file's thresholds, so that nobody overlooks them."""
+    """Show events on stderr. The first line names the variables and the file's thresholds in use, so that nobody
+    overlooks them."""
     from gpucheck.cli import settings
     from gpucheck.render.live import LiveView
 

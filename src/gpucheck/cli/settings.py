@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 
 # The file in the current folder that counts without --config.
 FILE = "gpucheck.toml"
-# GPUCHECK_DEVICES is similar to GPUCHECK_DEVICE by 0.97, and GPUCHECK_PYTHON, which is another thing, by 0.67.
+# GPUCHECK_DEVICES is similar to GPUCHECK_DEVICE by 0.97. GPUCHECK_PYTHON, another valid name, is similar by 0.67.
 SLIP = 0.8
 # A settings file has a few lines. A larger file is something else, or an endless device file.
 MOST_CHARACTERS = 2**20
@@ -22,8 +22,9 @@ MOST_CHARACTERS = 2**20
 def of_command(command: str, path: str | None, given: dict[str, Any], variables: Iterable[str] = ()) -> Settings:
     """Return the thresholds that apply to this command, and fill in `--fail-if-slower` if only the file sets it.
 
-    `path` is the value of --config, `given` has the command's own options, and `variables` are those that set one.
-    Raise UsageError for an error in the file, and for a variable whose name is almost one of ours.
+    `path` is the value of --config, `given` has the command's own options, and `variables` are the environment
+    variables that set an option. Raise UsageError for an error in the file, and for a variable whose name is almost one
+    of gpucheck's.
     """
     known = VARIABLES.values()
     for name in os.environ:

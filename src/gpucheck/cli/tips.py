@@ -141,7 +141,7 @@ def spellings(value: str) -> Iterator[str]:
         yield naming.DTYPES[value.lower()]
 
 
-# -- what would be taken -----------------------------------------------------------------------------------------------
+# -- which lines a command accepts -------------------------------------------------------------------------------------
 
 
 def split(line: Sequence[str]) -> tuple[str, Line]:
@@ -193,7 +193,7 @@ def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
 # An example value of each kind, by its name on help pages.
 _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "PERCENT": "5%", "SIZE": "64MiB"}
 
-# What to do in place of an option that a command does not have, where no corrected line says it.
+# The advice on an option that a command does not have, for cases without a corrected line.
 _TIPS = {
     **{
         ("judge", threshold.option): "set thresholds in a file and give it with --config FILE"
@@ -245,7 +245,7 @@ def near(name: str, known: Sequence[str]) -> str | None:
 
 
 def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines to replace one with an unknown command.
+    """Yield lines that may replace a line with an unknown command.
 
     The word may be another name for a command, a typing error, or a value without a command.
     """
@@ -308,7 +308,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
 
 
 def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines to replace one with arguments that the command does not take."""
+    """Yield lines that may replace a line with arguments that the command does not take."""
     line, words, own = list(given), name.split(" "), len(command.split())
     extra = [word for word in line[own:] if word in words or word == name] or [name]
     base = [word for place, word in enumerate(line) if place < own or word not in extra]
@@ -321,8 +321,8 @@ def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Lin
 
 
 def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines to replace one with an unknown option: with an equivalent or similar option, in another place, or
-    without it.
+    """Yield lines that may replace a line with an unknown option: with an equivalent or similar option, in another
+    place, or without the option.
     """
     line = list(given)
     # Typer names only `-d` of `-device`, and gives no value.

@@ -34,7 +34,7 @@ Pair = tuple[Measurement, Measurement]
 
 
 def label(row: Measurement) -> str:
-    """A row in words: its name, its case and its device."""
+    """Return a row in words: its name, its case and its device."""
     return f"{row.name} {case_text(row.case)} on {row.device.id}"
 
 
@@ -76,7 +76,7 @@ _KEYS: tuple[Callable[[Measurement], object], ...] = (
 
 
 def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[list[Pair], list[str], list[str]]:
-    """The pairs in the new report's order, and the rows of either side that have no partner or no time."""
+    """Return the pairs in the new report's order, and the rows of either side that have no partner or no time."""
     left = [row for row in old if runs.medians(row)]
     partners: list[Measurement | None] = [None] * len(new)
     for key in _KEYS:
@@ -260,12 +260,12 @@ def row_label(row: ComparedRow) -> str:
 
 
 def row_text(row: ComparedRow, between: str = ", ") -> str:
-    """A row in words."""
+    """Return a row in words."""
     return f"{row.name} {case_text(row.case, between)}"
 
 
 def speed_text(time_ratio: float) -> str:
-    """The speed, new over old: `×1.40` is faster, `×0.71` slower."""
+    """Return the speed, new over old: `×1.40` is faster, `×0.71` slower."""
     speed = 1 / time_ratio
     return f"×{speed:.2f}" if speed < 10 else f"×{speed:.1f}"
 
@@ -287,7 +287,7 @@ class Difference:
     p: float
 
     def interval(self, level: float) -> tuple[float, float]:
-        """The interval of the ratio."""
+        """Return the interval of the ratio."""
         half = stats.student_quantile(level, self.df) * self.error if self.error else 0.0
         return math.exp(self.difference - half), math.exp(self.difference + half)
 
@@ -334,7 +334,7 @@ def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
     return levels
 
 
-# -- what it comes to, and the gate of --fail-if-slower ----------------------------------------------------------------
+# -- the findings of a comparison, and the gate of --fail-if-slower ----------------------------------------------------
 
 
 def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[Finding]:
@@ -365,7 +365,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 
 def _nothing(comparison: Comparison) -> Finding:
-    """The reason why nothing is compared: no measurements on a side, or none of the same on both."""
+    """Return the reason why nothing is compared: no measurements on a side, or none of the same on both."""
     of_sides = {"old": comparison.old_command, "new": comparison.new_command}
     commands = ", ".join(f"{side}: gpucheck {command}" for side, command in of_sides.items() if command)
     counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
@@ -387,7 +387,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
 
 
 def _changes(comparison: Comparison, *, gated: bool) -> Finding:
-    """Return how many rows changed. Where no row could be judged, and no gate does, the comparison is inconclusive."""
+    """Return how many rows changed. If no row could be judged and there is no gate, the comparison is inconclusive."""
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
@@ -432,7 +432,7 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
-    """Return what the gate says of one row."""
+    """Return the gate's verdict on one row."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
     # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed

@@ -85,7 +85,7 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
         yield finding
 
 
-# The verdict on a part that stays behind, and the end of its sentence, by its use in the forward pass.
+# By how the forward pass uses a part that stays behind: the verdict on the part, and the end of the finding's sentence.
 _USES: dict[str, tuple[Verdict, str]] = {
     "mismatched": ("fail", ""),
     "unknown": ("fail", ""),

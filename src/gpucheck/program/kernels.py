@@ -1,6 +1,7 @@
-"""CUDA's kernels where a CPU's do otherwise: the casts of autocast, and what is kept for the backward pass.
+"""Reproduce CUDA's kernels where a CPU's kernels differ: the casts of autocast, and the memory kept for the backward
+pass.
 
-They replace torch's own functions while a program runs on simulated devices.
+These functions replace torch's own while a program runs on simulated devices.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpucheck.program.simulated_devices import is_transformed
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
-# Kernels keep tensors for the backward pass, and those of a CPU keep others than CUDA's. A fused attention keeps no
+# Kernels keep tensors for the backward pass. CUDA's kernels keep other tensors than a CPU's. A fused attention keeps no
 # scores, but the logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN
 # of cuDNN keeps its output and a reserve.
 
@@ -42,10 +43,11 @@ Made = tuple[Tensor, ...]
 
 
 class _Kernel(torch.autograd.Function):  # type: ignore[misc]
-    """A call whose inner tensors are not kept: its backward pass makes them again, and counts only the gradients.
+    """A call that does not keep its inner tensors. The backward pass computes them again, and only its gradients are
+    counted.
 
-    `kept` are the bytes beside inputs and outputs that the backward pass needs, `lent` the bytes that it takes for
-    itself.
+    `kept` are the bytes that the backward pass needs besides inputs and outputs, and `lent` are the bytes of its
+    temporary memory.
     """
 
     @staticmethod
@@ -94,7 +96,7 @@ def _again(
     gradients: Sequence[Tensor | None],
     seed: Tensor,
 ) -> list[Tensor | None]:
-    """The gradients of a call's inputs, from the same random numbers."""
+    """Return the gradients of a call's inputs. The call runs again with the same random numbers."""
     now = torch.get_rng_state()
     torch.set_rng_state(seed)
     try:
@@ -109,7 +111,8 @@ def _again(
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
-    """Return what takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
+    """Return the replacements of torch's functions. Each is registered with TorchScript under the operator that it
+    replaces."""
     functional, made = torch.nn.functional, []
     attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
     made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
@@ -132,7 +135,8 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
-    """The GPU that all these plain tensors claim. None if they claim no GPU, or several devices: torch then raises."""
+    """Return the GPU that all these plain tensors claim. Return None if they claim no GPU, or several devices: torch
+    then raises."""
     for tensor in tensors:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor):
             return None
@@ -143,8 +147,8 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
 
-# Torch decides whether autocast is on, and in which dtype. Its kernels cast only what C++ takes for a tensor on CUDA,
-# which a tensor of a simulated GPU is not: the kernels here take their place.
+# Torch decides whether autocast is on, and in which dtype. Torch's kernels cast only tensors that C++ sees on CUDA. C++
+# sees a tensor of a simulated GPU on the CPU, so the kernels here replace them.
 
 _GUARD, _KEY = "torch._C._IncludeDispatchKeyGuard", "torch._C.DispatchKey"
 _REGISTERED = "torch._C._dispatch_get_registrations_for_dispatch_key"
@@ -153,7 +157,7 @@ _AUTOCAST = (
     *("torch.Tensor._is_view", "torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
 )
 _CAN_CAST = all(map(torch_private.has, _AUTOCAST))
-# Casts of weights that are kept have a gradient from this version on, even if made under no_grad.
+# From this version on, the cached cast of a weight has a gradient even if it was created under no_grad.
 _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 
@@ -246,8 +250,8 @@ def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
 
 
 def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
-    """Arguments with the floats on CUDA in another dtype. A weight is cast to the region's own dtype only once in a
-    region."""
+    """Return the arguments with their floating-point tensors on CUDA in another dtype. A weight is cast to the region's
+    own dtype only once in a region."""
     if isinstance(value, (list, tuple)):
         return type(value)(cast(world, item, dtype) for item in value)
     if isinstance(value, dict):
@@ -258,7 +262,7 @@ def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
     is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
     if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
         return value.to(dtype)
-    kept = world.casts.get(value)  # a thread whose region ends clears them all
+    kept = world.casts.get(value)  # the end of a region in any thread clears all casts
     if kept is None:
         with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
             kept = world.casts[value] = value.to(dtype)
@@ -294,7 +298,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """`F.scaled_dot_product_attention` as CUDA runs it: a CPU fuses other cases, and none without values."""
+    """Run `F.scaled_dot_product_attention` as CUDA does. A CPU uses fused kernels in other cases, and never for tensors
+    without values."""
     options = {"scale": scale, "enable_gqa": enable_gqa}
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     device = _device(world, given)
@@ -313,14 +318,14 @@ def _attention(
                 is_alike = len({tensor.dtype for tensor in given[:3]}) == 1 and query.shape[-3:-2] == key.shape[-3:-2]
                 if not dropout_p or not is_alike or in_parts is None:
                     return original(query, key, value, added, dropout_p, is_causal, **options)
-                # CUDA's dropout keeps bytes inside of it too.
+                # CUDA's dropout keeps a mask of bytes inside the unfused attention too.
                 scores = in_parts(*given[:3], added, 0.0, is_causal, **options)
                 return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
     batch, heads, rows = query.shape[:3]
     if added is not None:  # the kernels make a gradient of each score
         given[3] = added.expand(batch, heads, rows, key.shape[2])
 
-    # The heads of a row lie beside each other in the result, so that joining them makes no copy.
+    # In the result the heads of a row are adjacent, so that joining them makes no copy.
     def compute(*tensors: Tensor) -> Made:
         mask = tensors[3] if len(tensors) > 3 else None
         out = original(*tensors[:3], mask, dropout_p, is_causal, **options)
@@ -358,7 +363,7 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
 
 
 def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
-    """`lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN runs them, of a padded batch or a packed one."""
+    """Run `lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN does, for a padded batch or a packed one."""
     is_packed = isinstance(args[3], (list, tuple))
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
@@ -368,7 +373,7 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     if device is None or any(weight.dtype == torch.float64 for weight in weights):
         return original(*args)
     if torch.is_autocast_enabled("cuda"):
-        # cuDNN's run in float16, whatever the region's dtype, and keep no cast of a weight: AutocastRNN.cpp
+        # cuDNN's RNNs run in float16 whatever the region's dtype, and cache no cast of a weight: AutocastRNN.cpp
         low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
         state, weights = cast(world, args[at], low), [weight.to(low) for weight in weights]
         args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
@@ -382,7 +387,8 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     reserve += elements * (layers - 1) // 8 if dropout else 0
     kept = [reserve] if train else []
     if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
-        # torch lays the weights of other types in one piece for each call, not once for all.
+        # torch copies weights of other types into one block for each call. Weights of cuDNN's types are copied only
+        # once.
         kept.append(sum(weight.nbytes for weight in weights))
 
     def parts(tensors: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -90,7 +90,7 @@ _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A kind of simulated GPU, and how many there are. Without `total_bytes` the memory has no limit."""
+    """A kind of simulated GPU, and their number. Without `total_bytes` the memory has no limit."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)

@@ -1,9 +1,10 @@
 """Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure, and free of
 torch.
 
-A rank that is late at one collective makes its siblings late at the next, and they wait inside their own phases: so
-neither lateness nor durations name anybody. The time that a rank took since it was last released names it, compared
-with its siblings: a collective that all wait for releases all of its ranks when the last one arrives.
+A rank that is late at one collective makes its siblings late at the next, and they wait inside their own phases.
+Neither lateness nor durations therefore show which rank is slow. A collective that all ranks wait for releases them
+together when the last one arrives. The slow rank is the one that takes longer than its siblings from its release to its
+next collective.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from gpucheck import stats
 FEWEST_STEPS = 60
 # The first steps load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
-# The least cost of a rank that is named: a share of a step, and a time longer than errors of clocks and schedulers.
+# The least cost for which a rank is named: a share of a step, and a time above the errors of clocks and schedulers.
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
 # The probability that any rank of a sound job is named by chance.
 LEVEL = 0.001
-# Ranks that run ahead of the last in more than this share of the steps did not wait for it: with NCCL hosts may issue a
-# step while others are at the one before.
+# Ranks that go on before the last one arrives in more than this share of the steps did not wait for it. With NCCL a
+# host may issue a step while other hosts are still at the previous one.
 AHEAD = 0.02
 # The costliest steps are those in which this share of the cost arises.
 MOST = 0.9
-# Work of every n-th step is named from this share of the job's time on, if it was seen at least this often.
+# Work of every n-th step is named if it takes at least this share of the job's time and was seen at least this often.
 LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
@@ -40,8 +41,8 @@ LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 class Call:
     """One collective: its group, the step it is in, and when each rank arrived, in seconds of one clock.
 
-    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not. `place` is how many
-    calls of its group stand before it in its step.
+    `waits` is true if all ranks wait for the last one; in a broadcast the source does not. `place` is the number of
+    earlier calls of the group in the same step.
     """
 
     group: str
@@ -57,8 +58,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The input of the judge: `clock_error_s` is how far a rank's clock may be off, as a mean of its calls, and
-    `clock_most_s` at any call."""
+    """The input of the judge. `clock_error_s` is the possible error of a rank's clock, averaged over its calls.
+    `clock_most_s` is the largest error of any clock at any call."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -70,21 +71,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a job: the rank that holds it up. `cost_s` is a step's cost, `late_s` by how much each rank is
-    later than its siblings."""
+    """The verdict on a job: the ranks that hold it up. `cost_s` is the cost per step, and `late_s` is how much later
+    each rank is than its siblings."""
 
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
-    # The share of the steps in which each rank is last, and the collective of a step at which the named one is latest,
-    # by its group and place among those of the group.
+    # `shares` has the share of the steps in which each rank is last. `where` is the collective of a step at which the
+    # named rank is latest: its group, and its number within the step.
     shares: Mapping[int, float] = field(default_factory=dict)
     where: tuple[str, int] | None = None
-    # The step from which on the rank is slower than before; None where it is compared with others.
+    # The step from which on the rank is slower than before; None if it is compared with other ranks.
     since: int | None = None
-    # The rank is late in every n-th step; None where it is not.
+    # The rank is late in every n-th step; None if it is not.
     every: int | None = None
 
 
@@ -115,7 +116,8 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
-    # Long tails put every rank's mean beyond the median of its siblings: a shift that all ranks share names nobody.
+    # Rare long steps put every rank's mean above the median of its siblings. A shift that all ranks share names none of
+    # them.
     ordered = sorted(means.values())
     beyond = {
         rank: mean - _clock(table, rank) - max(stats.median_without(ordered, bisect.bisect_left(ordered, mean)), 0.0)
@@ -131,8 +133,8 @@ def judge(table: Table) -> Verdict:
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
-    # The rank that is last in a step that costs next to nothing holds up nobody: waiting time counts if most steps are
-    # such.
+    # If a few steps have nearly all of the cost, the rank that is last in the other steps does not hold up the job. The
+    # time waited for each rank then counts, instead of its share of the steps.
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
@@ -170,15 +172,16 @@ def _most(costs: Sequence[float]) -> int:
 
 
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return the rank that is last in nearly all of these steps, every n-th one, unless that may be chance; else what
-    is missing."""
+    """Return the rank that is last in nearly all of these steps, which are every n-th one. If that may be chance,
+    return None and the number of steps that would exclude it."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):
         return None, ""
 
     def chance(times: int) -> float:
-        # The first two steps give the distance and the first one the rank; this is the chance that the others agree.
+        # The first two steps determine the distance, and the first one the rank. This is the probability that all
+        # others agree by chance.
         return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
 
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
@@ -190,7 +193,7 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Values that stand out at equal distances: every n-th, at these places, by `extra` beyond the others."""
+    """The places of values that stand out: every n-th value, by `extra` above the others."""
 
     every: int
     places: range
@@ -220,21 +223,22 @@ def period(values: Sequence[float]) -> Period | None:
 
 
 def ordinal(number: int) -> str:
-    """`2nd`, `13th`, `21st`."""
+    """Return `2nd`, `13th` or `21st`."""
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
 def _ahead(table: Table) -> float:
-    """The share of the steps in which a rank made the last call of the next step before all had come to that of this
-    one."""
+    """Return the share of the steps in which a rank made the last call of the next step before all ranks had made that
+    of this step."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
-    """Return how far behind the middle the last rank of a step arrives, waited for or not; the mean of the steps."""
+    """Return how long after the median rank the last rank of a step arrives, as the mean of the steps. Calls that no
+    rank waits for count too."""
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
@@ -279,7 +283,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
 
 
 def _lag1(values: Sequence[float]) -> float:
-    """The correlation of each value with the next."""
+    """Return the correlation of each value with the next."""
     mean = statistics.fmean(values)
     spread = sum((value - mean) ** 2 for value in values)
     along = sum((a - mean) * (b - mean) for a, b in itertools.pairwise(values))
@@ -298,7 +302,7 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
     for step in steps:
         first, second, *_ = sorted(named, key=lambda rank: -late[rank].get(step, 0.0))
         latest[first] += late[second].get(step, 0.0) < late[first].get(step, 0.0) / 2
-    # The others are late too, by less, where one of them is latest in nearly all steps.
+    # One rank that is latest in nearly all steps does not alternate with others, even if they are late by less.
     return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
@@ -310,7 +314,7 @@ class _Lateness:
     """The lateness of each rank by step, compared with its siblings, and the last rank."""
 
     late: dict[int, defaultdict[int, float]]
-    # The time by which the last rank was last, and the rank.
+    # By step: the time between the last rank and the one before it, and the last rank.
     last: dict[int, tuple[float, int]] = field(default_factory=dict)
     # The time that was waited for each rank, in all calls in which it was the last.
     waited: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -325,7 +329,7 @@ class _Lateness:
         return self._longest(lambda own: _behind_middle(sorted(own.values())))
 
     def costs(self, ranks: Iterable[int]) -> dict[int, float]:
-        """The time that a step would have been shorter if these ranks had arrived with the last of the others."""
+        """Return how much shorter each step would have been if these ranks had arrived with the last of the others."""
         chosen = frozenset(ranks)
 
         def cost(own: Mapping[int, float]) -> float:
@@ -347,11 +351,12 @@ class _Lateness:
 
 
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
-    """The calls in the order in which their last rank arrived, and whether all others waited for it."""
+    """Return the calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
-    # A call that ranks wait for comes after all that its ranks did before; other groups do not matter.
+    # A call that ranks wait for follows everything that its ranks did before. The order between unrelated groups does
+    # not matter.
     calls.sort(key=lambda call: max(call.arrivals.values()))
-    # Two clocks that are off make a rank seem to go on before the last has come.
+    # Errors of two clocks can make a rank seem to go on before the last one arrived.
     return calls, _releasing(calls, 2 * table.clock_most_s)
 
 
@@ -366,7 +371,7 @@ def _lateness(table: Table) -> _Lateness:
         if call.step >= APART and released.keys() >= call.arrivals.keys():
             own = {rank: at - released[rank] for rank, at in call.arrivals.items()}
             ordered = sorted(own.values())
-            for rank, value in own.items():  # beside the median of the others in its group
+            for rank, value in own.items():  # compared with the median of the other ranks in the group
                 later = value - stats.median_without(ordered, bisect.bisect_left(ordered, value))
                 found.late[rank][call.step] += later
                 found.at[rank][call.position] += later
@@ -393,7 +398,7 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
             orders[rank].append((at, index))
     lasts = [max(call.arrivals.values()) for call in calls]
     pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
-    # The time that the last rank of each call took to its own next one.
+    # By call: the time from the last rank's arrival to the same rank's next call.
     of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
     gaps: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
     for (own, index), (at, following) in pairs:
@@ -406,9 +411,12 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
 
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
-    """Return whether ranks wait for the last of a call: none goes on before it, and it is no longer last at its next
-    call. `gaps` has three times for each rank of a call: from a rank's call to its next one, from its call to the last
-    rank's, and from the last rank's call to its next one."""
+    """Return whether ranks wait for the last rank of a call: none goes on before it arrives, and it is not the last at
+    its next call.
+
+    `gaps` has three times for each rank of a call: from the rank's call to its next one, from its call to the last
+    rank's, and from the last rank's call to that rank's next one.
+    """
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

@@ -1,8 +1,9 @@
 """The operands of an operation that may lie on different devices, by CUDA's kernels. Pure.
 
 The default is torch's own: all operands on one device. Each exception is a row of `RULES`. Sources:
-native_functions.yaml (`device_check`), the checks of the kernels that are named there as not checked, and for 0-dim CPU
-tensors torch's CUDA code (2.9), which was called with one at each argument of each operation.
+native_functions.yaml (`device_check`), and for operations that native_functions.yaml does not check, the checks in
+their kernels. For 0-dim CPU tensors the source is torch's CUDA code (2.9): each operation was called with such a tensor
+at each argument.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ FORKED = (
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
-# CUDA's error for a GPU that is not there, with how many the program needs and how many there are.
+# CUDA's error for a GPU that does not exist. The texts have the number that the program needs, and the number that is
+# visible.
 NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --dry cuda:SIZEx{0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
 # The error of a CPU build for `torch.device(0)`, which Python cannot replace.
@@ -40,7 +42,7 @@ OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}
 OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
-# Parts of these errors by which they are known in the text of a forked process.
+# Parts of these errors that identify them in the error text of a forked process.
 ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
@@ -48,8 +50,8 @@ ELSEWHERE = (
 )
 # gpucheck's error for a lone operand on a device that its operation does not take.
 MISPLACED = ", but it is on"
-# Dtypes that a CPU's kernel takes, and CUDA's of this name does not, by operation. Source: the dtypes of torch's tests
-# (2.9, 2.13), and for floats of one byte its CUDA code.
+# By operation: the CUDA kernel, and dtypes that this kernel refuses although the CPU's kernel accepts them. Sources:
+# the dtypes of torch's tests (2.9, 2.13), and torch's CUDA code for floats of one byte.
 _INTEGERS = (
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
@@ -72,7 +74,7 @@ NO_KERNELS = {
     ),
 }
 NO_KERNEL = f'"({"|".join(sorted({kernel for kernel, _ in NO_KERNELS.values()}))})" not implemented for'
-# Torch's errors for operands of different dtypes, or of one that CUDA does not take.
+# Torch's errors for operands of different dtypes, or for a dtype that CUDA does not support.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
@@ -80,8 +82,8 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# Operations that take one dtype on CUDA, indices aside. A CPU's norms take two, and so do all operations on tensors
-# without values.
+# Operations whose operands must have one dtype on CUDA, except indices. On a CPU, norms accept two dtypes. Without
+# values, all of these operations do.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
@@ -104,7 +106,8 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# Operations that consist of several of these. torch decomposes them in inference mode below the place where it casts.
+# Operations that consist of several operations above. In inference mode torch decomposes them after autocast would have
+# cast their operands.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
@@ -138,11 +141,12 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any if they are 0-dim. `host` must
-    lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a list.
-    `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
-    results have, where it is not the common one. `by_position` means that the entries of several lists at one position
-    must agree; other positions do not matter.
+    Arguments in `free` may also be on the CPU, those in `anywhere` on any device, and those in `read` on any device if
+    they are 0-dim. Arguments in `host` must be on the CPU. Those in `numbers` may be 0-dim CPU tensors. "*" stands for
+    every argument, or with `by_position` for every entry of a list. `on_host` are the positions of results that are
+    always on the CPU. `follows` names the argument that determines the device of the results, if that is not the common
+    device. `by_position` means that the entries of several lists at one position must agree; other positions do not
+    matter.
     """
 
     operations: tuple[str, ...]
@@ -264,20 +268,20 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-# torch 2.15 and newer turn `x[index] = 0.5` into these if both are on one device, as all are here: else torch copies
-# first.
+# torch 2.15 and newer turn `x[index] = 0.5` into these operations if both operands are on one device, as they are here.
+# Otherwise torch copies the value first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
-# Operations on elements whose name is not that of the operation on lists.
+# The operations on single tensors, for those operations on lists whose names differ.
 _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict of an operation on its operands. `device` is where its results lie, None where that is not known.
+    """The verdict on an operation's operands. `device` is the device of its results, or None if that is unknown.
 
-    `wrong` are the operands that do not lie where they must, `expected` the device where they must; `on_host` are
-    results that lie on the CPU whatever the rest. Operations of other libraries are not `judged`.
+    `wrong` are the operands on the wrong device, and `expected` is the right one. `on_host` are the positions of
+    results that are always on the CPU. Operations of other libraries are not `judged`.
     """
 
     device: str | None
@@ -289,19 +293,19 @@ class Verdict:
 
 @cache
 def rule_of(operation: str) -> Rule | None:
-    """The rule of `aten::index`; None for an operation that is not torch's own."""
+    """Return the rule of an operation such as `aten::index`, or None if the operation is not torch's own."""
     space, _, name = operation.partition("::")
     if space not in JUDGED:
         return None
-    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # the rule of the operation in place is the same
-    if own is None and name.startswith(("_foreach_", "_amp_foreach_")):  # element by element
+    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # an in-place operation has the same rule
+    if own is None and name.startswith(("_foreach_", "_amp_foreach_")):  # operations on lists work element by element
         element = name.partition("foreach_")[2].removesuffix("_")
         return replace(_BY_NAME.get(_ELEMENTS.get(element, element), _DEFAULT), by_position=True)
     return own or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
-    """Return what `operation` (`aten::add`, without its overload) says to these operands."""
+    """Return the verdict of `operation` (such as `aten::add`, without its overload) on these operands."""
     rule = rule_of(operation)
     if rule is None:
         return Verdict(_common(operands), judged=False)
@@ -337,14 +341,14 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     devices = {operand.device for operand in core}
     if len(devices) < 2:
         return Verdict(device, (), None, rule.on_host)
-    # The device of most operands that are not on the CPU; the first among equals.
+    # The device of most operands that are not on the CPU; in a tie, the first of these devices.
     away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
     return Verdict(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
 
 
 def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
-    """Lists entry by entry: an optimizer's counters lie on the CPU beside parameters that do not."""
+    """Judge lists position by position, because an optimizer's counters are on the CPU beside parameters on a GPU."""
     alone = [operand for operand in operands if "[" not in operand.name]
     places: dict[str, list[Operand]] = {}
     for operand in operands:
@@ -357,7 +361,8 @@ def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
 
 
 def _common(operands: Sequence[Operand]) -> str | None:
-    """The one device that is not the CPU; the CPU where all lie there; None where several are possible."""
+    """Return the one device other than the CPU, the CPU if all operands are there, or None if several devices are
+    possible."""
     devices = {operand.device for operand in operands if operand.device is not None}
     others = devices - {CPU}
     if len(others) == 1:

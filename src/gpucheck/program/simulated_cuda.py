@@ -53,7 +53,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.world = world
         # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
-        # The functions of torch by their replacements: torch names the latter.
+        # The original functions of torch, by their replacements. Calls are handled under the original.
         self.originals: dict[Any, Any] = {}
         self._constructors = frozenset(_CONSTRUCTORS())
 
@@ -107,9 +107,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return kernels.call(self.world, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
-        """The one device other than the CPU among the tensors of a call; the CPU where there is none. A number beside
-        tensors that have dimensions is read, wherever it lies."""
-        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
+        """Return the one device other than the CPU among the tensors of a call, or the CPU if there is none. If any
+        tensor has dimensions, 0-dim tensors do not count, because a kernel reads them from any device."""
+        with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
         devices = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
         away = devices - {CPU, None}
@@ -126,20 +126,20 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
-        """Raise where the host reads a tensor that claims to lie elsewhere."""
+        """Raise an error if the host reads a tensor that claims another device."""
         text = KINDS.get(func, _OTHER).type_error
         for name, tensor in tensors:
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
 
     def device_of(self, value: Any) -> torch.device | None:
-        """The device that a value claims if it is a tensor; None where it is not known."""
+        """Return the device that a value claims if it is a tensor; None if it is unknown."""
         with UNSEEN():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _all_on(self, device: torch.device, args: Any, kwargs: Any) -> Any:
-        """The arguments of a call, with all tensors on a device."""
+        """Return the arguments of a call, with all tensors moved to a device."""
 
         def moved(value: Any) -> Any:
             return self.move(value, device) if isinstance(value, Tensor) else value
@@ -147,9 +147,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return tuple(map(moved, args)), {name: moved(value) for name, value in kwargs.items()}
 
     def _followed(self, kind: Kind, device: torch.device | None, args: Any, kwargs: Any) -> Any:
-        """The arguments of a call on several devices. Autograd moves the gradients of numbers, and of what is copied,
-        back to where they lie, as it does in C++."""
-        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
+        """Return the arguments of a call on several devices. Autograd moves the gradients of 0-dim tensors and of
+        copied tensors back to the tensors' own device, as it does in C++."""
+        with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             devices = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
             if len(devices) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
@@ -168,9 +168,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     # -- factories -----------------------------------------------------------------------------------------------------
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
+        """Create a tensor, with or without a `device` argument. The data is on the CPU, and the tensor claims the
+        requested device."""
         device, kind = device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
-        at = kind.sparse_at  # indices go to where the values are
+        at = kind.sparse_at  # indices move to the device of the values
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
@@ -185,7 +186,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
-        # The sparse tensor would hold its given parts, which stay where they are.
+        # Move the given parts first, because the sparse tensor would hold them on their own devices.
         if at is not None and kwargs.get("device") is not None:
             args, kwargs = self._all_on(device, args, kwargs)
         kwargs = {**kwargs, "device": self.world.home(device)}
@@ -194,14 +195,15 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
         if source is not None and at is None and storage_of(out) is storage_of(source):
-            return self.move(source, device)  # torch.as_tensor of a tensor that is elsewhere
+            return self.move(source, device)  # torch.as_tensor of a tensor on another device
         origin = Origin("made", name_of(func), here()) if device == CPU else None
         for tensor in tensors_in(out):
             self.world.claims.put(tensor, device, origin)
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A factory that writes into its `out`, which lies where the factory would make a tensor."""
+        """Call a factory that writes into its `out`, which must be on the device where the factory would create a
+        tensor."""
         device, now = device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
         if device is not None and now is not None and device.type != now.type:
             _refuse(f"{name_of(func)} with an out on another device")
@@ -212,7 +214,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def move(
         self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
     ) -> Tensor:
-        """The tensor as it is on `device`; itself where it is there already, as torch has it."""
+        """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
         now = self.world.claims.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
         if is_real(device):
@@ -247,8 +249,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function run under this mode, which torch lays aside while it works on a call: some calls run user
-        code."""
+        """Return the function with this mode active. torch disables the mode while the mode handles a call, but some
+        calls run user code."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             own = self.world.here
@@ -265,8 +267,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd knows: the gradient goes back to where the tensor was. The tensor stays if there is no
-    `device`, and the operation that takes it moves it."""
+    """A move that autograd follows: the gradient returns to the tensor's device. Without a `device` the tensor is not
+    moved here, because the operation that uses it moves it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
@@ -276,19 +278,19 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         is_home = ctx.source in (None, CPU)
-        # A copy between two GPUs would be counted as one to the host, before the result is claimed.
+        # Otherwise a copy between two GPUs would count as a copy to the host, because its result claims no device yet.
         with contextlib.nullcontext() if is_home else ctx.surface.world.here.entered():
             back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
 
 
 def _default_device() -> Any:
-    """The device that `torch.set_default_device` has set; None if it is not known."""
+    """Return the device that `torch.set_default_device` has set, or None if it is unknown."""
     return getattr(sys.modules["torch.utils._device"], "CURRENT_DEVICE", None)
 
 
 def name_of(func: Any) -> str:
-    """A function of torch as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
+    """Return the name of a torch function as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__" or name == "__set__":
         return f"Tensor.{getattr(func.__self__, 'fget', func.__self__).__name__}"
@@ -314,7 +316,7 @@ _OPERATORS = {
 }
 
 
-# -- answers to what is asked of a tensor ------------------------------------------------------------------------------
+# -- answers to calls on a tensor --------------------------------------------------------------------------------------
 
 
 def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
@@ -331,7 +333,7 @@ def _get_device(surface: Surface, tensor: Tensor) -> int:
 
 
 def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`Tensor.to` in its three forms: a device, a dtype, another tensor."""
+    """Answer `Tensor.to` in its three forms: a device, a dtype, another tensor."""
     device, dtype = device_of(kwargs.get("device")), kwargs.get("dtype")
     rest = list(args)
     other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
@@ -364,7 +366,7 @@ def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
 
 
 def _pinned(surface: Surface, tensor: Tensor) -> Tensor:
-    """The tensor, which lies in memory of the host that is pinned from now on."""
+    """Return the tensor, marked as pinned memory of the host."""
     for storage in storages_of(tensor):
         surface.world.claims.storages.row(storage).is_pinned = True
     return tensor
@@ -378,20 +380,20 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
 
 
 def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A tensor made from data on the device of another tensor, unless a device is named."""
+    """Create a tensor from data on the device of another tensor, unless a device is named."""
     device = kwargs.get("device") or _device_get(surface, tensor)
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.new`, which SparseAdam uses; the result from a tensor or a storage lies where that is."""
+    """Answer `Tensor.new`, which SparseAdam uses. Given a tensor or a storage, the result is on its device."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, surface, tensor, *args, **kwargs)
 
 
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """`Tensor.type`: the name of a type, or the tensor as one."""
+    """Answer `Tensor.type`: return the name of the type, or the tensor converted to a type."""
     device = surface.world.claims.device(tensor) or CPU
     if dtype is None:
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
@@ -403,29 +405,29 @@ def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwa
 
 
 def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
-    """A copy by storage, which no operation shows."""
+    """Copy the tensor with its storage. No operation shows this copy, so the result's device is set here."""
     out = Tensor.__deepcopy__(tensor, memo)
     surface.world.claims.put(out, surface.world.claims.device(tensor))
     return out
 
 
 def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """A function that is not simulated on a device: judging ends at its line."""
+    """Call a function that is not simulated on a device. For a tensor on CUDA the analysis stops at its line."""
     if _is_on("cuda", surface, tensor):
         _refuse(f"{name_of(original)} of a tensor on CUDA")
     return original(tensor, *rest, **kwargs)
 
 
 def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """Sequences with padding, and their lengths on the host: torch decomposes this function before an operation is
-    seen."""
+    """Return padded sequences, and their lengths on the host. torch decomposes this function before the dispatch mode
+    sees an operation."""
     out = surface._called(_UNPACKED, args, kwargs)
     surface.world.claims.put(out[1], CPU)
     return out
 
 
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
-    """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
+    """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
     device = surface.device_of(tensor)
     types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
@@ -434,7 +436,8 @@ def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
 
 
 def _named_device(value: Any) -> Any:
-    """The device that a number names, as in `module.to(0)`: a CPU build knows none; another value as it is."""
+    """Return the device for a number, as in `module.to(0)`, which a CPU build does not accept. Return another value
+    unchanged."""
     return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -443,14 +446,15 @@ def _named_device(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Treatment of devices by a function of torch: by default its tensors lie on one, and so do its results.
+    """The treatment of devices by a torch function. By default its tensors are on one device, and so are its results.
 
-    `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
-    is torch's text where it refuses them with a TypeError. `alike` is torch's text where the function compares the
-    devices of its tensors itself, because each of its operations takes tensors of one device. `first` is how many of
-    its tensors decide where its results lie. Its input is copied to its first argument (`copies`), to the device of the
-    result (`carries`) or of `out` (`fills_any`). `of_data` makes a tensor where its data is; a tensor that is a size,
-    as in `torch.arange(n)`, is only read. `sparse_at` is the position of a sparse tensor's values.
+    `answer` replaces the function. `read` returns the arguments that it reads on the host, by name. `type_error` is
+    torch's text if the function refuses them with a TypeError. `alike` is torch's text if the function itself compares
+    the devices of its tensors, because each of its operations needs tensors on one device. `first` is the number of its
+    tensors that determine the device of its results. If `copies` is set, the input is copied to the first argument's
+    device. `carries` copies it to the device of the result, and `fills_any` to that of `out`. `of_data` creates a
+    tensor on the device of its data. A tensor that gives a size, as in `torch.arange(n)`, is only read. `sparse_at` is
+    the position of a sparse tensor's values.
     """
 
     answer: Callable[..., Any] | None = None
@@ -495,7 +499,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _UNPACKED: _unpacked,
     # Printing shows the simulated device.
     _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
-    # `Module.to` reads its arguments with this function, whose `device` makes no tensor.
+    # `Module.to` reads its arguments with this function. The function has a `device` but creates no tensor.
     _parsed: lambda surface, *args, **kwargs: _parsed(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
@@ -545,7 +549,7 @@ class _Generator(torch.Generator):  # type: ignore[misc]
         return self.place
 
     def get_state(self) -> Tensor:
-        """The state, which a generator of another kind of device does not accept."""
+        """Return the state. A generator of another kind of device does not accept it."""
         state = super().get_state()
         return state if self.place == CPU else _state_of_cuda(state)
 
@@ -555,7 +559,8 @@ class _Generator(torch.Generator):  # type: ignore[misc]
 
 
 class _AnyGenerator(type):
-    """`torch.Generator` while the engine runs: makes ours, and knows every generator as its own."""
+    """`torch.Generator` while the engine runs. It creates a `_Generator`, and every generator counts as its
+    instance."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator(device)
@@ -565,7 +570,7 @@ class _AnyGenerator(type):
 
 
 _ORIGINAL_GENERATOR = torch.Generator
-# Bytes of CUDA's state, seed and offset: they follow the CPU's, which draws the numbers here.
+# The bytes of CUDA's state: seed and offset. They follow the state of the CPU, which draws the numbers here.
 _STATE_BYTES = 16
 
 
@@ -579,7 +584,8 @@ def _check_cuda_states(*args: Any, **kwargs: Any) -> None:
 
 
 def _state_of_host(state: Tensor) -> Tensor:
-    """The CPU's part of a state of CUDA's; the CPU's own for one that a GPU made."""
+    """Return the CPU's part of a CUDA state. A state from a real GPU has no such part, and the current state of the CPU
+    is returned."""
     own = torch.get_rng_state()
     if state.numel() not in (_STATE_BYTES, own.numel() + _STATE_BYTES):
         raise RuntimeError("RNG state is wrong size")
@@ -591,7 +597,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 class _Waits(contextlib.AbstractContextManager[Any]):
-    """A stream or an event of a device that is not here: everything asked of it is done already."""
+    """A stream or an event of a simulated device. All of its work is always complete."""
 
     cuda_stream = 0
 
@@ -602,11 +608,11 @@ class _Waits(contextlib.AbstractContextManager[Any]):
         return None
 
     def record_event(self, event: Any = None) -> Any:
-        """An event after the work so far."""
+        """Return an event after the work so far."""
         return event or _Event()
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to wait for."""
+        """Return at once, because all work is complete."""
 
     record = wait = wait_event = wait_stream = synchronize
     query = functools.partialmethod(_constant(True))
@@ -615,14 +621,14 @@ class _Waits(contextlib.AbstractContextManager[Any]):
 
 
 class _Event(_Waits):
-    """An event, in a separate class: a program may ask which it has, and `run` counts the waits for each."""
+    """An event. It is a separate class because a program may test the type, and `run` counts the waits of each type."""
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to wait for."""
+        """Return at once, because all work is complete."""
 
 
 class _OnDevice(contextlib.ContextDecorator):
-    """`with torch.cuda.device(1):`, also of a tensor."""
+    """`with torch.cuda.device(1):`. The argument may also be a tensor."""
 
     world: World
 
@@ -747,7 +753,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     clear = torch.clear_autocast_cache
 
     def uncast() -> None:
-        """A region of autocast has ended, which may be one of the CPU's."""
+        """Clear the casts at the end of a region of autocast, which may be one of the CPU's."""
         surface.world.casts.clear()
         clear()
 
@@ -755,13 +761,13 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
-        (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
+        (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs this version with an error
         # DataParallel's copies, as moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
         (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
         (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
         (torch.nn.parallel.comm, "broadcast_coalesced", lambda xs, gpus, *_: [_broadcast([gpu], *xs) for gpu in gpus]),
-        # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
+        # `record_stream` parses its arguments before it calls the mode, and C++ does not accept a simulated stream.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
@@ -778,11 +784,11 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
-    # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
+    # The backward pass runs the user's hooks, checkpoints and functions, and so does saving tensors for it.
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """A thread of the program's: modes are each thread's own."""
+        """Run a thread of the program with the modes, because each thread needs its own."""
         with kernels.autocast_here(), surface, Dispatch(surface.world):
             function(*args, **kwargs)
 
@@ -804,7 +810,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     @functools.wraps(load)
     def loaded(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Restore the state of an optimizer, and give what lies on the host its origin."""
+        """Restore the state of an optimizer, and record the origin of its tensors on the CPU."""
         load(optimizer, *args, **kwargs)
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
         for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
@@ -812,7 +818,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
                 surface.world.claims.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
+        """Run the backward pass. Its first gradients must be on the devices of their outputs; 0-dim gradients are moved
+        there."""
         first = []
         for place, (gradient, device) in enumerate(zip(gradients, map(surface.device_of, outputs), strict=True)):
             is_number = isinstance(gradient, Tensor) and not gradient.dim()
@@ -839,8 +846,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
 
 def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
-    """Group lists of tensors by dtype and by the device that the first list's tensors claim, not by the host: torch
-    moves numbers to the device of a group."""
+    """Group lists of tensors by dtype and by the device that the first list's tensors claim, not by their real device.
+    torch moves 0-dim tensors to the device of a group."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
         devices = [surface.device_of(tensor) for tensor in lists[0]]
@@ -869,13 +876,13 @@ def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
 
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """Take the place of a function that nobody follows: judging ends at its line."""
+    """Take the place of a function that is not simulated. The analysis stops at its line."""
     raise NotImplementedError(f"{name} is not simulated")
 
 
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[Surface]:
-    """Make tensors claim their devices in `world`, and torch say that a GPU is here, inside the `with` block."""
+    """Inside the `with` block, tensors claim their devices in `world`, and torch reports a GPU."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)

@@ -1,8 +1,8 @@
 """The device that a plain CPU tensor claims, the line that claimed it, and the names by which a line reaches the
 tensor.
 
-The table of claims goes by storage: views share one and so a device; what is written in place stays where it is. An
-entry ends with its storage. The running frames show to whom a tensor belongs.
+The table of claims has an entry for each storage, which lasts as long as the storage. Views share a storage and so a
+device, and a write in place does not change the device. The running frames show to whom a tensor belongs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if is_transformed is None or _unwrapped is None:
     is_transformed = lambda tensor: False  # noqa: E731
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
-# Ranks of files. A dry run sets its program's own, which know the program's package.
+# The lines that rank files by owner. A dry run replaces this with an object that knows the program's own package.
 lines = Lines("", None)
-# Devices that tensors claim; any other is torch's own affair.
+# Types of devices that tensors can claim. torch itself handles all others.
 CLAIMED = ("cuda", "xpu", "mps")
 
 
@@ -53,7 +53,7 @@ CURRENT = _Current()
 
 
 def device_of(value: Any) -> torch.device | None:
-    """The device that a `device` argument names, with its index; None for what names none."""
+    """Return the device that a `device` argument names, with its index, or None if it names none."""
     if value is None or isinstance(value, Tensor):
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -68,7 +68,7 @@ def is_real(device: torch.device) -> bool:
     return device.type not in ("cpu", *CLAIMED)
 
 
-# -- whose line it was -------------------------------------------------------------------------------------------------
+# -- the user's line ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,18 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        """The place as file:line, relative to the current folder if it is below."""
+        """Return the place as file:line, relative to the current folder if it is below."""
         return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
 def rank(file: str) -> int:
-    """The owner of a file: 0 the user, 1 an installed package, 2 torch, Python or gpucheck, which no finding names."""
+    """Return the owner of a file: 0 for the user, 1 for an installed package, 2 for torch, Python or gpucheck, which no
+    finding names."""
     return lines.rank(file)
 
 
 def text_of(value: Place | torch.device | None) -> str | None:
-    """A place or a device as results have it."""
+    """Return a place or a device as text for the results."""
     return None if value is None else str(value)
 
 
@@ -99,24 +100,24 @@ def is_ours(file: str) -> bool:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own source, from `frame` outwards; where none is, of an installed package
-    other than torch."""
+    """Return the innermost frame of the user's own source, from `frame` outwards. If there is none, return that of an
+    installed package other than torch."""
     return lines.caller(frame) or lines.caller(frame, most=1)
 
 
 def here() -> Place | None:
-    """The user's line that the running call came from."""
+    """Return the user's line that made the running call."""
     frame = user_frame(sys._getframe(1))
     return place_of(frame) if frame is not None else None
 
 
 def place_of(frame: FrameType) -> Place:
-    """The line at which a frame is."""
+    """Return the line that a frame is running."""
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def source_line(frame: FrameType | None) -> str:
-    """The text of the line at which a frame is; empty where it is not known."""
+    """Return the text of the line that a frame is running; empty if it is unknown."""
     return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
@@ -173,11 +174,11 @@ class Claims:
         return Claim(None if storage is None else CPU)
 
     def device(self, tensor: Tensor) -> torch.device | None:
-        """The device that a tensor claims; None where it is not known."""
+        """Return the device that a tensor claims, or None if it is unknown."""
         return self.of(tensor).device
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
-        """The device that a storage claims; None where it is not known."""
+        """Return the device that a storage claims, or None if it is unknown."""
         claim = self._claim(storage.untyped() if isinstance(storage, torch.TypedStorage) else storage)
         return CPU if claim is None else claim.device
 
@@ -187,7 +188,7 @@ class Claims:
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
-        """Claim a device for a storage without a tensor, as loading a file has it."""
+        """Claim a device for a storage that may have no tensor yet, as while a file is loaded."""
         if device != CPU or origin is not None:
             self.storages.row(storage).claim = Claim(device, origin)
         elif (row := self.storages.of(storage)) is not None:
@@ -197,18 +198,20 @@ class Claims:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The storage that stands for a tensor; a sparse one's is that of its values. None where there is none."""
+    """Return the storage that represents a tensor, or None if it has no storage. For a sparse tensor it is the storage
+    of the values."""
     return next(iter(storages_of(tensor)), None)
 
 
 def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
-    """The storages of a tensor, for a sparse one that of its values first; none where it has no storage."""
+    """Return the storages of a tensor, for a sparse tensor that of its values first. The list is empty if it has
+    none."""
     while is_transformed(tensor):
         tensor = _unwrapped(tensor)
     try:
-        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
+        with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             return [part.untyped_storage() for part in parts(tensor)]
-    except (NotImplementedError, RuntimeError):  # a wrapper, an opaque layout
+    except (NotImplementedError, RuntimeError):  # a wrapper or an opaque layout has none
         return []
 
 
@@ -265,12 +268,14 @@ def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(code: CodeType) -> set[int]:
-    """The lines of a function or module without those of functions inside, which have code of their own."""
+    """Return the lines of a function or module, without those of nested functions, which have their own code
+    objects."""
     return {line for _, _, line in code.co_lines() if line}
 
 
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
-    """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
+    """Yield expressions for the device `expected` that a line can use: `x.device` of a tensor, or a variable with the
+    device. They must be set before the line."""
     if inside:
         known = _known(frame, place.line)
         yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
@@ -289,7 +294,7 @@ def peer_and_device(frame: FrameType, expected: str, claims: Claims) -> tuple[st
 
 
 def _known(frame: FrameType, line: int) -> dict[str, Any]:
-    """The local variables that have their value before a line: arguments, and what is assigned above it."""
+    """Return the local variables that have a value before a line: arguments, and variables assigned above it."""
     code = frame.f_code
     given = (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars)
     return {
@@ -300,7 +305,7 @@ def _known(frame: FrameType, line: int) -> dict[str, Any]:
 
 
 def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
-    """Names among `known` for the device: `device`, `args.device`."""
+    """Yield the names in `known` that hold the device: `device`, `args.device`."""
 
     def names_it(name: str, value: Any) -> bool:
         is_text = isinstance(value, str) and "dev" in name.lower()
@@ -313,7 +318,7 @@ def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
 
 
 def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
-    """The line that assigns a name first; of those that call `calls`, where this is given."""
+    """Return the first line that assigns a name. If `calls` is given, only lines that call this function count."""
     at = None
     for instruction in dis.get_instructions(code):
         # `starts_line` is a bool from Python 3.13 on, where `line_number` has the line.
@@ -335,7 +340,8 @@ def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
-    """A state that an optimizer made before the model moved; a restored state has its origin already."""
+    """Return the origin of a state that an optimizer created before the model moved. A restored state already has an
+    origin."""
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
@@ -351,8 +357,8 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
 
 
 def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: Claims) -> Origin | None:
-    """A plain attribute of a module, or what an operation made of one, at the line that assigns it; a module in a plain
-    list; or a module's parameter or buffer."""
+    """Return the origin of a tensor that a module holds, with the line that assigns it. The holder is a plain attribute
+    (or the tensor was computed from one), a module in a plain list, or a registered parameter or buffer."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
     known = {**frame.f_globals, **frame.f_locals}
@@ -380,7 +386,7 @@ _BOOKS = frozenset(vars(nn.Module()))
 
 
 def attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """The plain attributes of a module: what it does not register."""
+    """Return the plain attributes of a module, which it does not register."""
     return [(name, value) for name, value in vars(module).items() if name not in _BOOKS]
 
 
@@ -394,8 +400,9 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
 
 
 def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, Origin] | None:
-    """The plain attribute of a running module that stayed on the device `expected` when all registered tensors of the
-    module moved away, with the device of these; None where something else brought a tensor there."""
+    """Return a plain attribute of a running module that stayed on the device `expected`, and the device to which all
+    registered tensors of the module have moved. Return None if another variable may have brought a tensor on `expected`
+    to the line."""
     for own, known in methods(frame):
         if isinstance(own, nn.Module):
             devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
@@ -414,7 +421,7 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
 
 
 def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
-    """The line of a class's methods that assigns `self.name`, if there is one; `alone` leaves out lines with several
+    """Return the line in a class's methods that assigns `self.name`, or None. `alone` leaves out lines with several
     targets."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
     for code in (function.__code__ for function in functions if rank(function.__code__.co_filename) < 2):
@@ -431,7 +438,7 @@ def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
 
 
 def is_conditional(place: Place) -> bool:
-    """Return whether an `if` stands around a line."""
+    """Return whether a line is inside an `if`."""
     tests = (node for node in ast.walk(_tree(place.file)) if isinstance(node, ast.If))
     return any(node.body[0].lineno <= place.line <= (node.end_lineno or 0) for node in tests)
 

@@ -46,7 +46,7 @@ from gpucheck.report.results.bench import (
 
 
 def bandwidth_page(report: Report) -> Page:
-    """A table for each device."""
+    """Return a table for each device."""
     median, *percentiles = measured.rates("GB/s", percentiles_keep=4)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
@@ -84,7 +84,7 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
-    """The share of the memory's peak, where that is known and no cache helped."""
+    """Return the share of the memory's peak, if the peak is known and no cache raised the rate."""
     shares = (finding for finding in report.findings if finding.id == "bandwidth.share_of_peak")
     of_device = (finding for finding in shares if finding.device in (None, row.device.id))
     peak = next((finding.evidence.get("peak_bytes_per_s") for finding in of_device), None)
@@ -117,7 +117,7 @@ def matmul_page(report: Report) -> Page:
 
 def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> Answer | None:
     """Return the rate of the fastest dtype, and its share of the peak if that is known."""
-    from gpucheck.bench.matmul import judge  # late: other pages of this file need no judge
+    from gpucheck.bench.matmul import judge  # imported late: only this page needs the judge
 
     fastest = judge.fastest_products(rows)
     if not fastest:
@@ -241,7 +241,7 @@ def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, li
 
 def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answer | None:
     """Return how much of a copy is hidden, in the worse direction."""
-    from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
+    from gpucheck.bench.overlap import judge  # imported late: only this page needs the judge
 
     if not entries:
         return None
@@ -257,7 +257,7 @@ def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answ
 
 def crossover_page(report: Report) -> Page:
     """Return for each device the crossing of each operation."""
-    from gpucheck.bench.crossover.judge import ENDS, short_text, size_text  # late: the other pages need no judge
+    from gpucheck.bench.crossover.judge import ENDS, short_text, size_text  # imported late: only this page needs it
 
     def size(entry: CrossoverResult, size: int | None) -> str:
         return UNKNOWN if size is None else short_text(entry.operation, size)
@@ -273,7 +273,8 @@ def crossover_page(report: Report) -> Page:
         return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
 
     def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
-        """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
+        """Return `GPU pays from matmul 512×512, training 8; not elementwise`. Copies are included if any entry timed
+        them."""
         copied = [entry for entry in entries if entry.transfers] or entries
         won = [entry for entry in copied if entry.device_faster_from is not None]
         # The answer holds for the sizes tried, which the table has.
@@ -322,7 +323,7 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
 
 
 def collective_page(report: Report) -> Page:
-    """The largest all-reduce in one line, then a row for each collective and size."""
+    """Return the largest all-reduce in one line, then a row for each collective and size."""
     rows = [row for row in report.measurements if row.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
@@ -371,7 +372,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def all_page(report: Report) -> Page:
-    """Return how many benchmarks passed and on what, with one table of the main figures."""
+    """Return the number of benchmarks that passed and their devices, with one table of the main figures."""
     answered = report.results.get("bench_all")
     if answered is None or not answered.benchmarks:
         return measured.bench_page(report, (), ())
@@ -406,7 +407,7 @@ MOST_NAMED = 2
 
 
 def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
-    """`transfer failed, 3 passed, 2 skipped`."""
+    """Return `transfer failed, 3 passed, 2 skipped`."""
     parts: list[str] = []
     for ended in dict.fromkeys(_COUNTED.values()):
         names = [summary.benchmark for summary in benchmarks if _COUNTED[summary.verdict] == ended]
@@ -418,7 +419,7 @@ def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
 
 
 def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> Block:
-    """The table; `untimed` are benchmarks with a device that they timed nothing on."""
+    """Return the table. `untimed` are pairs of a benchmark and a device on which it timed nothing."""
     rows: list[list[str | Cell]] = []
     for benchmark in answer.benchmarks:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
@@ -431,7 +432,7 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
             if line.share is not None:
                 share = f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
             figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
-            # A doubt has its sign here: the notes are the first to go where the screen is narrow.
+            # The sign of a doubt is beside the figure, because a narrow screen drops the notes first.
             shown = Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure
             notes = measured.note_cell(line.flags).text.removeprefix("! ")
             rows.append([head, line.device if several else "", line.case, shown, share, notes])
@@ -441,10 +442,8 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """The finding with its benchmark's name in front, as several have the same title; findings about the machine stay
-    as they are.
-
-    The message is left out where the title fills the line.
+    """Return the finding with its benchmark's name in front, because several benchmarks have equal titles. Findings
+    about the machine are unchanged. The message is left out if the title fills the line.
     """
     from gpucheck.bench.benchmarks import BENCHMARKS
 

@@ -50,7 +50,7 @@ def page(report: Report) -> Page:
     """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
     gate, changes = finding_of(report, _GATE), finding_of(report, _CHANGES)
-    # The answer is about the gate where it did not pass, else about the changes.
+    # The answer is about the gate if it did not pass, else about the changes.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         return Page(findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
@@ -72,7 +72,7 @@ def page(report: Report) -> Page:
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
-    """Return how many rows changed, and the one that did most."""
+    """Return how many rows changed, and the row that changed most."""
     by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
         return answer(verdict, finding_text(gate))
@@ -109,7 +109,7 @@ def _interval(row: ComparedRow) -> str:
 
 
 def _subject(compared: Comparison, gate: Finding | None) -> str:
-    """The compared rows: their command and devices, how often each ran, and what they are held against."""
+    """Return the compared rows: their command and devices, the number of runs, and the baseline."""
     rows = compared.rows
     devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
     counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
@@ -120,7 +120,7 @@ def _subject(compared: Comparison, gate: Finding | None) -> str:
 
 
 def comparison(report: Report) -> list[Block]:
-    """A line for each row of `results.compare`, first what changed; nothing where nothing was compared."""
+    """Return a line for each row of `results.compare`, changed rows first; nothing if nothing was compared."""
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []

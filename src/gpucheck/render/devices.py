@@ -40,10 +40,10 @@ from gpucheck.report.report import Report
 Value = TypeVar("Value", int, float)
 # Cells of a bar.
 _BAR = 5
-# The finding that there is no GPU, and the advice that the first line then has.
+# The ID of the finding that there is no GPU, and the advice that the first line then has.
 NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
-# States of devices in few words; the others are as short as they are.
+# Short texts for the states of devices. States without an entry are short already.
 _SHORT_STATES = (
     (_HIDDEN, "hidden"),
     ("not shown by CUDA", "not shown"),
@@ -58,7 +58,8 @@ _NEAR_CELSIUS = 5.0
 
 
 def page(report: Report) -> Page:
-    """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
+    """Return the page: faults with what to do, or that there are none; then each device in a line, processes and
+    versions."""
     findings = report.findings
     if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings, order=gravity)
@@ -75,7 +76,7 @@ def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[
 
 
 def _clock_time(moment: datetime.datetime) -> str:
-    """Return the time of day where the reader is."""
+    """Return the time of day in the reader's time zone."""
     return moment.astimezone().strftime("%H:%M:%S")
 
 
@@ -86,15 +87,15 @@ def _body(report: Report) -> list[Block]:
         body += [devices_table(facts.devices, report.findings), Line()]
     if any(device.processes for device in facts.devices):
         body += [_processes(facts), Line()]
-    # The settings that hide cards are shown once for all cards.
+    # Settings that hide GPUs are shown once for all GPUs.
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
     below = [*(Line(mask) for mask in masks if mask), *versions_line(facts)]
     return [*body, *below] if below else body[:-1]
 
 
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
-    """Return the first line where nothing is wrong, with the finding that it states; else no line, and the finding that
-    comes first."""
+    """Return the first line with the finding that it states, if nothing is wrong. Otherwise return no line, and the
+    finding that comes first."""
     if (none := finding_of(report, NONE)) is not None:
         return None, none
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
@@ -116,7 +117,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
-    """Return what could not be checked, though nothing is found wrong."""
+    """Return what could not be checked, although no fault was found."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     words = [f"{kept} not accessible"] if kept else []
     return [*words, "Xid unread"] if finding_of(report, "log.unreadable") else words
@@ -136,7 +137,7 @@ def hottest(cards: Sequence[Device]) -> list[str]:
 def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> Table:
     """Return a line for each device, for wide and for narrow screens."""
     cards = [device for device in devices if device.kind != "cpu"]
-    # One index is enough where NVML and CUDA count alike.
+    # One index is enough if NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
     narrow, wide = (
         table_of(devices, [(column, cells) for column, cells in columns if not (alike and column.head == "NVML")])
@@ -177,7 +178,7 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[ColumnOf[Device], ...
 
 
 def of_card(column: Column, text: Callable[[Device], str | Cell]) -> ColumnOf[Device]:
-    """Return a column in which the CPU has nothing."""
+    """Return a column that is empty for the CPU."""
     return filled(column, lambda device: "" if device.kind == "cpu" else text(device))
 
 
@@ -204,7 +205,7 @@ def _memory_share(device: Device) -> float | None:
 
 
 def _temperature(device: Device) -> Cell:
-    """The temperature, in a warm colour near the card's lowest limit."""
+    """Return the temperature, in a warm colour near the GPU's lowest limit."""
     now = device.temperature_celsius
     if now is None:
         return Cell(UNKNOWN)
@@ -218,7 +219,7 @@ def _memory(device: Device) -> str:
     used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
         return UNKNOWN
-    # NVML's first call counts what the driver reserves as used; a device without memory shows the host's.
+    # NVML's version 1 counts the driver's reserved memory as used. A device without its own memory shows the host's.
     marks = {"nvml v1": " (with reserved)", "host (shared with the CPU)": " (shared)"}
     return f"{UNKNOWN if used is None else _gib(used)} / {_gib(total)}{marks.get(device.memory_source or '', '')}"
 
@@ -229,7 +230,7 @@ def _gib(size: int) -> str:
 
 
 def link(pcie: Link | None) -> str:
-    """A PCIe link: what it is now, and in brackets what it could be where that differs."""
+    """Return the state of a PCIe link, with its maximum in brackets if that differs."""
     if pcie is None or pcie.generation is None or pcie.width is None:
         return UNKNOWN
     now = f"PCIe {pcie.generation} x{pcie.width}"
@@ -238,7 +239,7 @@ def link(pcie: Link | None) -> str:
 
 
 def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
-    """The worst finding about this device, else why it cannot be used, else its activity."""
+    """Return the worst finding about this device, else why it cannot be used, else its activity."""
     if device.kind == "cpu":
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
@@ -255,10 +256,10 @@ def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
 
 
 def is_about(finding: Finding, device: Device) -> bool:
-    """Return whether a finding is about a device; a lost card may not even give its UUID."""
+    """Return whether a finding is about a device; a lost GPU may not even report its UUID."""
     uuid, index = finding.evidence.get("uuid"), finding.evidence.get("nvml_index")
     if device.uuid and uuid:
-        # Both: cloned virtual machines have had GPUs with one UUID.
+        # Both must match, because GPUs of cloned virtual machines have had the same UUID.
         return bool((uuid, index) == (device.uuid, device.nvml_index))
     return device.nvml_index is not None and bool(index == device.nvml_index)
 
@@ -267,7 +268,7 @@ def is_about(finding: Finding, device: Device) -> bool:
 
 
 def _processes(facts: Facts) -> Block:
-    """A line for each process on each device; their kind where one does more than compute."""
+    """Return a line for each process on each device, with its kind if one of them does more than compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
     alike = {process.kind for _, process in rows} == {"compute"}
     columns: list[ColumnOf[tuple[Device, Process]]] = [
@@ -288,7 +289,7 @@ def _known(text: Callable[[Value], str], value: Value | None) -> str:
 
 
 def _command(process: Process) -> str:
-    """The command line without the folders of its program."""
+    """Return the command line without the folders of its program."""
     if process.command is None:
         return process.name or f"{UNKNOWN} (another container?)"
     program, space, arguments = process.command.partition(" ")
@@ -296,20 +297,20 @@ def _command(process: Process) -> str:
 
 
 def called(device: Device) -> str:
-    """Return the name that distinguishes this device from the others: CUDA's index, else NVML's, else the UUID, which
-    is cut."""
+    """Return the name that distinguishes this device from the others: CUDA's index, else NVML's, else the shortened
+    UUID."""
     if device.cuda_index is None and device.id is None:
         return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
     return device.id or UNKNOWN
 
 
 def versions_line(facts: Facts) -> list[Block]:
-    """The versions; empty for a command that was cut off before they were read."""
+    """Return the versions; empty for a command that was cut off before they were read."""
     return [Line(versions(facts), "dim")] if facts.python is not None else []
 
 
 def versions(facts: Facts) -> str:
-    """Driver, torch and Python in one line; what is not there is said."""
+    """Return driver, torch and Python in one line. A missing one is named as missing."""
     driver, torch = facts.driver, facts.torch
     parts = ["no NVIDIA driver", "no torch"]
     if driver is not None and driver.version:

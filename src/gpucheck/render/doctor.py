@@ -62,7 +62,7 @@ def page(report: Report) -> Page:
         body.append(Line(f"follow-on failures: {follows}", "dim"))
     body += versions_line(report.facts)
     if first is not None:
-        # The symptom and the certainty; `explain` takes the id.
+        # The symptom and the certainty; `explain` has more under the ID.
         sure = SURE[first.evidence["certainty"]]
         under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
         if first.evidence.get("settle"):
@@ -73,7 +73,7 @@ def page(report: Report) -> Page:
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counts["fail"]:
-        # A GPU that is lost comes first, and then that the others work.
+        # A lost GPU comes first, and then the line that the others work.
         body = [Line(finding_text(whole)), Line(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
     line_of_all = None if whole is None else _whole(whole, counts)
@@ -81,7 +81,7 @@ def page(report: Report) -> Page:
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
-    """Return the line about the machine; its verdict is the worst of the findings beside it that ask for action."""
+    """Return the line about the machine; its verdict is the worst of the other findings that need action."""
     counts = {verdict: counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
     if whole.verdict == "inconclusive":
         return answer("inconclusive", whole.title)
@@ -91,7 +91,7 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
 
 
 def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
-    """The stages of this machine, without the `title` that the first line has already."""
+    """Return the stages of this machine, without the `title` that the first line already has."""
     here = [rung for rung in rungs if rung.state != "absent"]
     rows = [
         (rung.rung, verdict_cell(*_STATES[rung.state]), "" if rung.shown_by == title else rung.shown_by)
@@ -131,8 +131,8 @@ def smoke_page(report: Report) -> Page:
     several = len({finding.device for finding in findings if finding.device}) > 1
     asking = []
     for finding in findings:
-        # A check's title says what must hold: beside a failure it would read as if it did. Findings of no check (a
-        # device that did not open, a requirement) have a title that says what is wrong.
+        # A check's title states what must be true, and beside a failure it would seem to be true. Findings of no check
+        # (a device that did not open, a requirement) have a title that says what is wrong.
         if finding.device:
             title = f"{finding.device}: {finding.id}" if several else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
@@ -190,7 +190,7 @@ def memory_page(report: Report) -> Page:
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
         body += [finding_line(others), Line()]
-    # Nothing is shown where torch keeps no figures.
+    # Nothing is shown on a device for which torch keeps no figures.
     if any(step.verdict != "skip" for step in steps):
         body.append(_steps(steps))
     details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps]
@@ -199,8 +199,8 @@ def memory_page(report: Report) -> Page:
 
 
 def _answer(report: Report, judged: Finding | None) -> Line | None:
-    """Return the result of the sequence and how much memory is free. None where something failed before: that stands
-    first."""
+    """Return the result of the sequence and how much memory is free. Return None after an earlier failure, which is
+    then the first line."""
     overall = finding_of(report, "memory.device") or finding_of(report, "memory.host")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
@@ -230,7 +230,7 @@ def _room(overall: Finding) -> str:
 
 
 def _steps(steps: Sequence[MemoryStep]) -> Block:
-    """A row for each step: each figure as it was, and what is expected where that differs."""
+    """Return a row for each step: each figure as measured, and the expected value if that differs."""
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
@@ -244,7 +244,7 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
 
 
 def _head(figure: str, figures: Sequence[str]) -> str:
-    """Two lines: the counted quantity, above the first of its two figures, and whether the figure is the peak."""
+    """Return two lines: the counted quantity above the first of its two figures, and whether the figure is the peak."""
     counted = figure.removeprefix("max_")
     first = next(figure for figure in figures if figure.removeprefix("max_") == counted)
     word = counted.removesuffix("_bytes").removeprefix("memory_")
@@ -259,7 +259,7 @@ def _figure(row: FigureCheck) -> Cell:
 
 
 def _mebibytes(size: int | None) -> str:
-    """A size in MiB, exact to the block of 512 bytes where it is no whole number."""
+    """Return a size in MiB. A fraction is exact to the block of 512 bytes."""
     if size is None:
         return UNKNOWN
     whole, rest = divmod(size, units.MIB)
@@ -270,7 +270,7 @@ def _mebibytes(size: int | None) -> str:
 
 
 def status_page(report: Report) -> Page:
-    """The verdict, the worst problem, the GPUs; `-v` adds the stages and the findings that ask for nothing."""
+    """Return the verdict, the worst problem and the GPUs. `-v` adds the stages and the findings that need no action."""
     result: DoctorResult | None = report.results.get("doctor")
     whose = [finding for finding in report.findings if finding.id == "status.interpreter"]
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]

@@ -15,12 +15,12 @@ _LIST = (Column("id", "left"), Column("of", "left", keep=2), Column("what", "lef
 SURE: dict[Certainty, str] = {"proof": "proven", "strong": "nearly certain", "hint": "likely"}
 _BY_TEXT = {"proof": " by the text itself", "strong": "", "hint": "; the text alone does not prove it"}
 _SYMPTOM = "a symptom: the text does not name its cause"
-# The most further causes of a long log that are shown: nobody reads a longer list.
+# The most further causes of a long log that are shown, because nobody reads a longer list.
 _MOST_OTHERS = 5
 
 
 def page(report: Report) -> Page:
-    """The root cause first, what to do, then what else is in the text."""
+    """Return the root cause first, what to do, and then the other errors in the text."""
     result = report.results.get("explain") or ExplainResult()
     if result.known:
         return Page(None, [table(_LIST, [[entry.id, entry.of, entry.title] for entry in result.known])])
@@ -70,7 +70,7 @@ _STEP = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^()]*\)|(?<!\w)'[^']*'|[^;])+""")
 
 
 def _steps(then: str) -> list[Line]:
-    """Return what to do, a line for each step: the first is the one to try first."""
+    """Return what to do, with a line for each step in the order in which to try them."""
     return [advice_line(step.strip()) for step in _STEP.findall(then) if step.strip()]
 
 
@@ -78,19 +78,19 @@ def _steps(then: str) -> list[Line]:
 
 
 def lint_page(report: Report) -> Page:
-    """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
+    """Return the verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
     result = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [block for finding in placed for block in _mistake(finding)]
     ignored = [Line(f"{counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
-    # The finding that nothing was wrong, or that there was nothing to read.
+    # The finding that nothing was wrong, or that there were no files to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
     return Page(_lint_verdict(placed, result), mistakes, ignored, others, cause=clean)
 
 
 def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
-    """Return the verdict on all files, in one line; None where another finding states it."""
+    """Return the verdict on all files in one line, or None if another finding states it."""
     if not placed:
         return None
     counts = Counter(finding.verdict for finding in placed)
@@ -105,7 +105,7 @@ def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
 
 
 def _mistake(finding: Finding) -> list[Block]:
-    """The place and what is wrong, the line of source, and what to do."""
+    """Return the place and what is wrong, the line of source, and what to do."""
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
     lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]

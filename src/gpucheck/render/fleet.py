@@ -59,7 +59,8 @@ _EXITS: dict[int | None, Verdict] = {0: "pass", 1: "fail", 3: "skip", 4: "inconc
 
 
 def page(report: Report) -> Page:
-    """A fleet's verdict, its bad nodes with cause and action, then counts; for one node, the results of its parts."""
+    """Return a fleet's verdict, its bad nodes with cause and action, then counts; for one node, the results of its
+    parts."""
     judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
     if judged is not None:
         return _fleet(report, judged)
@@ -111,7 +112,7 @@ def _node(report: Report, node: NodeDocument) -> Page:
     told = answer(report.summary.verdict, f"{node.host} is {word}")
     rows: list[Sequence[str | Cell]] = []
     for part in node.parts:
-        # Results of a part whose time was up are no pass.
+        # Results of a part that ran out of time do not count as passed.
         ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
         rows.append([part.id, verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
     parts = table(_PARTS, rows)
@@ -125,7 +126,8 @@ def _node(report: Report, node: NodeDocument) -> Page:
 
 
 def listed(report: Report, which: Literal["good", "bad"]) -> str:
-    """The nodes that are good, or must not be used, a name a line; none is bad where the check itself is suspect."""
+    """Return the good nodes, or those that must not be used, one name per line. No node is bad if the check itself is
+    suspect."""
     fleet = report.results.get("fleet_judge")
     names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
     return "".join(f"{name}\n" for name in names)

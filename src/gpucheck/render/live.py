@@ -64,7 +64,8 @@ class LiveView:
                 self._judged(finding or of_fault(fault))
 
     def _judged(self, finding: Finding) -> None:
-        """Keep a failure and show it when work goes on; on a pipe, and after the last work, only the report has it."""
+        """Keep a failure, which is shown when the next step begins. On a pipe, and after the last step, only the report
+        shows it."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
@@ -95,7 +96,8 @@ class LiveView:
 
 
 class _LiveLine:
-    """A step with what is worth knowing beside it, asked again each time it is drawn; a narrow screen cuts its end."""
+    """The live line: the step, its progress and the time left, updated each time that it is drawn. A narrow screen cuts
+    its end."""
 
     def __init__(self, event: Progress, started: float, ends_s: float, out: Console) -> None:
         self._event, self._started, self._ends_s, self._out = event, started, ends_s, out
@@ -107,21 +109,21 @@ class _LiveLine:
 
         elapsed_s = time.monotonic() - self._started
         left_s = self._ends_s - elapsed_s
-        # The time left while there is some; else the time so far.
+        # The time left if it is known and not yet over; else the time so far.
         took = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
         line = " · ".join([said_of(self._event), took, HINT])
         return Text(terminal.writable(self._out, line), no_wrap=True, overflow="crop")
 
 
 def end_of(event: Progress, elapsed_s: float) -> float:
-    """Return when the work should be over, if the steps to come take as long as those behind; infinite if unknown.
+    """Return when the work should end, if the remaining steps take as long as those done; infinite if unknown.
 
-    Both are seconds from the command's start, `elapsed_s` as this step begins.
+    Both times are seconds from the command's start. `elapsed_s` is the time at which this step begins.
     """
     return elapsed_s / event.done * event.total if event.done and event.total else math.inf
 
 
 def said_of(event: Progress) -> str:
-    """Return what is done and how far, and the best so far where there is one."""
+    """Return the current step, its number of the total, and the best result so far if there is one."""
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
     return f"{count}{event.step}{f' · best so far {event.best}' if event.best else ''}"

@@ -22,9 +22,9 @@ from gpucheck.render import text
 from gpucheck.render.text import ADVICE, ALWAYS, ASCII, Block, Column, Line, Table
 from gpucheck.report.report import Report
 
-# Wide enough for any table: output that is no terminal gets every column, and nothing is wrapped.
+# Wide enough for any table. Output outside of a terminal gets every column, and nothing is wrapped.
 NATURAL_WIDTH = 100_000
-# A column that wraps is worth having from this width on.
+# The least width at which a column that wraps is shown.
 LEAST_WRAPPED = 36
 # Columns with a `keep` below this are dropped before a column that always stays is cut.
 NICETY = 3
@@ -33,10 +33,10 @@ NARROW = 50
 
 
 def console(stream: IO[str]) -> Console:
-    """A console on `stream`: a terminal's width, else `COLUMNS`, else as wide as it takes."""
+    """Return a console on `stream`. Its width is the terminal's, else `COLUMNS`, else without limit."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() and int(columns) > 0 else None if stream.isatty() else NATURAL_WIDTH
-    # A pipe is no terminal even when colours are forced on it.
+    # A pipe is not a terminal, even if colours are forced on it.
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system="auto")
 
 
@@ -64,19 +64,20 @@ def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTy
 
 # -- a first view of a screen ------------------------------------------------------------------------------------------
 
-# Rows of a table, and lines of findings beside those that failed, that a first view has: as many as GPUs of a machine.
+# The most table rows, and lines of findings beside the failures, in a first view: as many as a machine has GPUs.
 MOST_ROWS, MOST_LINES = 16, 6
 
 
 def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks without the last rows and findings that may go, which are counted; a pipe gets all of them."""
+    """Return the blocks without the last rows and findings that may be left out, and count these. A pipe gets all
+    blocks."""
     if out.width >= NATURAL_WIDTH:
         return blocks
     kept: list[Block] = []
     findings = [block for block in blocks if isinstance(block, Line) and block.may_go]
     cut = MOST_LINES
     while cut < len(findings) and findings[cut].text.startswith(ADVICE):
-        cut += 1  # what to do stays with its finding
+        cut += 1  # a fix stays with its finding
     gone = [line for line in findings[cut:] if not line.text.startswith(ADVICE)]
     for block in blocks:
         if isinstance(block, Table) and block.may_go and len(block.rows) > MOST_ROWS:
@@ -91,7 +92,8 @@ def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
 
 
 def _shortened(table: Table) -> Table:
-    """The table with the rows that ask for something first among those that stay, in their order."""
+    """Return the table with its most important rows: those that need action are kept first, and the order is
+    unchanged."""
     styles = [" ".join(cell.style for cell in row) for row in table.rows]
     gravity = [0 if "red" in style else 1 if "yellow" in style else 2 for style in styles]
     ranked = sorted(range(len(styles)), key=gravity.__getitem__)
@@ -124,10 +126,10 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
     kept = list(range(len(table.columns)))
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
-        # The least important goes first, of equals the rightmost.
+        # The least important column is dropped first, and among equals the rightmost.
         least = min(droppable, key=lambda index: (table.columns[index].keep, -index), default=None)
-        # A column is cut only after all columns with a lower `keep` were dropped; one that is never dropped has NICETY
-        # in place of its `keep`.
+        # A column is cut only after all columns with a lower `keep` were dropped; for a column that is never dropped,
+        # NICETY takes the place of `keep`.
         lowest = ALWAYS if least is None else table.columns[least].keep
         cut = [index for index in kept if table.columns[index].cropped]
         whole = [index for index in cut if lowest < (table.columns[index].keep if index in droppable else NICETY)]
@@ -145,7 +147,7 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
 
 
 def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]) -> int:
-    """Characters that these columns take side by side; text that wraps, or is not `whole`, counts with its least
+    """Return the width of these columns side by side. Text that wraps, or is not `whole`, counts with its least
     width."""
     widths = []
     for index in kept:
@@ -155,7 +157,8 @@ def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]
             widest = min(widest, column.cropped)
         widest = max(_head_width(out, column), widest)
         widths.append(min(widest, LEAST_WRAPPED) if column.wraps else widest)
-    # A space on either side of a cell and one between the columns; the spaces before cells go where it is dense.
+    # Each cell has a space on either side, and there is one between columns. A dense table has no space before its
+    # cells.
     return sum(widths) + 2 * len(widths) + (0 if table.dense else len(widths) - 1)
 
 
@@ -169,7 +172,7 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
     overflow: Literal["ellipsis", "crop"] = "ellipsis" if writable(out, "…") == "…" else "crop"
     for index in kept:
         column = table.columns[index]
-        # rich narrows the columns that may wrap; a cell that is cropped does not wrap in the room that is left.
+        # rich narrows columns that may wrap. A cropped cell does not wrap in the remaining width.
         laid_out.add_column(
             Text(writable(out, column.head), no_wrap=True),
             justify=column.align,
@@ -187,7 +190,7 @@ def _rich_table(out: Console, table: Table, kept: Sequence[int]) -> rich.table.T
 
 
 def _records(out: Console, table: Table) -> Iterator[Text]:
-    """Each row as `name: value` lines; what has no value is left out."""
+    """Yield each row as `name: value` lines. Cells without a value are left out."""
     for number, row in enumerate(table.rows):
         if number:
             yield Text()
@@ -208,7 +211,7 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
 def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
     """Give a function that shows blocks in place on a terminal, and one after another elsewhere.
 
-    The last blocks stay in sight at the end.
+    The last blocks stay visible at the end.
     """
     from rich.live import Live  # only `devices --watch` refreshes a screen
 
@@ -238,18 +241,19 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
 
 
 def _colours(names: str) -> TerminalTheme:
-    """Background, text, and a terminal's black, red, green, yellow, blue, magenta, cyan and white, each `rrggbb`."""
+    """Return the background, the text colour, and a terminal's black, red, green, yellow, blue, magenta, cyan and
+    white, each as `rrggbb`."""
     background, text_colour, *eight = [tuple(bytes.fromhex(name)) for name in names.split()]
     return TerminalTheme(background, text_colour, eight)  # type: ignore[arg-type]
 
 
 Theme = Literal["light", "dark"]
-# Each colour is readable on its background: a contrast of 4.5 and more.
+# Each colour has a contrast of at least 4.5 on its background.
 THEMES: dict[Theme, TerminalTheme] = {
     "light": _colours("ffffff 1f2328 1f2328 cf222e 116329 7d4e00 0969da 8250df 1b7c83 59636e"),
     "dark": _colours("0d1117 e6edf3 8b949e ff7b72 56d364 e3b341 79c0ff d2a8ff 56d4dd b1bac4"),
 }
-# The places are rich's; it takes the width of a character as 0.61 of its height.
+# The positions are rich's, which takes a character's width as 0.61 of its height.
 _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img">
 <title>{title}</title>
 <style>
@@ -274,7 +278,7 @@ _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{he
 
 
 def svg(report: Report, theme: Theme = "dark") -> str:
-    """The report's screen of 80 columns, below the command line that made it."""
+    """Return the report's screen of 80 columns, below the command line that made it."""
     from xml.sax.saxutils import escape
 
     title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
@@ -282,9 +286,10 @@ def svg(report: Report, theme: Theme = "dark") -> str:
     paper = Console(file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="standard", **plain)
     show(paper, text.blocks(report))
     colours = THEMES[theme]
-    name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"  # the same every time; several may stand on one page
+    # The ID is constant for a document, and several pictures may be on one page.
+    name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"
     code = _FORMAT.format(
-        # Braces would be places of the format.
+        # Braces would be placeholders of the format.
         title=escape(title).replace("{", "{{").replace("}", "}}"),
         background=colours.background_color.hex,
         colour=colours.foreground_color.hex,

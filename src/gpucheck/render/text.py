@@ -18,14 +18,14 @@ from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, group
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
-# -- tables: cells, columns with how long they stay, and what makes a table of rows
+# -- tables: their cells and columns, the priority of a column, and functions that make tables of rows -----------------
 
 UNKNOWN = "–"
-# A column that no screen leaves out.
+# The priority of a column that every screen shows.
 ALWAYS = 9
 Row = TypeVar("Row")
 
-# Sign, ASCII sign and colour of each verdict; the ASCII sign stands where the encoding has no other.
+# Sign, ASCII sign and colour of each verdict. The ASCII sign is used if the encoding lacks the other.
 SIGNS: dict[Verdict, tuple[str, str, str]] = {
     "pass": ("✓", "+", "green"),
     "info": ("·", "-", ""),
@@ -49,8 +49,8 @@ class Column:
     """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
 
     A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen.
-    Text that may be `cropped` loses its end after that many characters (0: never) rather than cost another column; if
-    it also wraps, it wraps there.
+    Text that may be `cropped` loses its end after that many characters (0: never) before another column is dropped. If
+    the text also wraps, it wraps at that width instead.
     """
 
     head: str
@@ -64,8 +64,9 @@ class Column:
 class Table:
     """A table; every row has a cell for each column.
 
-    `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. A `dense`
-    table has less room between its columns. `may_go` says that a first view leaves rows out.
+    `narrow` is a table of the same rows. It is shown instead if this table is too wide even without the columns that
+    may be dropped. A `dense` table has less room between its columns. `may_go` is true if a first view may leave out
+    rows.
     """
 
     columns: tuple[Column, ...]
@@ -78,7 +79,8 @@ class Table:
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
     """Return a table of these rows.
 
-    A column in which nothing stands is left out, as is one that may go and in which nothing is known.
+    A column whose cells are all empty is left out. So is a column that may be dropped, if all of its values are
+    unknown.
     """
     made = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     kept = []
@@ -90,12 +92,13 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Ta
 
 
 def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
-    """Return the same, given column by column. Raises ValueError where one has more cells than another."""
+    """Return a table of columns, each with its cells. Raises ValueError if the columns have different numbers of
+    cells."""
     heads, cells = zip(*columns, strict=True)
     return table(heads, zip(*cells, strict=True))
 
 
-# A column of a table, and the cells that it has for these rows.
+# A column of a table, and the function that makes its cells from the rows.
 ColumnOf: TypeAlias = tuple[Column, Callable[[Sequence[Row]], Sequence[str | Cell]]]
 
 
@@ -105,12 +108,12 @@ def table_of(rows: Sequence[Row], columns: Iterable[ColumnOf[Row]]) -> Table:
 
 
 def filled(column: Column, text: Callable[[Row], str | Cell]) -> ColumnOf[Row]:
-    """Return a column whose cells come each from its own row."""
+    """Return a column in which `text` makes each cell from its row."""
     return column, lambda rows: [text(row) for row in rows]
 
 
 def once(column: Column, text: Callable[[Row], str]) -> ColumnOf[Row]:
-    """Return a column that names a group of rows: where the row above has the same, the cell is empty."""
+    """Return a column that names groups of rows: a cell is empty if the row above has the same text."""
 
     def cells(rows: Sequence[Row]) -> list[str]:
         texts = [text(row) for row in rows]
@@ -125,13 +128,13 @@ def numbers(column: Column, value: Callable[[Row], float | None], scale: float =
 
 
 def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
-    """A verdict's sign and word (or `text` in the word's place), in its colour."""
+    """Return a cell with a verdict's sign and word (or `text` in the word's place), in its colour."""
     sign, _, style = SIGNS[verdict]
     return Cell(f"{sign} {text or verdict}", style)
 
 
 def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
-    """Numbers with the same precision down a column: the lower quartile has `digits` significant digits.
+    """Return numbers with the same precision down a column: the lower quartile has `digits` significant digits.
 
     A number too small for that precision keeps one significant digit.
     """
@@ -147,7 +150,7 @@ def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits
     return texts
 
 
-# A cell of a bar that is filled to one eighth, two, and so on.
+# A bar's cells that are filled to one eighth, two eighths, and so on.
 EIGHTHS = "▏▎▍▌▋▊▉"
 HALF = EIGHTHS.index("▌")
 # Replacements of gpucheck's own signs for encodings that lack them.
@@ -161,9 +164,8 @@ ASCII = str.maketrans(
 
 
 def bar(share: float | None, width: int) -> str:
-    """A bar of `width` cells, of which `share` (0 to 1) is filled; empty where the share is not known.
-
-    A share above zero is always visible.
+    """Return a bar of `width` cells, of which `share` (0 to 1) is filled; empty if the share is unknown. A share above
+    zero is always visible.
     """
     if share is None:
         return ""

@@ -88,7 +88,8 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
 
 
 def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
-    """Sizes down; for each direction pageable and pinned as called, the gain, the link, and the time of a call."""
+    """Return a table with a row for each size. For each direction it has pageable and pinned rates as called, the gain,
+    the link's rate, and the time of a call."""
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
@@ -126,7 +127,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
 
 
 def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
-    """The lines that a user chooses between, with the time of each over the raw copy's."""
+    """Return the lines of code between which a user chooses, with the time of each as a multiple of the raw copy's."""
     rows = [row for row in measurements if not str(row.case["idiom"]).startswith(("raw", "loader"))] or measurements
     if not rows:
         return []
@@ -146,7 +147,7 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
 
 
 def _both_ways(report: Report) -> list[Block]:
-    """`both directions at once: 94.0 GB/s`, for each device."""
+    """Return `both directions at once: 94.0 GB/s` for each device."""
     lines: list[Block] = []
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
@@ -158,13 +159,13 @@ def _both_ways(report: Report) -> list[Block]:
 
 
 def _peer(measurements: Sequence[Measurement]) -> list[Block]:
-    """The matrix of rates, and what its marks mean."""
+    """Return the matrix of rates, and the meaning of its marks."""
     rows = [row for row in measurements if row.name == judge.PEER]
     if not rows:
         return []
     matrix = judge.matrix(rows)
     ids: list[str] = matrix["devices"]
-    # One precision for the whole: cells are compared down and across.
+    # The whole matrix has one precision, because cells are compared down and across.
     texts = iter(column_of_numbers([rate for rates in matrix["bytes_per_s"] for rate in rates], 1e9))
     lines: list[list[str]] = []
     for source, paths in zip(ids, matrix["path"], strict=True):
@@ -172,7 +173,7 @@ def _peer(measurements: Sequence[Measurement]) -> list[Block]:
         # The diagonal is empty: a copy within one device uses no link.
         cells[len(lines)] = ""
         lines.append([source, *cells])
-    # The number alone is enough where all are of a kind: eight devices then fit into 80 columns.
+    # If all devices have the same kind, their numbers alone are enough. Eight devices then fit into 80 columns.
     is_short = len({name.partition(":")[0] for name in ids}) == 1
     heads = [name.partition(":")[2] if is_short else name for name in ids]
     columns = [Column("from", "left"), *(Column(f"to {head}") for head in heads)]

@@ -1,4 +1,4 @@
-"""Data to and from JSON. Fields stand in their order; numbers that are not finite become null."""
+"""Convert data to and from JSON. Fields keep their order, and numbers that are not finite become null."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """`value` as what `json.dumps` takes. Raises TypeError for anything that is not plain data."""
+    """Return `value` in the form that `json.dumps` accepts. Raises TypeError for anything that is not plain data."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -33,23 +33,23 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
-    """The dataclass `kind` from its JSON. Unknown keys are ignored, missing ones take their default; a TypedDict keeps
-    what it does not know as plain data.
+    """Return the dataclass `kind` from its JSON. Unknown keys are ignored, and missing ones take their default. A
+    TypedDict keeps unknown keys as plain data.
 
-    Raises KeyError where a field without a default is missing, TypeError where the data has another shape. Data that
-    anybody may have written (`foreign`) also raises TypeError where a value has another type than its field or is none
-    of its literals, or is a number that no quantity has: a whole number of more than 64 bits, or infinity. Characters
-    of its text that do not print are written out.
+    Raises KeyError if a field without a default is missing, and TypeError if the data has another shape. `foreign` data
+    may have been written by anybody and is checked further. It raises TypeError for a value that is not of its field's
+    type or not one of its literals, and for a number that no quantity has: an integer of more than 64 bits, or
+    infinity. Non-printing characters in its text are written as escapes.
     """
     return typing.cast(T, decoder(typing.cast(Any, kind), kind.__name__, foreign)(data))
 
 
 @functools.cache
 def hints(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields or a TypedDict's keys.
+    """Return the types of a dataclass's fields or a TypedDict's keys.
 
-    The annotations are text, which takes longer to read than all else here. A module gives the types that it imports
-    for type checkers alone by its `late_types`.
+    The annotations are text, and reading it takes longer than everything else here. A module that imports some types
+    only for type checkers gives them in `late_types`.
     """
     return typing.get_type_hints(kind, localns=getattr(sys.modules[kind.__module__], "late_types", dict)())
 
@@ -85,7 +85,8 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """Any data; raises TypeError for a number that no quantity has. Its depth is that of the text it was read from."""
+    """Return any data unchanged. Raises TypeError for a number that no quantity has. The depth is limited by that of
+    the parsed JSON text."""
     if isinstance(value, (int, float)):
         return _number(where, value)
     if isinstance(value, str):
@@ -139,7 +140,7 @@ def _one_of(known: tuple[Any, ...], where: str, value: Any) -> Any:
 
 
 def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
-    """The value as the first of the kinds that it fits."""
+    """Return the value as the first of the kinds that accepts it."""
     if value is None and or_none:
         return None
     for decode in kinds[:-1]:
@@ -163,7 +164,7 @@ def _object(item: Decode, where: str, value: Any) -> dict[str, Any]:
 
 
 def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:
-    """A TypedDict: what it names is of its type, what it does not name is kept."""
+    """Convert a TypedDict: check the types of known keys, and keep unknown keys unchanged."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{where} is not an object")
     return {key: decoder(of.get(key, Any), key, foreign)(item) for key, item in value.items()}

@@ -14,7 +14,7 @@ from gpucheck.report.measurement import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The machine was read; the work begins."""
+    """The machine was read, and the work begins."""
 
     facts: Facts
 
@@ -23,7 +23,7 @@ class Started:
 class Progress:
     """A step begins. `done` of `total` steps are behind; `best` is the best result so far, as text for a person.
 
-    A `live` event says how a step goes on: it is for a line that refreshes, not for a pipe.
+    A `live` event reports the progress within a step. It is shown on a line that refreshes, and not on a pipe.
     """
 
     step: str
@@ -54,14 +54,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding that is made where the work is done, for no document holds all that it needs."""
+    """A finding that the work itself makes, because no document has all the data that the finding needs."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The command's answer where it is more than its measurements: `results[name]`. A later one replaces an earlier."""
+    """An additional result of the command, beside its measurements: `results[name]`. A later event replaces an earlier
+    one of the same name."""
 
     name: str
     value: Any
@@ -69,7 +70,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence that the user should read now (stderr), but for one that is only `kept` in the report."""
+    """A sentence that the user should read now, on stderr. A `kept` notice is only in the report."""
 
     text: str
     level: Literal["info", "warning", "kept"] = "info"
@@ -92,7 +93,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A part begins; `device` is None for one that concerns several."""
+    """A part begins; `device` is None for a part that concerns several devices."""
 
     part: str
     device: str | None = None
@@ -100,16 +101,16 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that was asked for was not done: the work makes the finding, since no row shows it."""
+    """Requested work was not done. The event carries the finding, because no row shows it."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Work was broken off: the device failed, memory ran out, or an error of ours.
+    """Work was interrupted: the device failed, memory ran out, or gpucheck raised an error.
 
-    It comes to one finding: the fault's own, or `finding`, which says it in the command's words.
+    The report has one finding about this: `finding` in the command's words if it is given, else the fault's own.
     """
 
     fault: Fault
@@ -118,8 +119,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A part is over: its results may be written down now. `why` is the reason if it did not do all that it was asked
-    for."""
+    """A part has ended, and its results may be written now. `why` is the reason if it did not do all of the requested
+    work."""
 
     part: str
     device: str | None = None
@@ -133,7 +134,7 @@ Emit = Callable[[Event], None]
 
 @dataclass(slots=True)
 class Recorder:
-    """An `Emit` that keeps what it is given, in order."""
+    """An `Emit` that keeps all events, in order."""
 
     events: list[Event] = field(default_factory=list)
 

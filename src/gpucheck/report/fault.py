@@ -22,10 +22,10 @@ class Fault:
     """Interrupted work.
 
     `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised (empty: a
-    process ended without one) and `text` its message; `cause` is the row of `messages.CAUSES` that this is, None where
-    it is not known. `poisons` means that the process cannot use the device any more. `fresh` is what a small kernel in
-    a fresh process said: `works`, why it failed, or None where none was asked. `silent_s` is how long the device was
-    silent, where that is the fault.
+    process ended without one) and `text` its message; `cause` is the matching row of `messages.CAUSES`, or None if the
+    error is unknown. `poisons` means that the process cannot use the device any more. `fresh` is the result of a small
+    kernel in a fresh process: `works`, the reason why it failed, or None if it was not run. `silent_s` is how long the
+    device did not answer, if that is the fault.
     """
 
     kind: Kind
@@ -40,22 +40,22 @@ class Fault:
     silent_s: float | None = None
 
     def is_of(self, error: BaseException) -> bool:
-        """True if the fault is about this exception, judged by its text."""
+        """Return whether the fault is about this exception, judged by its text."""
         return (self.error, self.text) == (type(error).__name__, str(error))
 
 
 def first_line(text: str) -> str:
-    """The first line of an error's text; empty where it says nothing."""
+    """Return the first line of an error's text, or an empty text if there is none."""
     return (text.strip().splitlines() or [""])[0][:_LONGEST_LINE]
 
 
 def first_line_of(error: object) -> str:
-    """The first line of an error or a warning; its class where it says nothing."""
+    """Return the first line of an error or a warning, or its class if it has no text."""
     return first_line(str(error)) or type(error).__name__
 
 
 def in_words(fault: Fault) -> str:
-    """The event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
+    """Return the event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
     device = fault.device or "the device"
     if fault.silent_s is not None:
         return f"{device}: no answer for {fault.silent_s:.0f} s in {fault.where}"
@@ -64,16 +64,16 @@ def in_words(fault: Fault) -> str:
 
 def _cause(fault: Fault) -> str:
     cause = BY_ID.get(fault.cause or "")
-    # The error's own words say more about a call that may be at fault itself.
+    # If the call itself may be at fault, the error's own text says more.
     if cause is not None and cause.whose not in ("program", "library"):
         return cause.title
     return first_line(fault.text) or fault.error
 
 
 def judge(fault: Fault) -> Finding:
-    """The one finding that a fault comes to: a failure of the device, memory that was taken, or an error of ours."""
+    """Return the one finding about a fault: a failure of the device, a lack of memory, or an error of gpucheck."""
     line = first_line(fault.text)
-    told = fault.kind == "device" and line == _cause(fault)  # by the title
+    told = fault.kind == "device" and line == _cause(fault)  # the title has this text already
     during = f" (during {fault.step})" if fault.step else ""
     message = ": ".join(part for part in (fault.error, "" if told else line) if part) + during
     evidence: dict[str, Any] = {
@@ -114,6 +114,6 @@ def judge(fault: Fault) -> Finding:
 
 
 def not_run(name: str, what: str, fault: Fault) -> Finding:
-    """Findings for the work that an earlier fault prevented, on a device or at all."""
+    """Return findings for the work that an earlier fault prevented, on a device or on all devices."""
     evidence = {"device": fault.device, "cause": fault.cause}
     return Finding(f"{name}.skipped", "skip", f"{what} was not measured", in_words(fault), evidence)

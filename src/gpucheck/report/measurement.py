@@ -41,7 +41,7 @@ class TimeStats:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Work per second (`unit` is B/s, FLOP/s or 1/s), derived from the time; `p05` is the slow end."""
+    """Work per second (`unit` is B/s, FLOP/s or 1/s), derived from the time; `p05` is the rate of the slow samples."""
 
     median: float
     unit: str
@@ -69,7 +69,8 @@ class MemoryFigures:
 class Method:
     """The method of a measurement, which a comparison must match.
 
-    `clock` is `device events` or `host`; `launch` is held, graph, unheld or host; `cache` is warm or cold.
+    `clock` is `device events` or `host`, and `cache` is warm or cold. `launch` says how the calls were launched:
+    `held`, `graph`, `unheld` or `host`.
     """
 
     clock: str
@@ -83,7 +84,8 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured case on one device. `work` is per call (`bytes`, `flop`); `flags` say what the number is worth."""
+    """One measured case on one device. `work` is per call (`bytes`, `flop`); `flags` name disturbances and other
+    reasons to doubt the figure."""
 
     name: str
     device: DeviceRef

@@ -35,8 +35,8 @@ class Summary:
 class Part:
     """A part of a command's work on one device, or on several at once (None), from its plan to its end.
 
-    `ended` is None while it is at work, and for one that was cut off; empty if it did all that was asked for, else the
-    reason why not: `time`, `memory`, `fault`, `error`.
+    `ended` is None while the part is at work, and stays None if it was cut off. It is empty if the part did all of the
+    requested work, else it is the reason: `time`, `memory`, `fault` or `error`.
     """
 
     id: str
@@ -47,10 +47,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The document of one command: what was seen, and what it comes to.
+    """The document of one command: what was read and measured, and the verdict.
 
-    `parts` is what was planned and begun, `skips` what the work says was not done, `faults` what broke it off. A
-    benchmark's `findings` and `results` can be derived from these, the facts and the measurements again at any time.
+    `parts` are the planned and begun parts, `skips` the work that was left out, and `faults` the faults that
+    interrupted it. A benchmark's `findings` and `results` can be derived from these, the facts and the measurements
+    again at any time.
     """
 
     schema: str
@@ -72,7 +73,7 @@ class Report:
 
     @property
     def incomplete(self) -> str:
-        """The reason why not all was done that was asked for; empty if all was."""
+        """Return the reason why the requested work is incomplete, or an empty text if all was done."""
         if self.summary.complete:
             return ""
         if self.faults and self.summary.exit not in (errors.INTERRUPTED, errors.TERMINATED):
@@ -82,9 +83,9 @@ class Report:
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
-        """The same document with what a judge says of it. `code` is an exit status from outside the findings.
+        """Return the document with a judge's findings. `code` is an exit status from outside the findings.
 
-        A document that is not complete is never a pass: what is missing may have failed.
+        An incomplete document is never a pass, because the missing work may have failed.
         """
         if code is None and not self.summary.complete:
             code = errors.UNDECIDED
@@ -106,16 +107,16 @@ class Judgement:
     results: dict[str, Any] = field(default_factory=dict)
 
 
-# Pure: the document so far, as often as wanted; the last judgement counts.
+# The judge is pure. It is called with the document so far, any number of times, and the last judgement counts.
 Judge = Callable[[Report], Judgement]
 
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
-    """The summary's verdict: the worst of the findings, and never better than the exit status says."""
+    """Return the summary's verdict: the worst of the findings, but not better than the exit status."""
     verdicts: list[Verdict] = [finding.verdict for finding in findings]
     worst: Verdict = min(verdicts, key=WORST_FIRST.index, default="pass")
     if code == errors.OK:
-        # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
+        # The whole is still a pass if some checks were skipped while others passed, or if a finding is only a remark.
         return "pass" if worst in ("skip", "info") else worst
     # Work that was cut off has not failed: its verdict is unknown.
     unknown = (errors.UNDECIDED, errors.INTERRUPTED, errors.TERMINATED)
@@ -124,9 +125,9 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
-    """The exit status that the findings ask for.
+    """Return the exit status of the findings.
 
-    `fail` is 1, `inconclusive` 4, and 3 where everything judged was skipped; `strict` turns a warning into a failure.
+    `fail` is 1, `inconclusive` 4, and 3 if every check was skipped; `strict` turns a warning into a failure.
     """
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
@@ -148,7 +149,7 @@ class Collector:
     faults: list[Fault] = field(default_factory=list)
     skips: list[Finding] = field(default_factory=list)
     parts: dict[tuple[str, str | None], Part] = field(default_factory=dict)
-    # Everything that comes to a finding without a judge, in the order in which it was said.
+    # Every event that becomes a finding without a judge, in the order of the events.
     _said: list[Finding] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
@@ -161,7 +162,7 @@ class Collector:
                 self.parts |= {(id, device): Part(id, device) for id in ids for device in devices}
             case events.Began(id, device):
                 self.parts[id, device] = Part(id, device, begun=True)
-            case events.Finished(ended, device, why):  # and with it what it consists of
+            case events.Finished(ended, device, why):  # and all parts inside it
                 for key, part in self.parts.items():
                     is_open = part.device == device and part.begun and part.ended is None
                     if is_open and f"{part.id}.".startswith(f"{ended}."):
@@ -196,10 +197,11 @@ class Collector:
         settings: Settings | None = None,
         judge: Judge | None = None,
     ) -> Report:
-        """The report so far. `code` is an exit status from outside the findings (an error, a signal).
+        """Return the report so far.
 
-        It is not complete where a fault broke work off, whatever `complete` says. A `judge` gives the findings from the
-        document; those that were judged where the work was done follow.
+        `code` is an exit status from outside the findings (an error, a signal). A report with a fault is not complete,
+        whatever `complete` says. A `judge` makes the findings from the document, and the findings that the work itself
+        made follow.
         """
         ended = all(part.ended is not None for part in self.parts.values() if part.begun)
         whole = Report(
@@ -229,7 +231,7 @@ class Collector:
 
 
 def _with(facts: Facts, opened: Device) -> Facts:
-    """The facts with torch's values for a device that it opened, where no other source had given them."""
+    """Return the facts with torch's values for a device that it opened, if no other source had these values."""
     known = next((device for device in facts.devices if device.id == opened.id), None)
     if known is None:
         return replace(facts, devices=(*facts.devices, opened))
@@ -239,12 +241,12 @@ def _with(facts: Facts, opened: Device) -> Facts:
 
 
 def document(report: Report) -> str:
-    """The report as its JSON document and a newline. Non-finite numbers are null, as the schema says."""
+    """Return the report as its JSON document and a newline. Non-finite numbers are null, as the schema says."""
     return json.dumps(to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def events_of(document: Report) -> Iterator[Event]:
-    """The events that fold into what a document holds beside its judgement, to replay an earlier run."""
+    """Yield the events that make up a document, except its judgement, to replay an earlier run."""
     yield events.Started(document.facts)
     for part in document.parts:
         if part.device is not None:
@@ -256,6 +258,7 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Answered(name, value) for name, value in document.results.items())
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
-    # The ends come last, as in the run itself: what is written down or judged at the end of a part must have its rows.
+    # The ends of parts come last, as in the run itself, because writing and judging at the end of a part needs its
+    # rows.
     ended = [part for part in reversed(document.parts) if part.ended is not None]
     yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)

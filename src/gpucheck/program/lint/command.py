@@ -1,5 +1,5 @@
-"""The command `lint`: from paths to findings, where files are read; and a walk through each file and its functions,
-statement by statement."""
+"""Run the command `lint`: read the files at the paths, analyse each file statement by statement, and report the
+findings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEP = 500
 
 
 def command(options: LintOptions, emit: Emit) -> None:
-    """Judge every file below the paths. Raises UsageError for a path that is not there."""
+    """Judge every file below the paths. Raises UsageError for a path that does not exist."""
     chosen = options.rules
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
@@ -58,8 +58,8 @@ def command(options: LintOptions, emit: Emit) -> None:
 
 
 def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
-    """A file's mistakes, or why it could not be judged."""
-    # A name that is no text stays readable: JSON and terminals take only text.
+    """Report a file's mistakes, or why it could not be judged."""
+    # JSON and terminals take only text, so undecodable bytes of a name are replaced.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     is_notebook = path.endswith(".ipynb")
     counts["files"] += not is_notebook
@@ -80,7 +80,7 @@ def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Em
 
 
 def _bytes(path: str) -> bytes:
-    """A file's bytes, or standard input's. Raises Unreadable; reads no more than can be judged."""
+    """Return a file's bytes, or those of standard input. Reads no more than can be judged. Raises Unreadable."""
     if path.endswith(".ipynb"):
         raise Unreadable("notebooks are not read")
     try:
@@ -95,7 +95,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _below(given: str) -> Iterator[str]:
-    """A file itself, or a folder's Python files. Raises UsageError for a path that is not there."""
+    """Yield the file itself, or a folder's Python files. Raises UsageError for a path that does not exist."""
     if given == "-" or os.path.isfile(given):
         yield given
         return
@@ -109,13 +109,13 @@ def _below(given: str) -> Iterator[str]:
         folders[:] = sorted(name for name in own if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
         source = [name for name in sorted(files) if name.endswith((".py", ".pyw"))]
         yield from (os.path.normpath(os.path.join(folder, name)) for name in source)
-    yield from (os.path.normpath(error.filename) for error in unread)  # a folder that may not be read is no pass
+    yield from (os.path.normpath(error.filename) for error in unread)  # an unreadable folder must not count as passed
 
 
 @contextlib.contextmanager
 def with_room() -> Iterator[None]:
-    """Run without the cycle collector, which takes a third of the time to search trees that are in use, and with room
-    for trees as deep as a chain of a thousand `elif`."""
+    """Run without the garbage collector, which would spend a third of the time on trees that are in use. Allow trees as
+    deep as a chain of a thousand `elif`."""
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
     gc.disable()
@@ -131,17 +131,17 @@ def with_room() -> Iterator[None]:
 
 # A file without any of these words has no device to be wrong about.
 _WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
-# Parameters of forward that are counts, by their names; and those that may be anything.
+# Parameters of forward that are counts, by their names; and parameters whose type their names do not show.
 _COUNTS = {"n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j"}
 _ANYTHING = ("batch", "data", "inputs", "batched_inputs", "features", "samples", "config")
 _TENSORS = ("Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor")
 
 
 class Run(Expressions):
-    """One function of a file, or the file itself, walked through once."""
+    """Analyse one function of a file, or its module level, once."""
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
-        """Walk through these statements in order, up to one that leaves."""
+        """Analyse these statements in order, up to one that leaves the block."""
         for statement in body:
             if self.flow.dead:
                 return
@@ -218,7 +218,8 @@ class Run(Expressions):
         self.bind(target, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
-        """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
+        """Check sums such as `total = total + loss` and `average = 0.9 * average + 0.1 * loss`. Mistakes inside these
+        expressions have been reported already."""
         text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
             if text in tensors.texts(mine) and not any(isinstance(inner, ast.Call) for inner in walk(mine)):
@@ -275,7 +276,7 @@ class Run(Expressions):
         self._loop(node, None, self.test(node.test))
 
     def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
-        """Walk through a loop: once to see what a pass leaves to the next, then to report."""
+        """Analyse a loop twice: first to find the values that one pass leaves to the next, then to report."""
         self.loops.append(node)
         before = self.flow.copy()
         for quiet in (1, 0) if not self.quiet else (1,):
@@ -430,7 +431,8 @@ class Run(Expressions):
         return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
 
     def _annotations(self, node: ast.expr | None) -> Iterator[str]:
-        """The names in an annotation that stand for the value: `Tensor` for `Tensor | None` and `Optional[Tensor]`."""
+        """Return the names in an annotation that the value may have: `Tensor` for `Tensor | None` and
+        `Optional[Tensor]`."""
         match node:
             case ast.Constant(str() as text):
                 yield text.strip("'\" ").removesuffix(" | None")
@@ -446,7 +448,7 @@ class Run(Expressions):
     def judge_class(self, node: ast.ClassDef) -> None:
         """Judge a class: first its attributes, then each method."""
         owner = self.file.classes[node.name]
-        if owner.node is not node:  # another of this name
+        if owner.node is not node:  # another class with this name
             return
         inherited: dict[str, Value] = {}
         for member in reversed(list(self.file.family(owner))):
@@ -488,7 +490,7 @@ _SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_par
 
 
 def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
-    """A parameter of forward that nothing annotates."""
+    """Return the value of a parameter of forward without an annotation."""
     if function.name in tables.FRAMEWORK_STEPS:
         return Value("batch", "input") if is_first else UNKNOWN
     words = name.split("_")
@@ -500,8 +502,8 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
 
 
 def _in_list(value: Value, key: str) -> Value:
-    """An element of a list or a dict that is an attribute: its tensor stays behind like one that is an attribute
-    itself."""
+    """Return the value of an element in a list or dict that is an attribute. A tensor in it does not move with the
+    module, like a tensor that is a plain attribute."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 
@@ -509,7 +511,7 @@ def _in_list(value: Value, key: str) -> Value:
 
 
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
-    """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
+    """Return the mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
     try:
         file = facts.parse(data)
         if not any(word in data for word in _WORDS):
@@ -519,7 +521,7 @@ def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
         whole.statements(file.tree.body)
         whole.end()
         file.effects.clear()
-        # Python frees everything at once without these cycles, and no collector has to look for it..
+        # Without these reference cycles Python frees everything at once, and the garbage collector has nothing to do.
         file.parents.clear()
     except (RecursionError, MemoryError) as error:
         raise Unreadable("its expressions are nested too deeply") from error

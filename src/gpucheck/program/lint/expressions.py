@@ -607,7 +607,7 @@ def _by_name(name: str) -> Value:
 
 
 def _dimensions(given: Given, name: str) -> int | None:
-    """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has them."""
+    """Return DIMENSIONS if a factory's tensor has any, or None if unknown. A literal list as data has dimensions."""
     first = given.node.args[0] if given.node.args else given.argument("size") or given.argument("data")
     if name in tables.BY_DATA:
         match first:

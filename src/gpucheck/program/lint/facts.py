@@ -1,5 +1,5 @@
-"""Facts of a file while it is analysed: its tree with the comments that tell `lint` to be silent; its imports, classes
-and functions by name; and what is known of values, of a whole function, and at one place in it."""
+"""Facts about a file during its analysis: its tree with the comments that make `lint` ignore a mistake, its imports,
+classes and functions by name, and what is known of values, of a function, and at one place in it."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Class:
     registers_by_hand: bool = False
     # The class makes parameters, buffers, or modules that may have some.
     has_state: bool = False
-    # Attributes that some call takes: `nn.Sequential(*self.layers)`.
+    # Attributes that are passed to a call, as in `nn.Sequential(*self.layers)`.
     handed_on: set[str] = field(default_factory=set)
-    # Methods that forward, or a step of Lightning, goes through; and those that a dataset runs in forked workers.
+    # Methods that forward, or a step of Lightning, calls; and methods of a dataset that run in forked workers.
     forwards: set[str] = field(default_factory=set)
     in_workers: set[str] = field(default_factory=set)
-    # The attributes that its set-up methods leave in self; None before they were walked through.
+    # The attributes that the class's set-up methods assign to self; None before these methods were analysed.
     attributes: dict[str, Value] | None = None
 
 
 @dataclass(slots=True)
 class File:
-    """A file while it is judged: its tree, names, processes, and the mistakes so far."""
+    """A file during its analysis: its tree, names, processes, and the mistakes so far."""
 
     tree: ast.Module
     # The source lines, from line 0; and the ids of ignore comments by line from 1, an empty set for all.
@@ -72,7 +72,7 @@ class File:
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
-    # Names that a function sets for others too: a read in one function says nothing of another.
+    # Names that a function assigns in an outer scope. A value that one function reads proves nothing in another.
     shared: set[str] = field(default_factory=set)
     # Names that are given 0, False or None somewhere.
     zeros: set[str] = field(default_factory=set)
@@ -88,7 +88,8 @@ class File:
     parents: dict[int, Place] = field(default_factory=dict)
 
     def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
-        """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name, or hidden by a local one."""
+        """Return `nn.Linear` as `torch.nn.Linear`. The result is empty for a name that is not imported or that a local
+        name hides."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -98,7 +99,7 @@ class File:
         return ".".join([self.imports[node.id], *reversed(parts)])
 
     def family(self, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
-        """A class and its bases in the file, itself first."""
+        """Yield a class and its bases in the file, the class first."""
         yield own
         for name in own.bases:
             base = self.classes.get(name)
@@ -106,12 +107,12 @@ class File:
                 yield from self.family(base, (*below, own.node.name))
 
     def method(self, own: Class | None, name: str) -> Function | None:
-        """The method of this name, of the class or the nearest base in the file."""
+        """Return the method of this name in the class or its nearest base in the file."""
         members = self.family(own) if own is not None else ()
         return next((member.methods[name] for member in members if name in member.methods), None)
 
     def reachable(self, own: Class, roots: Iterable[str]) -> set[str]:
-        """The methods that these call on self, and they themselves; not __init__."""
+        """Return the given methods and all that they call on self, except __init__."""
         reached: set[str] = set()
         todo = [name for name in roots if self.method(own, name) is not None]
         while todo:
@@ -126,9 +127,9 @@ class File:
         return reached
 
     def text(self, node: Node) -> str:
-        """The source of an expression, in one line, cut where it is longer than 60 characters."""
+        """Return the source of an expression in one line, cut at 60 characters."""
         line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
-        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
+        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # the lines may contain comments
         return text if len(text) <= 60 else f"{text[:59]}…"
 
 
@@ -143,7 +144,7 @@ def read_names(file: File) -> None:
             case ast.ImportFrom(module, aliases, level):
                 where = "." * level + (module or "")
                 if where.startswith(("torch.nn.modules", "torch.nn.parameter")):
-                    where = "torch.nn"  # as the tables know it
+                    where = "torch.nn"  # the tables use this name
                 file.imports |= {alias.asname or alias.name: f"{where}.{alias.name}" for alias in aliases}
             case ast.Call():
                 file.calls.append(node)
@@ -170,7 +171,7 @@ def read_names(file: File) -> None:
 
 
 def bound_in(function: Function) -> tuple[set[str], set[str]]:
-    """The names that a function binds: its own, and those of the file or of a function around it."""
+    """Return the names that a function binds: its own, and those of the file or of an enclosing function."""
     bound, shared = set(), set()
     for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -185,7 +186,7 @@ def bound_in(function: Function) -> tuple[set[str], set[str]]:
 
 
 def captured(node: ast.AST) -> set[str]:
-    """The names that an error's handler or a pattern binds."""
+    """Return the names that an exception handler or a pattern binds."""
     if not isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
         return set()
     return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
@@ -206,13 +207,13 @@ def _class(node: ast.ClassDef) -> Class:
             if isinstance(argument, ast.Starred) or name in _REGISTER:
                 inner = argument.value if isinstance(argument, ast.Starred) else argument
                 made.handed_on.add(self_attribute(inner))
-                # A list of a local name: lint does not follow which attribute holds it too.
+                # If a list with a local name is registered, lint does not know which attribute also holds it.
                 made.registers_by_hand |= isinstance(inner, ast.Name) and name in _REGISTER[:3]
     return made
 
 
 def self_attribute(node: ast.AST) -> str:
-    """`x` of `self.x`; empty for anything else."""
+    """Return `x` for `self.x`, or an empty text for anything else."""
     match node:
         case ast.Attribute(ast.Name("self"), name):
             return name
@@ -220,12 +221,12 @@ def self_attribute(node: ast.AST) -> str:
 
 
 def called_name(node: ast.Call) -> str:
-    """The last name of what is called."""
+    """Return the last part of a called function's name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def method_kind(function: Function) -> str:
-    """Return static, class or property; empty for a method that gets the object."""
+    """Return static, class or property, or an empty text for a method that gets the object."""
     kinds = {"staticmethod": "static", "classmethod": "class", "property": "property", "cached_property": "property"}
     decorators = (getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list)
     return next((kinds[name] for name in decorators if name in kinds), "")
@@ -249,12 +250,12 @@ class Unreadable(Exception):
 
 
 def parse(data: bytes) -> File:
-    """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
+    """Return a file's bytes as a tree. Raises Unreadable, with the reason, if Python cannot parse them."""
     if len(data) > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
+            warnings.simplefilter("ignore")  # hides Python's warnings about the file's own escapes and comparisons
             tree = ast.parse(data)
         text = importlib.util.decode_source(data)
         return File(tree, text.split("\n"), _ignored(text))
@@ -265,7 +266,7 @@ def parse(data: bytes) -> File:
 
 
 def _ignored(text: str) -> dict[int, frozenset[str]]:
-    """The ignore comments by line. A text that only looks like one, within a string, is none."""
+    """Return the ignore comments by line. Text inside a string is not a comment."""
     ignored: dict[int, frozenset[str]] = {}
     if _IGNORE.search(text) is None:
         return ignored
@@ -284,7 +285,8 @@ _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__()
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """The node and all below it, without operators and contexts. The result is kept with the node for later calls."""
+    """Return the node and all nodes below it, without operators and contexts. The result is kept with the node for
+    later calls."""
     below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
@@ -306,13 +308,13 @@ class Value:
     """The known facts of a value.
 
     `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
-    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for
-    unknown, or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs
-    are). `ndim` is None where even a scalar is possible. `made` is the expression that made it, `attribute` the
-    attribute of `self` that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was
-    made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain tensor, `pending`
-    the copy to the host that may not be complete. `item` stands for every element, `parts` for each where they are
-    known, `keys` for the names of the parts of a dict. `stateful` modules have something that must move.
+    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
+    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
+    is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
+    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
+    `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain tensor, `pending` the copy to the
+    host that may not be complete. `item` stands for every element, `parts` for each where they are known, `keys` for
+    the names of the parts of a dict. `stateful` modules have parameters or buffers, which must move.
     """
 
     kind: str = ""
@@ -348,7 +350,7 @@ NUMBER = Value("number")
 
 
 def join(value: Value, other: Value) -> Value:
-    """Return what is known of a value that is the one or the other."""
+    """Return what is known of a value that may be either of these two."""
     if value == other or other.kind == "none":
         return value
     if value.kind == "none":
@@ -357,9 +359,9 @@ def join(value: Value, other: Value) -> Value:
         return UNKNOWN
     place = value.place if value.place == other.place else ""
     if value.kind == "device" and "cuda" in (value.place, other.place):
-        place = "cuda"  # "cuda" if it is there else "cpu": written for a GPU
+        place = "cuda"  # "cuda" if CUDA is available else "cpu": written for a GPU
     elif {value.place, other.place} == {"default", "input"}:
-        # One of the paths has it on the CPU: that path meets the mistake.
+        # The tensor is on the CPU in one of the two paths, and that path has the mistake.
         place = "default"
     return Value(
         value.kind if value.kind == other.kind else "tensor",
@@ -371,7 +373,7 @@ def join(value: Value, other: Value) -> Value:
         value.leaf and other.leaf,
         value.moved if other.moved is not None else None,
         value.pending if other.pending is not None else None,
-        # An empty list says nothing of its elements.
+        # The items of an empty list are unknown.
         join(value.item, other.item) if value.item and other.item else value.item or other.item,
         (),
         value.stateful or other.stateful,
@@ -380,17 +382,17 @@ def join(value: Value, other: Value) -> Value:
 
 
 def all_of(values: Iterable[Value]) -> Value | None:
-    """Return what holds for each of these; None for none."""
+    """Return what is known of a value that may be any of these; None if there are none."""
     known = list(values)
     return functools.reduce(join, known) if known else None
 
 
 @dataclass(slots=True)
 class Flow:
-    """The state at one place: of names (`x`, `self.x`), and of the device.
+    """The state at one place: the values of names (`x`, `self.x`), and the state of the device.
 
-    `started` is what has started CUDA, None where nothing has. `mask` is the statement that set CUDA_VISIBLE_DEVICES
-    before that. A `dead` flow has returned, raised or left its loop.
+    `started` is the node that has started CUDA, or None before that. `mask` is the statement that set
+    CUDA_VISIBLE_DEVICES before CUDA started. A `dead` flow has returned, raised or left its loop.
     """
 
     names: dict[str, Value] = field(default_factory=dict)
@@ -403,7 +405,7 @@ class Flow:
         return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
-        """Every copy that was pending is complete."""
+        """Mark every pending copy as complete."""
         for key, value in self.names.items():
             if value.pending is not None or (value.item is not None and value.item.pending is not None):
                 item = None if value.item is None else replace(value.item, pending=None)
@@ -427,7 +429,8 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A call with the values of its positional and named arguments. `open` where `**more` may hold any other."""
+    """A call with the values of its positional and named arguments. `open` is true if the call has `**more`, which may
+    contain any other argument."""
 
     node: ast.Call
     args: list[Value]
@@ -436,19 +439,19 @@ class Given:
 
     @property
     def all(self) -> list[Value]:
-        """Every argument's value."""
+        """Return the values of all arguments."""
         return [*self.args, *self.named.values()]
 
     def first(self, name: str = "") -> Value:
-        """Return the first positional argument, else the one that is given by this name."""
+        """Return the first positional argument, or else the argument with this name."""
         return self.args[0] if self.args else self.named.get(name, UNKNOWN)
 
     def argument(self, name: str) -> ast.expr | None:
-        """The expression given by this name."""
+        """Return the expression of the argument with this name."""
         return next((keyword.value for keyword in self.node.keywords if keyword.arg == name), None)
 
     def is_true(self, name: str) -> bool:
-        """Return whether this is given as True."""
+        """Return whether this argument is True."""
         return getattr(self.argument(name), "value", None) is True
 
 
@@ -476,8 +479,8 @@ def _read_processes(file: File) -> bool:
         if keyword.arg in ("collate_fn", "worker_init_fn"):
             is_lambda = isinstance(keyword.value, ast.Lambda)
             file.in_workers.add(id(keyword.value) if is_lambda else getattr(keyword.value, "id", ""))
-    # lint does not follow which loader takes which dataset: where only some have workers, it is not known.
-    return len(forked) == len(loaders)  # with no loader at all, another file's may have workers
+    # lint does not know which loader uses which dataset. If only some loaders have workers, it assumes none.
+    return len(forked) == len(loaders)  # without a loader here, a loader in another file may have workers
 
 
 def _has_workers(file: File, call: ast.Call, default: str) -> bool:
@@ -486,38 +489,41 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
     context = given.get("multiprocessing_context")
     if None in given or (default if context is None else getattr(context, "value", "")) not in ("fork", None):
         return False
-    # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
+    # `num_workers` is the sixth argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
     workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
     is_none = isinstance(workers, ast.Constant) and not workers.value
     return workers is not None and not is_none and getattr(workers, "id", "") not in file.zeros
 
 
 class Place:
-    """The place in a function (or of the file itself) while it is walked through: the state that rules ask for."""
+    """A function (or a file's module level) during its analysis, with the state at the current place, which rules
+    read."""
 
     def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.file, self.owner, self.body, self.name, self.outer = file, owner, body, name, outer
         self.flow = Flow()
-        # Names that are bound here, those of parameters, and those that are used as only a tensor can be.
+        # Three sets of names: those bound here, the parameters, and names whose use shows that they are tensors.
         self.local_names: set[str] = set()
         self.parameters: set[str] = set()
         self.evidence: set[str] = set()
-        # Flags: the parameters lie where the module does; this runs in a forked worker; Lightning runs the step.
+        # Flags: the parameters are on the module's device; the function runs in a forked worker; Lightning runs the
+        # step.
         self.in_forward = self.in_worker = self.has_framework_step = False
-        # The number of `with` blocks or decorators around this in which nothing has a graph; and in which factories use
-        # another device.
+        # Two numbers of enclosing `with` blocks or decorators: those in which no graph is recorded, and those in which
+        # factories use another device.
         self.no_graph = self.on_device = 0
-        # A gradient of a tensor that is no leaf is kept somewhere here.
+        # This function keeps the gradient of a tensor that is not a leaf.
         self.keeps_gradients = False
         self.loops: list[Loop] = []
-        # More than 0 while a loop is walked through only to see what it leaves behind.
+        # Above 0 during the first pass over a loop, which only finds the values at its end and reports nothing.
         self.quiet = 0
-        # The receiver of each move, by id of its call; and the nodes that set CUDA_VISIBLE_DEVICES before CUDA starts.
+        # The tensor or module that each move is called on, by the id of the call; and the nodes that set
+        # CUDA_VISIBLE_DEVICES before CUDA starts.
         self.receivers: dict[int, Value] = {}
         self.sets: list[Node] = []
         # Names whose attributes are known.
         self.rooted: set[str] = set()
-        # Functions and classes that were defined on the way.
+        # Functions and classes that were defined so far.
         self.functions: dict[str, Function] = {}
         self.nested: list[Function] = []
         self.classes: list[ast.ClassDef] = []
@@ -527,11 +533,11 @@ class Place:
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """The attributes of self that are known."""
+        """Return the known attributes of self."""
         return (self.owner.attributes if self.owner is not None else None) or {}
 
     def visible(self) -> dict[str, Value]:
-        """Every name that a function defined here can see."""
+        """Return every name that a function defined here can see."""
         return {**self.outer, **self.flow.names}
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
@@ -539,10 +545,10 @@ class Place:
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
-        """Report a mistake, once for each place, unless this pass is only a trial.
+        """Report a mistake, once for each place, unless this is only a trial pass.
 
-        Line and column count from 1, in characters. `source` is its first line as it stands in the file, and `width`
-        how many characters of it the mistake takes.
+        Line and column count from 1, in characters. `source` is the mistake's first line as in the file, and `width` is
+        the number of its characters that the mistake covers.
         """
         if self.quiet:
             return
@@ -560,7 +566,7 @@ class Place:
         self.file.mistakes.setdefault((node.lineno, column, rule), (mistake, is_ignored))
 
     def key(self, node: ast.expr) -> str:
-        """The key of a name or of an attribute of a name; empty for anything else."""
+        """Return the key of a name or of an attribute of a name, or an empty text for anything else."""
         match node:
             case ast.Name(name):
                 return name
@@ -569,11 +575,11 @@ class Place:
         return ""
 
     def dotted(self, node: ast.expr) -> str:
-        """An imported name in dots, unless a local name hides it."""
+        """Return an imported name in dots, unless a local name hides it."""
         return self.file.dotted(node, self.local_names)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node around this one."""
+        """Return the node around this one."""
         if not self._parents:
             self._parents = {id(child): above for above in walk(self.body) for child in ast.iter_child_nodes(above)}
         return self._parents.get(id(node))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
 def of_torch(text: str, where: str = "torch") -> frozenset[str]:
-    """The words of a text as names of a module, in dots."""
+    """Return the words of a text as dotted names of a module."""
     return frozenset(f"{where}.{name}" for name in text.split())
 
 
 _TYPES = " ".join(f"{kind}Tensor" for kind in words("Float Long Int Double Bool Byte Half BFloat16 Short Char"))
 CUDA_TYPES = of_torch(_TYPES, "torch.cuda")
-# The data says how many dimensions there are: known only for lists that are written out.
+# The data determines the number of dimensions, which is known only for literal lists.
 BY_DATA = of_torch("randint normal tensor as_tensor asarray from_numpy Tensor") | of_torch(_TYPES)
 # Factories that make a tensor on the default device unless `device=` says otherwise.
 FACTORIES = BY_DATA | of_torch(
@@ -24,7 +24,8 @@ FACTORIES = BY_DATA | of_torch(
     "nn.Transformer.generate_square_subsequent_mask"
 )
 LIKE = of_torch("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
-# Functions of torch that read only the shape or the type of an argument, or whose arguments may lie apart.
+# Functions of torch that read only the shape or the type of an argument, or whose arguments may be on different
+# devices.
 NOT_COMBINING = (
     of_torch(
         "is_tensor numel result_type save load is_floating_point is_complex tensor_split manual_seed no_grad "
@@ -37,7 +38,7 @@ NOT_COMBINING = (
     | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
 )
 # Functions that start CUDA, where the driver reads CUDA_VISIBLE_DEVICES. device_count() asks NVML instead, and
-# manual_seed() waits.
+# manual_seed() does not start CUDA.
 STARTS_CUDA = of_torch(
     "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
     "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",
@@ -48,7 +49,7 @@ MODULE_BASES = words("ScriptModule GraphModule PreTrainedModel")
 _DATASETS = "Dataset IterableDataset TensorDataset ConcatDataset Subset MapDataPipe IterDataPipe"
 DATASETS = of_torch(_DATASETS, "torch.utils.data") | of_torch(_DATASETS, "torch.utils.data.dataset")
 LOADERS = words("torch.utils.data.DataLoader torch.utils.data.dataloader.DataLoader")
-# Classes of torch.nn that hold no tensor: where they lie changes nothing.
+# Classes of torch.nn that hold no tensor, so that their device does not matter.
 EMPTY_PARTS = (
     "Dropout", "Pool", "Pad", "Flatten", "Identity", "Softm", "LogSoftmax", "Softplus", "Softsign", "Softshrink",
     "Upsampl", "PixelShuffle", "PixelUnshuffle", "Fold", "CosineSimilarity", "PairwiseDistance", "ReLU", "GELU", "ELU",
@@ -56,12 +57,12 @@ EMPTY_PARTS = (
 )  # fmt: skip
 WITH_STATE = ("PReLU", "AdaptiveLogSoftmaxWithLoss")
 CONTAINERS = of_torch("Sequential ModuleList ModuleDict", "torch.nn")
-# Methods of a module that return it.
+# Methods of a module that return the module.
 MODULE_SELF = words(
     "to cuda cpu eval train half float double bfloat16 requires_grad_ apply xpu share_memory type to_empty"
 )
 MOVES = words("to cuda cpu xpu npu hpu mps ipu")
-# Names that only a tensor has (an array has some too, and no `.to`).
+# Names that only a tensor has. An array has some of them too, but has no `.to`.
 TENSOR_ONLY = words(
     "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
     "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
@@ -87,7 +88,7 @@ NO_GRADIENT = words(
     "detach detach_ argmax argmin argsort any all eq ne lt gt le ge long int bool byte short char isnan isinf isfinite "
     "isclose isin logical_and logical_or logical_xor logical_not one_hot count_nonzero nonzero bincount bucketize"
 )
-# Methods that use a tensor without its data: views of it, and its shape.
+# Methods that do not read a tensor's data: those that return views, and those that read its shape.
 NO_READ = words(
     "size dim data_ptr numel nelement record_stream is_pinned copy_ element_size squeeze unsqueeze view reshape "
     "permute transpose expand expand_as view_as flatten detach t swapaxes movedim narrow unflatten stride "
@@ -103,14 +104,14 @@ LOSS_NAMES = words("criterion loss_fn loss_func loss_function criteria")
 # Common names of objects of tokenizers and graph libraries, which move in place.
 IN_PLACE_NAMES = words("batch encoding encodings encoded enc graph graphs g bg batch_encoding batched_graph")
 WAITS = words("synchronize wait wait_event wait_stream barrier join result query")
-# The host waits for the values or the shape of what these return.
+# Functions that make the host wait for the values or the shape of their result.
 NEEDS_VALUES = words("item tolist numpy equal allclose nonzero argwhere masked_select unique unique_consecutive")
 NO_GRAPH = words("torch.no_grad torch.inference_mode torch.autograd.no_grad torch.autograd.inference_mode")
 # Names of the forward methods of modules and of Lightning modules.
 FORWARDS = words("forward training_step validation_step test_step predict_step forward_features")
 # Frameworks run these without a graph, or run the backward themselves.
 FRAMEWORK_STEPS = FORWARDS - {"forward", "forward_features"}
-# Parameters of forward that are tensors wherever these names are used.
+# Parameters of forward that are tensors in every program that uses these names.
 INPUT_NAMES = words(
     "x y z h u v q k w xs inp input inputs_embeds image images img imgs hidden hidden_states features feats feat "
     "tokens ids input_ids labels label target targets mask attention_mask src tgt query key value queries keys values "

@@ -77,7 +77,8 @@ def _device_at(run: Place, made: ast.AST) -> str:
     arguments = getattr(run.body, "args", None)
     if arguments is not None and any(inner is made for inner in walk(run.body)):
         positional = [*arguments.posonlyargs, *arguments.args]
-        for argument in positional[: len(positional) - len(arguments.defaults)]:  # one with a default may be None
+        # A parameter with a default may be None.
+        for argument in positional[: len(positional) - len(arguments.defaults)]:
             known = run.visible().get(argument.arg, UNKNOWN)
             may_be_none = argument.annotation is not None and "None" in ast.unparse(argument.annotation)
             if known.is_tensor and known.place == "input" and not may_be_none:
@@ -164,9 +165,10 @@ def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
-    """Report `losses.append(loss)` in a loop without a backward pass, if the list is not used for one later.
+    """Report `losses.append(loss)` in a loop without a backward pass, if no later backward pass uses the list.
 
-    A loss that was made under `no_grad` has no graph. A loss that was made before has one, even if it is kept there.
+    A loss that was made under `no_grad` has no graph. A loss that was made before the `no_grad` block has a graph, even
+    if it is kept inside the block.
     """
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return

@@ -1,7 +1,6 @@
-"""Run the program, in its own process, on a simulated device, and write down what that device would have met.
-
-The engine of `gpucheck model` claims; the counting of `gpucheck run` counts copies and waits by line. Nothing here is
-timed: a CPU does the work.
+"""Run the program in its own process on a simulated device, and record the errors that a real device would raise. The
+engine of `gpucheck model` simulates the device, and the hooks of `gpucheck run` count copies and waits by line. Nothing
+is timed, because a CPU does the work.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ _EARLY = (
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
+    """Start the simulation and the counting. `asked` has the number of steps, whether tensors have values, and the
+    fields of an `options.Device`."""
     global _world, _steps, _began_ns
     _began_ns = time.time_ns()
     for name in _EARLY:
@@ -78,9 +78,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
     _world = engine.World(claims=Claims(memory), gpu=device, has_values=asked["values"], count=count)
     if not _world.has_values:
-        # A parameter on the CPU cannot take the data of a tensor without values: the objects trade places instead.
+        # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects
+        # instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
-        # There is nothing to validate, and a value that is assumed would not pass.
+        # Without values there is nothing to validate, and an assumed value would fail the validation.
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
@@ -101,7 +102,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
-        hooks._follow = lambda *args: None  # it would hold moved tensors, which must trade places
+        hooks._follow = lambda *args: None  # it would keep references to moved tensors, which must be swapped
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(DataLoader, "__iter__", _beginning)
     hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
@@ -116,7 +117,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
 
 
 def _enter_in_main(surface: simulated_cuda.Surface) -> None:
-    """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
+    """Enter the modes in the main thread before its next line. Each thread needs its own modes, and the main thread is
+    already running."""
 
     def enter(_: Any) -> int:
         for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
@@ -133,7 +135,7 @@ _kept: list[Any] = []
 
 
 def _without_ours(shown: Any) -> Any:
-    """The hook that prints a traceback, without our frames."""
+    """Return the hook that prints a traceback, without gpucheck's frames."""
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         link: BaseException | None = error
@@ -146,7 +148,8 @@ def _without_ours(shown: Any) -> Any:
 
 
 def _at_their_line(shown: Any) -> Any:
-    """The function that prints a warning, at the program's line in place of a line of ours that called torch for it."""
+    """Return the function that prints a warning. A warning from a line of gpucheck is shown at the program's line that
+    led to it."""
 
     def show(message: Any, category: Any, filename: str, lineno: int, *args: Any) -> None:
         if is_ours(filename) and (place := here()) is not None:
@@ -166,7 +169,7 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _device_of(tensor: Any) -> str | None:
-    """The kind of device that a tensor claims, as `run` names it; None for the host's."""
+    """Return the kind of device that a tensor claims, as `run` names it; None for the host's."""
     with memory_peaks.unseen():
         device = None if _world.here.inside else _world.claims.device(tensor)
     return None if device is None or device.type in ("cpu", "meta") else device.type
@@ -207,7 +210,7 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         for owner in (distributed, c10d):
             patches += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
-        # Torch's own tensors of objects go where the group takes them.
+        # Tensors that torch creates for collectives of objects must be on a device that the group accepts.
         of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         patches += [
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
@@ -262,8 +265,8 @@ _compile = torch.compile
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """`torch.compile` here: the model itself. Compiled code is not seen operation by operation. Raises the errors of
-    torch for a keyword or a Python that it does not know."""
+    """Answer `torch.compile` with the model itself, because the operations of compiled code cannot be seen. Raises
+    torch's errors for an unknown keyword and an unsupported Python."""
     _compile(**options)
     _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model
@@ -277,7 +280,7 @@ def _remark(text: str) -> None:
 
 
 def _is_done() -> bool:
-    """Return whether the requested steps are done: the counted ones, with all that follows each."""
+    """Return whether the requested steps are done, including everything that follows each of them."""
     return bool(hooks.cells[counters.STEPS] >= _steps)
 
 
@@ -288,18 +291,18 @@ def _end_here() -> None:
     raise SystemExit(0)
 
 
-# Iterators of loaders: their rounds, and the steps and the time in backward passes when each began.
+# By iterator of a loader: the number of its rounds, and the steps and the time in backward passes when it began.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-# This is set once a loop gets batches of a loader: such loops end themselves. A program with other data is ended at its
-# step.
+# True once a loop has got a batch from a loader. Such loops end after the requested rounds. A program with other data
+# is ended at its step.
 _is_fed = False
-# A program trains at most this many times the requested steps: its loops over loaders are begun again.
+# A program trains at most this many times the requested steps, because it may start its loops over loaders again.
 _MOST_EPOCHS = 3
 
 
 def _following(original: Any) -> Any:
-    """A loader's `__next__`, which ends after the rounds that were asked for, so that what follows the loop runs too.
-    Steps count in place of rounds while a loop gathers gradients."""
+    """Return a loader's `__next__` that ends after the requested rounds, so that the code after the loop runs too.
+    While a loop accumulates gradients, steps are counted instead of rounds."""
 
     def following(self: Any) -> Any:
         global _is_fed
@@ -309,7 +312,7 @@ def _following(original: Any) -> Any:
             if _is_done():
                 _end_here()
             return original(self)
-        batch = original(self)  # its own end comes first
+        batch = original(self)  # the loader may end earlier by itself
         rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
         gathers = _trains and backward != backward_before and done - done_before < _steps
         if rounds >= _steps and not gathers:
@@ -323,7 +326,7 @@ def _following(original: Any) -> Any:
 
 
 def _beginning(original: Any) -> Any:
-    """A loader's `__iter__`, which may begin an iterator again whose workers stay."""
+    """Return a loader's `__iter__`. It may restart an iterator whose workers are kept."""
 
     def beginning(self: Any) -> Any:
         made = original(self)
@@ -345,11 +348,12 @@ def _is_loop(frame: FrameType) -> bool:
 
 
 def _end_loop(frame: FrameType) -> None:
-    """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
+    """Record that a loop over a loader is ended early. From now on, no file from before the program's start is
+    overwritten."""
     _spare()
     at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
     for number, outer in enumerate(at):
-        if not number or _is_loop(outer):  # the loop itself, and those that go on through generators
+        if not number or _is_loop(outer):  # the loop itself, and the loops around it that continue through generators
             _say_left(outer.f_code, outer.f_lineno, is_loop=True)
 
 
@@ -363,18 +367,18 @@ _began_ns = 0
 
 @functools.cache
 def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
-    """A line of the user's that was left before its function ended."""
+    """Record a user's line that was left before its function ended."""
     if rank(code.co_filename) == 0:
         function = 0 if code.co_name == "<module>" else code.co_firstlineno
         _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
 
 
-# The code that was at work as torch was called.
+# The code objects that called torch.
 _ran: set[CodeType] = set()
 
 
 def _reaching(original: Any) -> Any:
-    """`Surface.__torch_function__`: notes whose code calls torch."""
+    """Return a `Surface.__torch_function__` that records which code calls torch."""
 
     def reached(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         frame: FrameType | None = sys._getframe(1)
@@ -387,7 +391,7 @@ def _reaching(original: Any) -> Any:
 
 
 def _say_ran() -> None:
-    """The user's functions that called torch, and the files that may have others."""
+    """Record the user's functions that called torch, and all files that may define others."""
     ran: dict[str, list[int]] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -401,7 +405,7 @@ def _say_ran() -> None:
 
 
 def _training(original: Any) -> Any:
-    """`Optimizer.__init__`: the program has a step to do."""
+    """Return an `Optimizer.__init__` that records that the program trains."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         global _trains
@@ -419,7 +423,7 @@ def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """All memory that training keeps is there after a step: gradients too."""
+    """Record the memory that training keeps. After a step all of it exists, including the gradients."""
     if hooks.cells[counters.STEPS] <= _steps:
         is_counted = lambda tensor: bool(_world.claims.device(tensor) == COUNTED)  # noqa: E731
         with memory_peaks.unseen():
@@ -499,14 +503,14 @@ def _end() -> None:
 
 
 def _say(say: str, **row: Any) -> None:
-    """A line of the shared counters, said by the names of the fields of a dry run's result."""
+    """Write a line to the shared memory. Its keys are the names of fields of a dry run's result."""
     counters.write(hooks.memory, hooks.cells, {"say": say, **row})
 
 
 def _say_error(error: BaseException) -> None:
     place, whole = placement.innermost(error.__traceback__), message_of(error)
     if _OF_A_WORKER in whole:
-        # The error itself is the last line, and its own traceback stands above it.
+        # The error itself is the last line, and the worker's own traceback is above it.
         frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]

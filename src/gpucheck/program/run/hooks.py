@@ -1,7 +1,8 @@
 """Count the copies and waits of a program by line, and the times of its steps, in the program's own process.
 
 A few functions of torch are replaced by ones that measure them. Nothing is printed, written, started or kept open: all
-that is counted goes to the shared counters. A failure of ours is noted there and ends the counting, never the program.
+that is counted goes to the shared counters. A failure of gpucheck is noted there, and ends the counting but not the
+program.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
-# The first copies of a line that are examined closely, and later one in this many: a line usually goes on as it began.
-# All copies of a line are examined if something was seen in them.
+# The first copies of a line are examined closely, up to this number, and later one copy in this many, because a line
+# usually goes on as it began. If something was seen in them, all copies of the line are examined.
 _CLOSELY = 32
-# Other optimizers may step this often before the one whose steps are counted is taken for gone.
+# Other optimizers may step this often before the optimizer whose steps are counted is considered gone.
 _MOST_OTHERS = 8
 
 # The shared counters. A process that the program forks counts into its own memory, which nobody reads.
@@ -40,11 +41,11 @@ memory: counters.Shared = bytearray(counters.SIZE)
 cells = counters.cells_of(memory)
 lines: memory_peaks.Lines
 _main_thread = threading.main_thread().ident
-# Threads in which a counted call runs whose inner waits do not count: printing a tensor waits many times.
+# Threads in which a counted call is running. Waits inside it do not count, because printing a tensor waits many times.
 _silent: set[int] = set()
 
 _sites: dict[tuple[str, int, int], int] = {}
-# The tensor that was moved last at a site, with its version: the same copy again is superfluous.
+# The tensor that was moved last at each site, with its version. A second copy of it is unnecessary.
 _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
 _followed: set[int] = set()
 _was_pinned: dict[int, bool | None] = {}
@@ -54,11 +55,12 @@ _was_pinned: dict[int, bool | None] = {}
 
 
 def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
-    """The number of the user's line at which `frame` was called, for what is done there; -1 where there is no room.
+    """Return the number of the site: the user's line at which `frame` was called, and the kind of call. Return -1 if
+    there is no room.
 
-    A call that `fills` a tensor that was there before has no result that could be discarded.
+    A call that `fills` an existing tensor has no result that could be discarded.
     """
-    # Most calls are made by the user's own code, at a line that is known.
+    # The user's own code makes most calls, at lines that have a site already.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
         return number
@@ -67,8 +69,8 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     if key in _sites:
         return _sites[key]
     number = cells[counters.SITES]
-    # The next instruction shows whether the statement throws the call's result away: where the call is inlined, the
-    # place is that of the caches behind the instruction.
+    # The next instruction shows whether the statement discards the call's result. For an inlined call, `f_lasti` is at
+    # the caches, and the next instruction follows them.
     following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
     discarded = at is frame and not fills and next((each.opname == "POP_TOP" for each in following), False)
     line = {"say": "site", "site": number, "kind": kind, "file": lines.path(at.f_code.co_filename), "line": at.f_lineno}
@@ -77,7 +79,7 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
         _sites[key] = -1
         return -1
     cells[counters.SITES] += 1
-    # A loop that has neither a backward nor an optimizer uses a device too.
+    # A loop with neither a backward pass nor an optimizer uses a device too, so its peak is read here.
     memory_peaks.read(cells, cells[counters.PHASE])
     _sites[key] = number
     _kept_codes.append(at.f_code)
@@ -85,12 +87,12 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
 
 
 _HAS_VERSIONS = torch_private.has("torch.Tensor._version")
-# The keys of sites hold ids: their objects must live as long.
+# The keys of sites contain ids, so the objects must live as long as the keys.
 _kept_codes: list[Any] = []
 
 
 def _count(site: int, size: int, spent_ns: int) -> int:
-    """Count one call at a site; return where its row begins, or -1."""
+    """Count one call at a site. Return the index of its row, or -1."""
     if site < 0:
         return -1
     at = SITES_AT + site * _WIDTH
@@ -109,7 +111,7 @@ def _count(site: int, size: int, spent_ns: int) -> int:
 
 
 def _failed(error: Exception) -> None:
-    """Measure nothing any more after a failure of ours; the program goes on."""
+    """Stop measuring after a failure of gpucheck. The program goes on."""
     uninstall()
     memory[1] = 1
     text = repr(error).encode("ascii", "replace")[:1000]
@@ -132,7 +134,7 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
 def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> Callable[..., Any]:
     """Return a function that reads a tensor's value and is measured if the value is on a device.
 
-    All waits within it count as one: printing a tensor reads it many times. `sized` counts its bytes too.
+    All waits within the call count as one, because printing a tensor reads it many times. `sized` counts its bytes too.
     """
 
     @functools.wraps(original)
@@ -159,7 +161,8 @@ _scalar = functools.partial(_reader, sized=False)
 
 
 def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same for a reader that warns once, naming the line that calls it: ours must not be that line."""
+    """Return a measured reader for a method that warns once. The warning names the program's line, and not a line of
+    gpucheck."""
     quiet = _scalar(kind, original)
     warned = False
 
@@ -191,7 +194,7 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def measured(
     note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the same function, which also passes each result to `note`, with the arguments, the time of the call and
+    """Return the function, which now also passes each result to `note`, with the arguments, the start of the call and
     the caller."""
 
     @functools.wraps(original)
@@ -209,7 +212,7 @@ def measured(
 
 
 def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A wait for a device, a stream or an event, which takes no tensor."""
+    """Count a wait for a device, a stream or an event, which takes no tensor."""
 
     def note(result: Any, args: Any, kwargs: Any, began: int, frame: FrameType) -> None:
         if memory_peaks.is_used():
@@ -222,20 +225,20 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moved_to(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
-    """A tensor was made on another device of this one, or returned as it is."""
+    """Count a move, unless the tensor was returned as it is."""
     if result is not args[0]:
         _copied(args[0], result, args[1:], kwargs, began, frame)
 
 
 def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
-    """`copy_`: from the second into the first."""
+    """Count `copy_`, which copies its second argument into the first."""
     moved = args[1] if len(args) > 1 else kwargs["other"]
     if isinstance(moved, torch.Tensor):
         _copied(moved, result, args[2:], kwargs, began, frame, fills=True)
 
 
 def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return `non_blocking`: where it is no keyword, the first of the arguments that is a truth value."""
+    """Return `non_blocking`: the first positional argument that is a bool, else the keyword."""
     return bool(next((value for value in args if isinstance(value, bool)), kwargs.get("non_blocking", False)))
 
 
@@ -248,13 +251,14 @@ def _copied(
         return
     try:
         with memory_peaks.unseen():
-            if source == target and moved.device == result.device:  # a dtype or a layout on one device is no copy
+            # A change of dtype or layout on one device is no copy.
+            if source == target and moved.device == result.device:
                 return
             kind = "to_device" if source is None else "to_host" if target is None else "between"
             site = _site(kind, frame, fills=fills)
             at = _count(site, memory_peaks.size(moved), spent)
             if thread == _main_thread:
-                # A copy to the host returns when the device is done with what comes before it: that is waiting.
+                # A copy to the host returns after the earlier work of the device, so its time counts as waiting.
                 cells[_WAITS_NS if target is None else _COPIES_NS] += spent
             if at >= 0:
                 host = moved if source is None else result if target is None else None
@@ -264,7 +268,7 @@ def _copied(
 
 
 def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -> None:
-    """Count the kind of memory on the host's side, and whether the same values go the same way again."""
+    """Count the kind of memory on the host's side, and unchanged tensors that are copied again."""
     looks = cells[at] <= _CLOSELY or not cells[at] % _CLOSELY
     if host is not None:
         pinned = _was_pinned[site] = is_pinned(host) if looks else _was_pinned[site]
@@ -277,12 +281,12 @@ def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -
 
 
 def _follow(moved: Any, site: int, at: int) -> None:
-    """See whether the same values go the same way again."""
+    """Count a tensor that is copied again and has not changed."""
     if not _HAS_VERSIONS:
         return
     try:
         version = moved._version
-    except RuntimeError:  # tensors of inference mode keep no version
+    except RuntimeError:  # tensors created in inference mode have no version
         return
     last = _last_moved.get(site)
     if last is not None and last[0]() is moved and last[1] == version:
@@ -292,9 +296,9 @@ def _follow(moved: Any, site: int, at: int) -> None:
 
 
 def is_pinned(tensor: Any) -> bool | None:
-    """Return whether the host's side of a copy is page-locked: the device can then read it while the host goes on. None
-    for a class that answers for its tensors itself, because it may refuse; a mode of the program's is not asked
-    either."""
+    """Return whether the host's side of a copy is page-locked, so that the device can read it while the host goes on.
+    Return None for a class with its own `__torch_dispatch__`, which may refuse the call. The program's modes do not see
+    the call."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
     with memory_peaks.unseen_by_modes():
@@ -305,7 +309,7 @@ def is_pinned(tensor: Any) -> bool | None:
 
 
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The loader's `__next__`: all of it is waiting for data, whatever is done in it."""
+    """Return the loader's `__next__`, measured. All of its time counts as waiting for data."""
 
     @functools.wraps(original)
     def following(self: Any) -> Any:
@@ -323,11 +327,11 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             spent = now() - began
-            if site >= 0:  # counted or not: the end of the data is waited for too
+            if site >= 0:  # a call without a batch counts too, because the program waits for the end of the data
                 cells[SITES_AT + site * _WIDTH + _TIME] += spent
             if threading.get_ident() == _main_thread:
                 cells[counters.DATA_NS] += spent
-                # Copies within it are data too: each moment counts once.
+                # Copies inside the call are part of the wait for data, so that no time counts twice.
                 cells[counters.COPIES_NS], cells[counters.WAITS_NS] = copies, waits
 
     return following
@@ -353,19 +357,20 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(phase: int) -> None:
-    """A phase begins: the peaks so far belong to the phase before."""
+    """Begin a phase. The peaks so far belong to the phase before."""
     memory_peaks.read(cells, cells[counters.PHASE])
     cells[counters.PHASE] = phase
 
 
 def forward_begins(*_: Any) -> None:
-    """Data is fetched, or a module runs: no step follows a backward pass whose gradients are only gathered."""
+    """Begin the forward phase when data is fetched or a module runs. A backward pass without a step only accumulates
+    gradients."""
     if cells[counters.PHASE] == 2:
         _enter(0)
 
 
 class _Steps:
-    """The end of each step: an optimizer's step, or the program's own word."""
+    """The end of each step: an optimizer's step, or a call of `gpucheck.api.step`."""
 
     def __init__(self) -> None:
         self.began = now()
@@ -375,17 +380,17 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
-        # The listener gets each step's row, as it stands on the shared counters.
+        # The listener gets each step's row, as it is in the shared counters.
         self.listener: Callable[[tuple[int, ...]], None] | None = None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer begins its step."""
+        """Handle the beginning of an optimizer's step."""
         self.optimizers.add(optimizer)
         self.inside = now()
         _enter(2)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer has done its step. The first one's steps count if there are several."""
+        """Handle the end of an optimizer's step. Only the steps of the first optimizer count if there are several."""
         if self.inside:
             cells[counters.OPTIMIZER_NS] += now() - self.inside
         if cells[counters.EXPLICIT_STEPS]:
@@ -400,7 +405,7 @@ class _Steps:
         self.end()
 
     def end(self) -> None:
-        """Write the step down."""
+        """Write the step's row."""
         _enter(0)
         ended = now()
         totals = [cells[place] for place in _TOTALS]
@@ -421,7 +426,7 @@ class _Steps:
         self.began, self.before, self.cpu = ended, totals, cpu
 
 
-# The tracer, until it has written down what it counted.
+# The tracer, until it has written its counts.
 _tracing: Any = None
 
 
@@ -437,11 +442,11 @@ _steps = _Steps()
 
 
 def step() -> None:
-    """The program says that a step has ended; from now on its word alone counts."""
+    """End a step at the program's request. From the first call on, only these calls end steps."""
     is_new = not cells[counters.EXPLICIT_STEPS]
     cells[counters.EXPLICIT_STEPS] = 1
     if is_new and cells[counters.STEPS]:
-        # The steps of optimizers until now are left out: they would make the first step only a part of one.
+        # The optimizers' steps so far do not count. Otherwise the first step would be only a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
     else:
         _steps.end()
@@ -453,8 +458,8 @@ device_of = memory_peaks.device_of
 
 _SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
 _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-# Only methods are replaced: torch looks these up by name, but compares its functions (torch.nonzero) with the original
-# ones, in TorchScript and for subclasses.
+# Only methods are replaced. torch looks up methods by name, but TorchScript and subclasses compare functions such as
+# torch.nonzero with the originals.
 _READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
 _READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
@@ -478,7 +483,7 @@ def _listed(known: Any) -> Any:
 
 
 def install() -> None:
-    """Replace the measured functions by ones that measure."""
+    """Replace torch's functions by measured ones."""
     from torch.optim import optimizer
 
     tensor = torch.Tensor
@@ -488,7 +493,7 @@ def install() -> None:
     for name in _MOVERS:
         _replace(tensor, name, functools.partial(measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(measured, _filled))
-    # A lazy parameter takes listed methods alone.
+    # A lazy parameter accepts only listed methods.
     for owner, name, _ in torch_private.replacing(LAZY, _listed):
         _replace(owner, name, _listed)
     for name in _SYNCHRONISE:
@@ -506,7 +511,7 @@ _hooks: list[Any] = []
 
 
 def uninstall() -> None:
-    """Put everything back."""
+    """Restore the original functions."""
     while _hooks:
         _hooks.pop().remove()
     while _replaced:
@@ -518,12 +523,12 @@ def uninstall() -> None:
 
 
 def begin(shared: counters.Shared, folder: str, trace: int = 0, use: torch_private.Use = "run") -> None:
-    """Look at this process from now on, and write to the shared counters."""
+    """Measure this process from now on, and write to the shared counters."""
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
     main = sys.modules.get("__main__")
-    # The file of a program that is being started is not known to its module yet.
+    # While a program starts, its main module does not have the file's name yet.
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
     counters.write(memory, cells, {"say": "torch", "version": torch.__version__})
@@ -539,7 +544,7 @@ def begin(shared: counters.Shared, folder: str, trace: int = 0, use: torch_priva
 
 
 def _forked() -> None:
-    """A process that the program forked counts nothing."""
+    """Count nothing in a process that the program forked."""
     global memory, cells
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
@@ -548,9 +553,9 @@ def _forked() -> None:
 
 
 def _end() -> None:
-    """The program ends: record the error that ended it, and the holders of memory if that ran out."""
+    """Record the error that ended the program, and the holders of memory if it ran out."""
     if _tracing is not None and _tracing.began_ns:
-        _stop_trace()  # the program ended within the window
+        _stop_trace()  # the program ended while steps were traced
     memory_peaks.read(cells, cells[counters.PHASE])
     error = getattr(sys, "last_value", None)
     if error is not None:

@@ -30,15 +30,15 @@ from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRan
 # Characters of an error's text that are kept.
 MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-# The columns of a step: when it ended, how long it took, and the times of its parts. `blocked` and `p2p` are what
-# Python waited for other ranks in all and in sends and receives.
+# The columns of a step: its end, its duration, and the times of its parts. `blocked` is the time that Python waited for
+# other ranks, and `p2p` the part of it in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
-# The most that a server's clock drifts in a second, and that NTP corrects it by in a second unless it steps it.
+# The most that a server's clock drifts per second, and the most that NTP corrects it per second without a step.
 DRIFT, SLEW = 50e-6, 500e-6
-# Collectives in which every rank waits for the last; the others have a root that does not.
+# Collectives in which every rank waits for the last one. The others have a root that does not wait.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
-# Collectives to which all ranks must give as many elements.
+# Collectives to which all ranks must give the same number of elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
 # Errors of a line that was cut off as its process was killed, or is damaged otherwise.
 _DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
@@ -68,7 +68,7 @@ class RankRecord:
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
     # Calls that had not ended when the rank was asked; None if it was not asked or did not answer. The answer at a hang
-    # is kept: a timeout ends such a call before the rank writes its last line.
+    # is kept, because a timeout ends such a call before the rank writes its last line.
     pending: set[_Key] | None = None
     has_answered: bool = False
     places: dict[_Key, _Place] = field(default_factory=dict)
@@ -96,12 +96,12 @@ class RankRecord:
     _latest: dict[str, int] = field(default_factory=dict)
 
     def key(self, kind: int, number: int) -> _Key:
-        """A call by its group and number."""
+        """Return the key of a call: its group and number."""
         return self.kinds[kind]["group"], number
 
     @property
     def steps_made(self) -> int:
-        """The steps of its record, or those that its last line names, where more."""
+        """Return the number of steps in its record, or in its last line if that is larger."""
         return max(len(self.steps), self.done)
 
     @property
@@ -109,7 +109,7 @@ class RankRecord:
         return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
 
     def take(self, line: dict[str, Any]) -> None:
-        """One line of the file. Raises KeyError, TypeError and ValueError for a damaged one."""
+        """Read one line of the file. Raises KeyError, TypeError and ValueError for a damaged line."""
         match line["say"]:
             case "rank":
                 # A damaged file may have any number: this limits the ranks to more than any job has.
@@ -154,7 +154,7 @@ class RankRecord:
 
     def _call(self, kind: int, number: int, created_ns: int) -> None:
         group = self.kinds[kind]["group"]
-        # A group that is made again restarts its numbers: only the last one's count.
+        # The numbers of a group restart if the group is created again. Only the calls of the last one count.
         if number < self._latest.get(group, 0):
             for calls in (self.calls, self.places):
                 for key in [key for key in calls if key[0] == group]:
@@ -174,7 +174,8 @@ class RankRecord:
             self.raised = RankError(type=visible(str(kind)), message=visible(str(text))[:MOST_TEXT], place=where)
 
     def offset(self, at_ns: int) -> tuple[float, float]:
-        """The correction of this rank's time and its uncertainty, in seconds: between two readings a line."""
+        """Return the correction of this rank's time and its uncertainty, in seconds. Between two readings of the clock
+        they are interpolated linearly."""
         if not self.clocks:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))
@@ -188,7 +189,7 @@ class RankRecord:
         return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
 
     def on_rank_0(self, at_ns: int | None) -> int | None:
-        """A time on rank 0's clock; None without a clock in common."""
+        """Return a time on rank 0's clock, or None without a common clock."""
         offset_s, error_s = self.offset(at_ns or 0)
         return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
 
@@ -205,7 +206,7 @@ def is_job(path: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """A number of a line. Raises ValueError where it is larger than a time in nanoseconds."""
+    """Return a number from a line. Raises ValueError if it is larger than any time in nanoseconds."""
     value = int(text) if text.lstrip("-").isdigit() else float(text)
     if not abs(value) < 2**63:
         raise ValueError(text)
@@ -213,7 +214,7 @@ def _number(text: str) -> float:
 
 
 def read(folder: Path) -> list[RankRecord]:
-    """The files of a folder's newest job, by rank. Raises CannotLook."""
+    """Return the files of a folder's newest job, by rank. Raises CannotLook."""
     records = []
     for path in sorted(folder.iterdir()):
         match = _FILE.fullmatch(path.name)
@@ -232,7 +233,8 @@ def read(folder: Path) -> list[RankRecord]:
     has_hosts = len({record.host for record in ranks}) > 1
     for record in ranks:
         record.hosts |= has_hosts
-    # Ranks that had ended before all of the job had begun are of an earlier start: calls need all ranks.
+    # A rank with calls that ended before the last rank had begun belongs to an earlier start, because calls need all
+    # ranks.
     begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
     ranks = [
         record
@@ -289,15 +291,14 @@ def result(folder: Path) -> RanksResult:
 
 
 def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
-    """The verdict on the job; undecided where the records do not show all that could make a rank late.
-
-    `own` is each rank's own work in a job whose ranks send to each other in its steps.
+    """Return the verdict on the job. It is undecided if the records do not show every cause of a late rank. `own` is
+    each rank's own work in a job whose ranks send to each other in its steps.
     """
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
     seen = len({rank for call in table.calls for rank in call.arrivals})
     done = min((record.steps_made for record in ranks), default=0)
     reason = verdict.reason
-    if len(ranks) < world:  # those that wrote may all wait for one that did not
+    if len(ranks) < world:  # all of these ranks may wait for one that wrote nothing
         reason = f"{len(ranks)} of {world} ranks wrote here"
     elif verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
         reason = "sends and receives were not counted on all ranks"  # a late rank may only have waited for a message
@@ -349,7 +350,7 @@ def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
 
 
 def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None]]:
-    """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
+    """Return the arrivals at calls that all ranks of their group have made, and the line of each position in a step."""
     arrivals: dict[_Key, dict[int, float]] = defaultdict(dict)
     starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
     errors: dict[int, float] = {}
@@ -360,7 +361,7 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
             offset_s, error_s = record.offset(created)
             arrivals[key][record.rank] = (created - starts) / 1e9 + offset_s
             off.append(error_s)
-        # A clock is off by less near a reading: the error is a mean, like lateness.
+        # The error is smaller near a reading of the clock. The mean is used, because lateness is a mean too.
         errors[record.rank] = statistics.fmean(off or [0.0])
         most_s = max(most_s, *off, 0.0)
     ends = {record.rank: [row[0] for row in record.steps] for record in ranks}
@@ -380,16 +381,16 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
             continue
         kind, created = first.calls[key]
         step = bisect.bisect(ends[first.rank], created)
-        if step >= steps:  # behind the last step of a rank: Join's others go on
+        if step >= steps:  # after the last step of one rank, other ranks continue under Join
             continue
-        # One kind of call may stand at several lines; the last calls know their own line.
+        # Calls of one kind may be on several lines. The exact line is recorded only for the last calls.
         place = first.places.get(key)
         waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
         calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
-    # A mean, like the costs: the median ignores a few long steps.
+    # The mean is used as for the costs, because a median ignores a few long steps.
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
     return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
@@ -399,9 +400,10 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
 
 
 def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
-    """The verdict of a job whose ranks send to each other in its steps; None for another.
+    """Return the verdict on a job whose ranks send to each other in its steps, or None for any other job.
 
-    A rank of such a job that is late at a collective may have waited for a message: arrivals name nobody.
+    A rank of such a job that is late at a collective may only have waited for a message, so its arrival does not show
+    that it is slow.
     """
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
         return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
@@ -442,7 +444,8 @@ def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
 
 
 def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
-    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives."""
+    """Return each rank's time in each step without its waits for others; empty if the steps have no sends and
+    receives."""
     rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
     if not any(row[_P2P_AT] for each in rows.values() for row in each):
         return {}
@@ -450,11 +453,12 @@ def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
 
 
 def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
-    """Work that makes every n-th step longer, where it costs enough of the job."""
+    """Return the work that makes every n-th step longer, if it takes enough of the job's time."""
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
     durations = _durations(ranks, table)
-    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
+    # The sum is not positive in a damaged file.
+    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:
         return None
     share, times = len(period.places) * period.extra / sum(durations), len(period.places)
     if share <= ranks_judge.LEAST_PERIODIC:
@@ -464,7 +468,7 @@ def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> Pe
 
 
 def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
-    """The seconds of each step but the first ones, the mean of the ranks."""
+    """Return the seconds of each step but the first ones, as the mean over the ranks."""
     rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
     return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
 
@@ -473,7 +477,7 @@ def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
 
 
 def _means(record: RankRecord) -> dict[str, float]:
-    """A step's mean times in seconds, without the first steps; empty where none were seen."""
+    """Return a step's mean times in seconds, without the first steps; empty if none were seen."""
     rows = record.steps[ranks_judge.APART :]
     if not rows:
         return {}
@@ -525,7 +529,7 @@ def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
 
 
 def _place(record: RankRecord) -> str | None:
-    """The user's line where a rank was at a hang: the innermost frame that is in no library."""
+    """Return the user's line where a rank was at a hang: the innermost frame outside of libraries."""
     library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
     own = (judge.at(file, line, os.getcwd()) for file, line in record.frames if not re.search(library, file))
     return next(own, None)
@@ -546,12 +550,12 @@ def _collective(record: RankRecord, key: _Key) -> Collective:
 
 
 def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
-    """The first call of a group that ranks make differently."""
+    """Return the first call of a group that ranks make differently."""
     for key in sorted({key for record in ranks for key in record.calls}, key=lambda key: (key[1], key[0])):
         made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:
             continue
-        # Neither call is the odd one if as many ranks make each: two ranks alone, or two of a job without other
+        # If equally many ranks make each of the two calls, neither call is the wrong one, as with only two ranks or two
         # records.
         (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
         if most == next_most:  # the lower rank comes first
@@ -577,7 +581,7 @@ def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | None:
-    """The call that was waited for, where a rank has marked a hang."""
+    """Return the call that ranks waited for, if a rank has marked a hang."""
     try:
         at_ns, waited = (folder / "hang").read_text(encoding="ascii").split()
         marked_ns, waited_s = int(at_ns), float(waited)
@@ -606,13 +610,14 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
         & members[key]
         for key in first
     }
-    # A second call does not wait for a rank that waits in one call for others: it waits for these others.
+    # A rank that waits in one call is late at another call only because of the ranks that are missing from the first
+    # call.
     waiting = {
         record.rank for record in ranks for key in record.pending or () if key in first and inside[key] != members[key]
     }
     absent = {key: (members[key] - inside[key]) & known for key in first}
     key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
-    # The call came to its end if a rank went on from it, or if it was the last and all ended well.
+    # The call finished if a rank continued after it, or if it was the last call and all ranks ended without an error.
     resumed = all(record.exit == 0 for record in ranks if record.rank in members[key]) or any(
         number > key[1] and created > marked_ns
         for record in ranks

@@ -1,4 +1,5 @@
-"""A rank of a job beside its program: where the ranks meet, what is done at a hang and at the end. Free of torch."""
+"""A rank of a job, outside its program: where the ranks meet, and what happens at a hang and at the end. Free of
+torch."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ from gpucheck.program.run.rank_files import MOST_TEXT, result
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings
 from gpucheck.report.results.run import RanksResult, RunError
 
-# The recorder's own size, where the user has not set one. Each version of torch warns of the name that the others use.
+# The variables for the recorder's size, which gpucheck sets unless the user has. Each version of torch warns about the
+# name that other versions use.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
 ENTRIES = 4096
-# A rank at a hang: its thread writes within a second or two, then its stack is asked for, then all is read.
+# The times of a rank at a hang: its thread writes within a second or two, then its stack is requested, and then all
+# files are read.
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
@@ -49,16 +52,16 @@ class Job:
     # torchrun says that the ranks are on several hosts.
     has_hosts: bool
     asked_at: float | None = None
-    # Stages of a hang that are done: the stack was asked for, it was written, rank 0 reported on all.
+    # The stages of a hang that are done: the stack was requested, the stack was written, rank 0 reported on all ranks.
     done: int = 0
 
     @property
     def path(self) -> Path:
-        """This rank's file."""
+        """Return the path of this rank's file."""
         return self.folder / f"rank{self.rank}.jsonl"
 
     def asked(self) -> dict[str, Any]:
-        """Options of the recorder in the program's process."""
+        """Return the recorder's options for the program's process."""
         return {
             "path": str(self.path),
             "hang_after_s": self.hang_after_s,
@@ -67,7 +70,7 @@ class Job:
         }
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line. A folder that is gone, or full, costs the line."""
+        """Append a line. The line is lost if the folder is gone or full."""
         with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
             file.write((json.dumps(line) + "\n").encode())
 
@@ -91,8 +94,8 @@ class Job:
                             tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
-        """The signal that ends the program now, if the job hangs and is to be ended: SIGTERM, and at last SIGKILL,
-        which a stopped process cannot ignore."""
+        """Return the signal that must end the program now, if the job hangs and is to be ended: SIGTERM, and later
+        SIGKILL, which ends even a stopped process."""
         if not self.ends or self.asked_at is None:
             return None
         waited = time.monotonic() - self.asked_at - ENDED_S
@@ -106,15 +109,17 @@ class Job:
         devices: Sequence[str] | None,
         error: RunError | None,
     ) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `devices` are those
-        that it used, None if that is not known; `error` is what it raised.
+        """Record the end of the program.
 
-        The other ranks get a moment to write what they had done if the program failed: the launcher ends them next, and
-        this process too, which has its report to write within the launcher's patience.
+        `lines` are the lines that took the most time: kind, file, line, seconds. `devices` are those that the program
+        used, or None if unknown. `error` is the exception that it raised. If the program failed, the other ranks get a
+        moment to write their records, because the launcher ends them next. It ends this process too, which must write
+        its report before that.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
-        # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
+        # Connections of the program itself may fail with the same text. An error from torch is known by gloo's file
+        # name in it, or by its class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
@@ -147,11 +152,9 @@ class Job:
 
 
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
-    """This rank's side of the job that the launcher's environment describes; None where there is no job of several
-    ranks.
-
-    The ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder that cannot be
-    made.
+    """Return this rank's side of the job that the launcher's environment describes, or None if there is no job of
+    several ranks. The ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder
+    that cannot be made.
     """
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
@@ -163,8 +166,8 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
         path.mkdir(mode=0o777 if member.is_kept else 0o700, parents=member.is_kept, exist_ok=True)
         made = path.lstat()
         if not member.is_kept and not (stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid()):
-            return None  # somebody else's, or a link to where nothing of ours belongs
-        # These marks are from a job before: this job makes none before all of its ranks have begun.
+            return None  # a folder of another user, or a link to one
+        # These marks are from an earlier job, because this job makes marks only after all of its ranks have begun.
         for name in ("hang", "failed"):
             (path / name).unlink(missing_ok=True)
         member.path.with_suffix(".stack").unlink(missing_ok=True)
@@ -181,20 +184,21 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
 
 
 def _job_key(*more: str) -> str:
-    """A name that all ranks of a job make alike: hosts may spell MASTER_ADDR differently, and count their restarts."""
+    """Return a name that is equal on all ranks of a job. Hosts may spell MASTER_ADDR differently and count restarts
+    differently, so both are left out by default."""
     names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE", *more)
     return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
-    """A folder whose name all ranks of a job on this host make alike."""
+    """Return a folder whose name is equal on all ranks of a job on this host."""
     # Two jobs whose masters are on two hosts may use one port.
     key = _job_key("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
     return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
 
 def enlarged(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment that sets up the program's flight recorder; variables that the user has set stay."""
+    """Return the environment that sets up the program's flight recorder; variables that the user has set stay."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
@@ -216,7 +220,8 @@ def _have_all_ended(folder: Path, count: int, world: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """A process's fields: State is `S (sleeping)` or `T (stopped)`; empty where the system does not tell."""
+    """Return the fields of a process: State is `S (sleeping)` or `T (stopped)`; empty if the system does not report
+    it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -225,7 +230,8 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
-    """Have the program write where it is, if it can: a process without our handler would end by this signal."""
+    """Let the program write its stack if gpucheck's handler is installed. Without the handler, the signal would end the
+    process."""
     number = getattr(signal, "SIGRTMIN", None)
     if number is None or status.get("State", "")[:1] in ("T", "t", "Z", "X", ""):
         return
@@ -236,7 +242,7 @@ def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
 
 
 def _frames(path: Path) -> list[tuple[str, int, str]]:
-    """The frames of the main thread, innermost first, of what faulthandler wrote."""
+    """Return the frames of the main thread, innermost first, from faulthandler's output."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")[-100_000:]
     except OSError:

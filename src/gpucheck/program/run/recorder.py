@@ -1,9 +1,9 @@
 """Copy the collectives in torch's flight recorder to the rank's file, in the rank's own process.
 
-torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of ours reads
-that, at most every `EVERY_S` seconds and before it wraps. Each step's times come from `hooks`, which counts them
-already. gloo's sends and receives are in no record: three methods of the process group count them, and from the first
-one on `Work.wait` is timed.
+torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of gpucheck reads
+the recorder at intervals of at most `EVERY_S` seconds, and before it overwrites entries. Each step's times come from
+`hooks`, which counts them already. The flight recorder does not have gloo's sends and receives. Replacements of three
+methods of the process group count them, and `Work.wait` is timed from the first one on.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ LATEST_HANG_S = 300.0
 # The source lines of this many of the last calls are kept.
 LINES = 256
 PINGS = 32
-# The most sends and receives under way; beyond that those that nobody holds any more are dropped.
+# The most sends and receives that are tracked. Beyond that number, those that the program no longer references are
+# dropped.
 MOST_WORKS = 4096
-# No program that is known uses it, and faulthandler's own handler needs no lock of Python's.
+# No known program uses this signal, and faulthandler's own handler needs no lock of Python's.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
 class Recorder:
-    """The thread, and what it has handed on."""
+    """The thread that reads the flight recorder, and its position in it."""
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
         self.path, self.hang_after_s = asked["path"], asked["hang_after_s"]
-        # Marks for all ranks: one of them waits too long, one of them has failed.
+        # Marks for all ranks: that one of them waits too long, and that one of them has failed.
         self.hang_mark, self.end_mark = (os.path.join(os.path.dirname(self.path), name) for name in ("hang", "failed"))
         self.dump, self.lines = dump, lines
         sizes = map(os.environ.get, ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
@@ -72,12 +73,12 @@ class Recorder:
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append one line to the rank's file, whole."""
+        """Append one complete line to the rank's file."""
         with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
             file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
     def step(self, row: tuple[int, ...]) -> None:
-        """A step has ended: `row` is of `hooks`, its times in ns."""
+        """Record a step that has ended. `row` comes from `hooks`, with times in nanoseconds."""
         queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
         beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
         self.steps.append((time.time_ns(), *row[1:7], *beside))
@@ -130,7 +131,7 @@ class Recorder:
             self.read(stacks=True)
 
     def read(self, *, stacks: bool) -> None:
-        """Hand on what is new in the recorder."""
+        """Write what is new in the recorder."""
         with self.lock:
             record = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
             entries = record.get("entries", [])
@@ -154,7 +155,7 @@ class Recorder:
                 self.write({"say": "lines", "rows": lines})
 
     def kind(self, entry: dict[str, Any]) -> int:
-        """The number of this operation with these shapes; it is written once."""
+        """Return the number of this operation with these shapes. A new operation is written to the file."""
         what = {
             "group": str(entry["process_group"][0]),
             "name": entry["profiling_name"],
@@ -168,7 +169,7 @@ class Recorder:
         return self.kinds[key]
 
     def line(self, entry: dict[str, Any]) -> list[Any] | None:
-        """The user's line that made a call, and whether that was in a backward pass."""
+        """Return the user's line that made a call, and whether it ran in a backward pass."""
         frames = entry.get("frames", [])
         back = any(frame["name"] == "_engine_run_backward" for frame in frames)
         for frame in frames:
@@ -178,7 +179,7 @@ class Recorder:
         return None
 
     def say_groups(self) -> None:
-        """Write the ranks of each group, which the recorder does not know for gloo's."""
+        """Write the ranks of each group, because the recorder does not know them for gloo's groups."""
         world = torch_private.need("torch.distributed.distributed_c10d._world")
         for group, ranks in list(world.pg_group_ranks.items()):
             name = str(world.pg_names.get(group))
@@ -188,7 +189,7 @@ class Recorder:
                 self.write(line)
 
     def end(self) -> None:
-        """The program ends: write what is left, with its lines."""
+        """Write what is left, with its lines, when the program ends."""
         if os.getpid() != self.pid:
             return
         self.stop.set()
@@ -198,7 +199,7 @@ class Recorder:
 
 
 def queued_ns() -> int:
-    """The time that the main thread has waited for a processor; 0 if the system does not report it."""
+    """Return the time that the main thread has waited for a processor; 0 if the system does not report it."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(100).split()[1])
@@ -216,13 +217,13 @@ class Exchanges:
     """
 
     def __init__(self) -> None:
-        # Counts by group, rank in it and whether it is a send; with the peer's rank in the job, -1 for anybody.
+        # By group, rank in the group (-1 for any) and whether it is a send: the peer's rank in the job, and the count.
         self.counts: dict[tuple[str, int, bool], list[int]] = {}
-        # Works that are under way by id, with whether it is a send.
+        # Works in progress by id, each with whether it is a send.
         self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}
         # Nanoseconds that the main thread waited since the first send or receive: in all, and for sends and receives.
         self.blocked_ns = self.p2p_ns = 0
-        # Works whose wait is not timed: in another thread, by asking again and again, or never.
+        # Works whose wait is not timed, because the program waits in another thread, polls, or never waits.
         self.hidden = 0
         # Collectives that the main thread waited for in Python.
         self.waited = 0
@@ -247,7 +248,7 @@ class Exchanges:
         if row is None:
             row = self.counts[group.group_name, peer, sends] = [_rank_in_job(group, peer), 0]
         row[1] += 1
-        if work is None:  # one of several that are handed on together
+        if work is None:  # several messages are sent together, and this one has no work of its own
             self.hidden += not sends
         else:
             self.works[id(work)] = weakref.ref(work), sends
@@ -271,13 +272,13 @@ class Exchanges:
         self.hidden += id(args[0]) in self.works
 
     def _let_go(self) -> None:
-        """Forget what nobody can wait for any more."""
+        """Drop works that the program no longer references."""
         for key, (work, sends) in list(self.works.items()):
             if work() is None and self.works.pop(key, None) is not None:
                 self.hidden += not sends
 
     def totals(self) -> dict[str, Any]:
-        """All that was counted until now."""
+        """Return all counts so far."""
         self._let_go()
         peers: dict[int, list[int]] = {}
         for (_, _, sends), (peer, count) in list(self.counts.items()):
@@ -286,7 +287,8 @@ class Exchanges:
 
 
 def _rank_in_job(group: Any, peer: int) -> int:
-    """A member of a group by its rank in the job; as it is for a group that torch.distributed does not know."""
+    """Return the rank in the job of a group's member, or its rank in the group if torch.distributed does not know the
+    group."""
     members = torch_private.need("torch.distributed.distributed_c10d._world").pg_group_ranks.get(group, {})
     return next((rank for rank, place in members.items() if place == peer), peer)
 
@@ -302,7 +304,7 @@ class Clock:
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
-        # A name that ranks with one clock share.
+        # A name that is equal for ranks with the same clock.
         self.boot = launcher.boot_id() or socket.gethostname()
         self.store: Any = None
         self.asked_at = -EVERY_S
@@ -348,7 +350,7 @@ def serve(server: socket.socket) -> None:
 
 
 def offset_ns(host: str, port: int) -> tuple[int, int]:
-    """The correction of this host's time and its uncertainty: half the shortest round trip."""
+    """Return the correction of this host's time and its uncertainty, which is half the shortest round trip."""
     best: tuple[int, int] | None = None
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -384,12 +386,12 @@ def begin(asked: dict[str, Any]) -> None:
 
         path = os.path.splitext(asked["path"])[0] + ".stack"
         handle = low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # a limit below that
-            # Far from the numbers that the program's own files get.
+        with contextlib.suppress(OSError):  # the limit on descriptors may be lower
+            # A high number does not collide with those of the program's own files.
             handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)
             os.close(low)
         faulthandler.register(STACK_SIGNAL, handle, all_threads=True, chain=False)
-        if not faulthandler.is_enabled():  # an abort inside a backend leaves no other trace of its place
+        if not faulthandler.is_enabled():  # the only trace of where an abort inside a backend happened
             faulthandler.enable(handle, all_threads=True)
     atexit.register(recorder.end)
     recorder.thread.start()

@@ -50,9 +50,9 @@ class BenchAll:
 class LinkUnderLoad:
     """The link between host and device as it was read inside the windows of large copies.
 
-    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together.
-    `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, `limit_bytes_per_s` what the link
-    carries in one direction; None where that is not known, and `unknown_because` then says why.
+    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together. `c2c_bytes_per_s` is the rate of
+    NVML's active NVLink-C2C links in one direction, and `limit_bytes_per_s` the link's rate in one direction. Both may
+    be None, and `unknown_because` then says why the limit is unknown.
     """
 
     kind: str | None = None
@@ -66,13 +66,13 @@ class LinkUnderLoad:
 
     @property
     def label(self) -> str:
-        """`PCIe 5 x16`; documents without a kind are of PCIe."""
+        """Return `PCIe 5 x16`. A document without a kind means PCIe."""
         return f"PCIe {self.generation} x{self.width}" if self.kind in ("PCIe", None) else self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedGain:
-    """The time of a copy from pageable memory over that from pinned memory, both as called."""
+    """The ratio of a copy's time from pageable memory to its time from pinned memory, both as called."""
 
     direction: str
     size_bytes: int
@@ -129,9 +129,9 @@ class Speedup:
 class CrossoverResult:
     """The size at which a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
 
-    The CPU is faster up to `cpu_faster_up_to`, the device at every size that was tried from `device_faster_from` on;
-    None where it is nowhere. `largest` is the largest size that was tried, `ended_by` why none was larger (`time`,
-    `memory`), and `speedup` the ratio at the largest size.
+    The CPU is faster up to `cpu_faster_up_to`, and the device at every tried size from `device_faster_from` on. Either
+    is None if there is no such size. `largest` is the largest size that was tried, `ended_by` why none was larger
+    (`time`, `memory`), and `speedup` the ratio at the largest size.
     """
 
     device: str
@@ -180,9 +180,9 @@ class SearchResult:
     """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s.
 
     `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
-    the text of each dimension's range; `shapes_in_range` is None where they are too many to count. `complete` is False
-    where the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number
-    of the run that it belongs to, from 1; None for the only one.
+    the text of each dimension's range; `shapes_in_range` is None if there are too many to count. `complete` is False if
+    the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number of
+    the run that it belongs to, from 1; None for the only one.
     """
 
     device: str

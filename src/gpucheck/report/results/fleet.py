@@ -7,13 +7,14 @@ from typing import Literal
 
 NODE_SCHEMA = "gpucheck.node/1"
 
-# `silent`: it left nothing, or stopped before its end. `blind`: it could not look.
+# `silent`: the node wrote nothing, or its check stopped before the end. `blind`: the check could not read the devices.
 NodeState = Literal["good", "bad", "silent", "undecided", "blind"]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """A part of a node's check: its exit status, None where it had to be ended, and why in `ended`."""
+    """A part of a node's check. `exit` is its exit status, or None if the part had to be ended; `ended` has the
+    reason."""
 
     id: str
     exit: int | None
@@ -23,7 +24,7 @@ class NodePart:
 
 @dataclass(frozen=True, slots=True)
 class NodeProblem:
-    """A finding of a node that asks for something; `part` is the part of the check that made it."""
+    """A finding of a node that needs action; `part` is the part of the check that made it."""
 
     part: str
     id: str
@@ -91,9 +92,10 @@ class NodeDocument:
 
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
-    """A device that is slower than its siblings, or than its part's floor: `ratio` to it.
+    """A device that is slower than its siblings, or than the floor of its GPU model. `ratio` is its rate over theirs,
+    or over the floor.
 
-    `device` is `all devices` where the whole node is slow.
+    `device` is `all devices` if the whole node is slow.
     """
 
     device: str
@@ -125,7 +127,8 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """The devices of one model in one figure: `centre` in `unit`, the relative `spread`. No verdict below 5 nodes."""
+    """The devices of one model in one figure: the `centre` of their rates in `unit`, and the relative `spread`. With
+    fewer than 5 nodes there is no verdict."""
 
     model: str
     figure: str

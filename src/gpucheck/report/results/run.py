@@ -40,7 +40,7 @@ class RunSteps:
     by: Literal["optimizer", "gpucheck.api.step"]
     median_s: float | None
     slowest_s: float | None
-    # Earlier documents have none.
+    # Earlier documents do not have this field.
     first_s: tuple[float, ...] = ()
 
 
@@ -49,10 +49,11 @@ class RunLine:
     """The activity of one line of the program: `kind` is `to_device`, `to_host`, `between`, `data`, `synchronize`,
     `empty_cache`, or the call that waited (`item`, `bool`, `print`, …).
 
-    `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
-    the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
-    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is the number of steps in
-    which it happened. `discarded` is whether the statement throws the result away.
+    `time_s` is the time that the program spent in these calls, and `bytes` is the amount that they moved or read.
+    `pinned` and `pageable` count the copies whose host side was or was not page-locked; `unpinned_async` counts those
+    with `non_blocking` that blocked, because their memory was pageable. `unchanged_again` counts copies of a tensor
+    that was copied there before and has not changed since. `steps` is the number of steps in which it happened.
+    `discarded` is whether the statement throws the result away.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class RunDevice:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Memory that grows from step to step: by `bytes_per_step`, over `steps` steps, in all `bytes`."""
+    """Memory that grows from step to step: `bytes_per_step` in each of `steps` steps, `bytes` in total."""
 
     of: Literal["allocated", "resident"]
     bytes_per_step: float
@@ -147,8 +148,8 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class TracedLine:
-    """The memory that one line holds. `module` is the module that runs there. `kept_bytes_per_step` stay when the steps
-    are over."""
+    """The memory that one line holds. `module` is the module that runs there. `kept_bytes_per_step` is the memory that
+    remains after each step."""
 
     file: str
     line: int
@@ -173,8 +174,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed` names what
-    cannot be followed in this torch.
+    `lines` are sorted by time, the longest first. `lines_lost` is the number of lines for which there was no space.
+    `not_followed` names what cannot be followed in this torch.
     """
 
     program: tuple[str, ...]
@@ -223,9 +224,10 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
-    """Memory at one moment, of step `step` counted from 0: `asked_bytes` were asked for at `place`.
+    """Memory at one moment of step `step`, counted from 0. `asked_bytes` were requested at `place`.
 
-    `held` are the lines that hold most, `made_in` the bytes of all lines by the phase that made them.
+    `held` are the lines that hold the most memory, and `made_in` has the bytes of all lines by the phase that created
+    them.
     """
 
     place: str | None
@@ -239,11 +241,11 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMemory:
-    """Tensors' bytes on the device, in blocks of 512. `total_bytes` is what was asked for; None if memory was not
-    judged.
+    """Tensors' bytes on the device, in blocks of 512. `total_bytes` is the size of the simulated memory; None if memory
+    was not judged.
 
     `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None without one.
-    `exceeded` is the first moment at which more was held than there is.
+    `exceeded` is the first moment at which the tensors exceeded the total.
     """
 
     total_bytes: int | None
@@ -305,11 +307,11 @@ class DryResult:
     """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` is None if
-    the program was cut off. `mixed` are errors about dtypes that the program caught, and the last one in a process that
-    it forked. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a DataLoader were ended
-    early. `not_reached` names code that did not run although the code that ran leads to it: functions of the program,
-    and the next line of code that runs once, that use a module, an optimizer or a loss. `not_followed` names what
-    cannot be followed in this torch.
+    the program was cut off. `mixed` are errors about dtypes that the program caught, and the last error in a process
+    that it forked. `trains` is whether it made an optimizer. `loops_ended` is whether loops over a DataLoader were
+    ended early. `not_reached` names code that did not run, although the code that ran leads to it. These are functions
+    of the program, and the next line of code that runs only once, if they use a module, an optimizer or a loss.
+    `not_followed` names what cannot be followed in this torch.
     """
 
     program: tuple[str, ...]
@@ -353,8 +355,8 @@ class JobRank:
     hang, `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names
     what it used, joined by commas. `left_early`: it ended without an error, and other members of one of its groups made
     more collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended
-    it. `own_s` is a step without all waits for other ranks and `p2p_s` the waits in sends and receives, in a job that
-    has these in its steps.
+    it. In a job with sends and receives in its steps, `own_s` is the time of a step without all waits for other ranks,
+    and `p2p_s` the time of the waits in sends and receives.
     """
 
     rank: int
@@ -393,8 +395,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
-    """A collective in which `inside` wait and to which `missing` have not come: of these, `waiting` wait in another
-    collective. `resumed`: they came later. `at_ns` is when a rank saw it, after the epoch."""
+    """A hanging collective. The ranks in `inside` wait in it, and those in `missing` have not reached it. Those in
+    `waiting` are missing because they wait in another collective. `resumed` is true if the missing ranks came later.
+    `at_ns` is when a rank detected the hang, in nanoseconds after the epoch."""
 
     call: Collective
     waited_s: float
@@ -408,10 +411,10 @@ class JobHang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMismatch:
-    """Ranks that make different calls where the same one is due: `ranks` make `call`, most make `expected`.
+    """Ranks that make different calls under the same number: `ranks` make `call`, and most others make `expected`.
 
-    `has_majority` is False if as many of the known ranks make each call: `ranks` are then all of them, and none is to
-    blame.
+    `has_majority` is False if equally many ranks make each of the two calls. `ranks` then has all of them, and none is
+    to blame.
     """
 
     ranks: tuple[int, ...]
@@ -434,11 +437,11 @@ class PeriodicWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
-    """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
-    `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, or when the
-    host issued the calls (NCCL). Arrivals name nobody in a job with sends and receives in its steps: `busiest` are the
-    ranks of the stage that works longest, without blame, and a late rank is slower than the siblings of its stage, or
-    than itself before step `since`."""
+    """A job's ranks. `late` are the ranks that hold up the job, by `cost_s` in each step of `step_s`. `activity` is the
+    work that takes `activity_s` longer on these ranks than on their siblings, at `place`. `arrival` says what the times
+    are: arrivals, or when the host issued the calls (NCCL). In a job with sends and receives in its steps, arrivals do
+    not show which rank is slow. A late rank there is slower than its siblings in the stage, or than itself before step
+    `since`. `busiest` are the ranks of the stage that works longest, which is not a fault."""
 
     world: int
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]

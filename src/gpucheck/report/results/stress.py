@@ -18,12 +18,12 @@ class StressSpread:
 
 @dataclass(frozen=True, slots=True)
 class StressPoint:
-    """A point of a device's curve: what it did from `at_s` on, and what was read meanwhile.
+    """A point of a device's curve: its work from `at_s` on, and the readings during this work.
 
-    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and
-    words of 64 bits that were read and written (`word/s`) for memory: no bandwidth, since patterns are computed. Power
-    is a mean over at least 2 s of one turn, None in its first 2 s and where the energy is not counted; `held` is why
-    the clock was lower than asked for.
+    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and words
+    of 64 bits that were read and written (`word/s`) for memory. The last is not the memory's bandwidth, because the
+    patterns are computed. Power is a mean over at least 2 s of one turn. It is None in the turn's first 2 s, and on
+    devices that do not count energy. `held` is the reason why the clock was below the requested one.
     """
 
     at_s: float
@@ -42,9 +42,9 @@ class StressWrong:
     """A step whose result was wrong.
 
     `step` counts the device's steps, `result` names what was computed, `against` what it was compared with: `first`
-    (its own first result), `pattern` (what was written) or `float64`. `elements` is how many differ, None if unknown,
-    `place` the first of them, with its value and the right one as bits. `worst_of_bound` is the largest error as a
-    share of what rounding explains; None where it is exact.
+    (its own first result), `pattern` (what was written) or `float64`. `elements` is the number of wrong elements, or
+    None if unknown. `place` is the first of them, with its value and the right value as bits. `worst_of_bound` is the
+    largest error as a share of what rounding explains; None where it is exact.
     """
 
     at_s: float
@@ -65,12 +65,12 @@ class StressDevice:
     """One device; `name` is its id.
 
     Devices of the same `model` compute the same bits: `checksums` has the checksum of the first result of each kind.
-    `reproducible` is whether its libraries promise the same bits every time. `checks` is how often a product was held
-    against float64, `worst_of_bound` its largest error as a share of what rounding explains. `wrong` has the first
-    wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error counters rose.
-    `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is how much of what was
-    filled the memory test has written and read; None without that test. `ended` is empty for a device that ran to the
-    end, else what ended it: `fault`, `error` or `signal`.
+    `reproducible` is whether its libraries promise the same bits every time. `checks` is the number of products that
+    were compared with float64, and `worst_of_bound` their largest error as a share of what rounding explains. `wrong`
+    has the first wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error
+    counters rose. `power_limit_w` is the limit in force, None where it is unknown. `memory_tested_bytes` is how much of
+    what was filled the memory test has written and read; None without that test. `ended` is empty for a device that ran
+    to the end, else what ended it: `fault`, `error` or `signal`.
     """
 
     name: str

@@ -1,24 +1,25 @@
 # mypy: ignore-errors
 # (Types would need `typing`, and this file loads nothing that a program could bring under the same name.)
 #
-# Python reads this file as it starts, before the program: it waits for torch and then starts the counting. It takes
-# every trace of itself away, and stops nothing by failing.
+# Python reads this file as it starts, before the program. It waits for torch and then starts the counting. It removes
+# every trace of itself, and a failure in it does not stop the program.
 import gc
 import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: the process is there, the counting failed, and torch's load was seen, or was not.
+# Bytes of the counters: whether the process has started, whether the counting failed, and whether the load of torch was
+# seen.
 _STARTED, _FAILED, _TORCH = range(3)
 _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 
 
 def _waiting(loaded, stolen):
-    """Return `exec_module` of Python's loaders of source files, which waits for torch.
+    """Return an `exec_module` of Python's loaders of source files that waits for torch.
 
-    All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
-    hand. A look-up of a module does not end there. torch's parts without torch mean that a loader of the program's own
-    ran torch.
+    Every way to load a module calls this method: an import in any thread, a lazy import, an import from a zip file, and
+    a direct call of a loader. Finding a module does not call it. If a part of torch is loaded here without torch, the
+    program used a loader of its own for torch.
     """
     original = _LOADERS.exec_module
 
@@ -38,13 +39,14 @@ def _waiting(loaded, stolen):
             if was_on:
                 gc.enable()
 
-    # Python leaves its own importing out of tracebacks, by this name.
+    # Python leaves code with this file name out of tracebacks, as part of its own import system.
     exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
     return exec_module
 
 
 def _shared(path):
-    """The file as memory. No descriptor stays open: the program's own are to have the numbers that they always had."""
+    """Map the file into memory. No descriptor stays open, so that the program's descriptors keep their usual
+    numbers."""
     with open(path, "r+b") as file:
         if os.name != "posix" or sys.version_info >= (3, 13):
             import mmap
@@ -110,7 +112,7 @@ def _begin():
             os._exit(70)
 
     def loaded(module):
-        """torch begins to load (None), or is there."""
+        """Record that torch begins to load (None), or start the counting once it is loaded."""
         if os.getpid() != pid:  # a process that the program forked has no counters
             return
         if module is None:
@@ -123,7 +125,7 @@ def _begin():
             memory[_TORCH] = _UNSEEN
             end_dry()
 
-    is_there = "torch" in sys.modules  # a file of the environment's, which Python reads before this one, has loaded it
+    is_there = "torch" in sys.modules  # another file that Python reads at its start has loaded torch
     memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
     memory[_STARTED] = 1
     if is_there:
