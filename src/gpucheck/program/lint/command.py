@@ -1,5 +1,4 @@
-"""Run the command `lint`: read the files at the paths, analyse each file statement by statement, and report the
-findings."""
+"""Run the command `lint`: read the files, analyse each statement by statement, and report the findings."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ def _below(given: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def with_room() -> Iterator[None]:
-    """Run without the garbage collector, which would spend a third of the time on trees that are in use. Allow trees as
-    deep as a chain of a thousand `elif`."""
+    """Run without the garbage collector, a third of the time, and with trees as deep as a thousand `elif`."""
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, _DEPTH))
     gc.disable()
@@ -218,8 +216,7 @@ class Run(Expressions):
         self.bind(target, known)
 
     def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
-        """Check sums such as `total = total + loss` and `average = 0.9 * average + 0.1 * loss`. Mistakes inside these
-        expressions have been reported already."""
+        """Check a sum such as `total = total + loss`. Mistakes inside its parts have been reported already."""
         text = ast.unparse(target)
         for mine, added in ((value.left, value.right), (value.right, value.left)):
             if text in tensors.texts(mine) and not any(isinstance(inner, ast.Call) for inner in walk(mine)):
@@ -431,8 +428,7 @@ class Run(Expressions):
         return NUMBER if isinstance(default, ast.Constant) and self.value(default) == NUMBER else UNKNOWN
 
     def _annotations(self, node: ast.expr | None) -> Iterator[str]:
-        """Return the names in an annotation that the value may have: `Tensor` for `Tensor | None` and
-        `Optional[Tensor]`."""
+        """Return the names in an annotation that the value may have: `Tensor` for `Optional[Tensor]`."""
         match node:
             case ast.Constant(str() as text):
                 yield text.strip("'\" ").removesuffix(" | None")
@@ -502,8 +498,7 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
 
 
 def _in_list(value: Value, key: str) -> Value:
-    """Return the value of an element in a list or dict that is an attribute. A tensor in it does not move with the
-    module, like a tensor that is a plain attribute."""
+    """Return the value of an element of a list or dict in self, which does not move with the module."""
     return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
 
 

@@ -88,8 +88,7 @@ class File:
     parents: dict[int, Place] = field(default_factory=dict)
 
     def dotted(self, node: ast.expr, local_names: Container[str] = ()) -> str:
-        """Return `nn.Linear` as `torch.nn.Linear`. The result is empty for a name that is not imported or that a local
-        name hides."""
+        """Return `nn.Linear` as `torch.nn.Linear`; empty if it is not imported, or if a local name hides it."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -285,8 +284,7 @@ _EMPTY = frozenset({ast.Load, ast.Store, ast.Del, *ast.operator.__subclasses__()
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return the node and all nodes below it, without operators and contexts. The result is kept with the node for
-    later calls."""
+    """Return the node and all nodes below it, without operators and contexts. The node keeps the result."""
     below = node.__dict__.get("_below")
     if below is None:
         nodes = [node]
@@ -413,8 +411,7 @@ class Flow:
 
 
 def met(flow: Flow, other: Flow) -> Flow:
-    """Return the state where two paths meet. A path that has ended does not count; what only one path sets is
-    unknown."""
+    """Return the state where two paths meet. A path that has ended does not count."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()
     known = {
@@ -429,8 +426,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A call with the values of its positional and named arguments. `open` is true if the call has `**more`, which may
-    contain any other argument."""
+    """A call with the values of its arguments. `open` is true if it has `**more`, which may contain any other."""
 
     node: ast.Call
     args: list[Value]
@@ -496,8 +492,7 @@ def _has_workers(file: File, call: ast.Call, default: str) -> bool:
 
 
 class Place:
-    """A function (or a file's module level) during its analysis, with the state at the current place, which rules
-    read."""
+    """A function, or a file's module level, during its analysis, with the state at the current place."""
 
     def __init__(self, file: File, owner: Class | None, body: ast.AST, name: str, outer: Mapping[str, Value]) -> None:
         self.file, self.owner, self.body, self.name, self.outer = file, owner, body, name, outer
@@ -506,8 +501,7 @@ class Place:
         self.local_names: set[str] = set()
         self.parameters: set[str] = set()
         self.evidence: set[str] = set()
-        # Flags: the parameters are on the module's device; the function runs in a forked worker; Lightning runs the
-        # step.
+        # Flags: the parameters are on the module's device; this runs in a forked worker; Lightning runs the step.
         self.in_forward = self.in_worker = self.has_framework_step = False
         # Two numbers of enclosing `with` blocks or decorators: those in which no graph is recorded, and those in which
         # factories use another device.

@@ -24,8 +24,7 @@ FACTORIES = BY_DATA | of_torch(
     "nn.Transformer.generate_square_subsequent_mask"
 )
 LIKE = of_torch("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
-# Functions of torch that read only the shape or the type of an argument, or whose arguments may be on different
-# devices.
+# Functions that read only the shape or type of an argument, or whose arguments may be on different devices.
 NOT_COMBINING = (
     of_torch(
         "is_tensor numel result_type save load is_floating_point is_complex tensor_split manual_seed no_grad "

@@ -77,8 +77,7 @@ def _device_at(run: Place, made: ast.AST) -> str:
     arguments = getattr(run.body, "args", None)
     if arguments is not None and any(inner is made for inner in walk(run.body)):
         positional = [*arguments.posonlyargs, *arguments.args]
-        # A parameter with a default may be None.
-        for argument in positional[: len(positional) - len(arguments.defaults)]:
+        for argument in positional[: len(positional) - len(arguments.defaults)]:  # one with a default may be None
             known = run.visible().get(argument.arg, UNKNOWN)
             may_be_none = argument.annotation is not None and "None" in ast.unparse(argument.annotation)
             if known.is_tensor and known.place == "input" and not may_be_none:
@@ -102,8 +101,7 @@ def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
 
 
 def moved_leaf(run: Place, known: Value) -> None:
-    """Report a moved leaf if its gradient is read, an optimizer gets it, or it becomes a module's attribute. The
-    result of the move is no leaf."""
+    """Report a moved leaf if its gradient is read, an optimizer gets it, or it becomes a module's attribute."""
     if known.is_tensor and known.moved is not None:
         run.report("lint.moved_parameter", known.moved, name=run.file.text(known.moved))
 
