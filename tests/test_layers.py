@@ -53,14 +53,14 @@ LAYERS = {
 # The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    ".": (13, 1101),
+    ".": (13, 1097),
     "batch_size": (10, 1864),
     "bench": (31, 4316),
-    "cards": (5, 850),
+    "cards": (5, 848),
     "cli": (14, 1488),
     "compare": (2, 238),
     "devices": (3, 248),
-    "doctor": (12, 1535),
+    "doctor": (12, 1533),
     "explain": (13, 1154),
     "fleet": (8, 1093),
     "machine": (24, 3655),
@@ -68,9 +68,9 @@ SIZES = {
     "memory": (4, 214),
     "program": (33, 7132),
     "render": (18, 2245),
-    "report": (16, 1558),
+    "report": (16, 1562),
     "smoke": (6, 583),
-    "stress": (6, 967),
+    "stress": (6, 965),
     "work": (7, 992),
 }
 

@@ -83,16 +83,6 @@ def select(
 
 # The most names that a sentence lists.
 MOST_LISTED = 8
-# The most texts that `few` names; the others are counted.
-MOST_NAMED = 2
-
-
-def few(texts: Sequence[str], between: str = "; ") -> str:
-    """Return the first texts and the number of the others: `a; b; and 3 more`."""
-    more = len(texts) - MOST_NAMED
-    return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
-
-
 # -- the program's own name --------------------------------------------------------------------------------------------
 
 # Commands are written `gpucheck …` everywhere: in findings, pages and saved files. The screen alone shows what to type

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
-from gpucheck import config, naming, units
+from gpucheck import config, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge
@@ -25,7 +25,7 @@ from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.fault import not_run
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, few
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
@@ -44,7 +44,7 @@ def check(document: Report, name: str) -> None:
             why = visible(f"it has rows of {row.name} on {row.device.id}")
             raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
     if unknown := [limit.id for limit in document.settings.thresholds if limit.id not in BY_ID]:
-        why = f"it was written by another gpucheck, with {naming.few(unknown)}"
+        why = f"it was written by another gpucheck, with {few(unknown)}"
         raise UsageError(f"{name} sets thresholds that this gpucheck does not know", why, "judge it with that one")
 
 
@@ -213,7 +213,7 @@ def _finding(
         "complete": complete,
         "figures": to_json(figures),
     }
-    return Finding(limit.id, verdict, title, naming.few(texts), evidence, fix)
+    return Finding(limit.id, verdict, title, few(texts), evidence, fix)
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:

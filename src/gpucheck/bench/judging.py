@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck import config, naming, peaks, stats, units
+from gpucheck import config, peaks, stats, units
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, few
 from gpucheck.report.measurement import Measurement, Run, TimeStats
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
@@ -83,7 +83,7 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
     if not doubts:
         return []
     title = f"doubtful figures: {len(doubts)} of {len(headlines)}"
-    text = naming.few([f"{case}: {config.in_words(flags)}" for case, flags in doubts.items()])
+    text = few([f"{case}: {config.in_words(flags)}" for case, flags in doubts.items()])
     return [Finding(f"{benchmark}.doubt", "warn", title, text, {"doubts": doubts}, AGAIN)]
 
 
@@ -136,9 +136,9 @@ def verification(
     unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
     evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
     if wrong:
-        return Finding(finding_id, "fail", wrong_title, naming.few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
+        return Finding(finding_id, "fail", wrong_title, few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
-        message = f"nothing was compared: {naming.few(unseen)}"
+        message = f"nothing was compared: {few(unseen)}"
         return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)
     return Finding(finding_id, "pass", sound_title, evidence=evidence)
 

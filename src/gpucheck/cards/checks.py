@@ -16,9 +16,8 @@ from gpucheck.cards import at_rest, at_work
 from gpucheck.cards import card as cards
 from gpucheck.cards.card import Said, is_dead, is_divided, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml_fields import applies
-from gpucheck.naming import few
 from gpucheck.report.facts import Device, Fabric, Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, few
 
 # -- settings: a remark; a warning if a setting costs a fifth, or differs from GPUs of the same name -------------------
 

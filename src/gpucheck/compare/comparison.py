@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpucheck import config, naming, stats, units
+from gpucheck import config, stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, few
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -381,7 +381,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
             # The gate cannot check a row that only the baseline has.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
             # The count is enough if no row matches; the evidence has all names.
-            text = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
+            text = few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
             title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
             yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
 

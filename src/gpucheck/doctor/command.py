@@ -26,10 +26,9 @@ from gpucheck.machine.driver_reads import ANSWER_S
 from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
-from gpucheck.naming import few
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, TorchBuild
-from gpucheck.report.finding import Finding, in_short
+from gpucheck.report.finding import Finding, few, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 

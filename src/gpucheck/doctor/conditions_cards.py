@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucheck import naming, units
+from gpucheck import units
 from gpucheck.cards import at_work, checks
 from gpucheck.cards.card import name_of
 from gpucheck.doctor.condition import Condition, Evidence, Seen, found
@@ -17,7 +17,7 @@ from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
-from gpucheck.report.finding import Verdict, told_once
+from gpucheck.report.finding import Verdict, few, told_once
 from gpucheck.report.results.short import LoadResult
 
 # A CUDA context takes a few hundred MiB, including that of the probed torch.
@@ -78,7 +78,7 @@ def _holders(card: Device) -> str:
     """The processes on a GPU, the largest first."""
     largest = sorted(card.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
     names = [f"{process.name or 'not visible here'} ({process.pid})" for process in largest]
-    return naming.few(names, ", ") or "processes that are not listed"
+    return few(names, ", ") or "processes that are not listed"
 
 
 def _is_for_a_screen(card: Device) -> bool:

@@ -18,9 +18,8 @@ from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.kernel_driver import FALLEN
 from gpucheck.messages import FIX
-from gpucheck.naming import few
 from gpucheck.report.facts import Device
-from gpucheck.report.finding import Verdict
+from gpucheck.report.finding import Verdict, few
 from gpucheck.xid import RESET
 
 # NVML_ERROR_OPERATING_SYSTEM of nvml.h.

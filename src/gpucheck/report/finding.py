@@ -166,3 +166,13 @@ def in_short(names: Sequence[str]) -> tuple[str, ...]:
 def _following(name: str) -> str:
     stem = name.rstrip("0123456789")
     return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""
+
+
+# The most texts that `few` names; the others are counted.
+MOST_NAMED = 2
+
+
+def few(texts: Sequence[str], between: str = "; ") -> str:
+    """Return the first texts and the number of the others: `a; b; and 3 more`."""
+    more = len(texts) - MOST_NAMED
+    return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])

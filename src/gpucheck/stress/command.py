@@ -21,12 +21,11 @@ from gpucheck.errors import GpucheckError
 from gpucheck.machine import choose, faults, inventory, kernel_driver, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk
-from gpucheck.naming import few
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Began, Emit, Failed, Finished, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
-from gpucheck.report.finding import of_error
+from gpucheck.report.finding import few, of_error
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 from gpucheck.stress.options import Plan, StressOptions, plan

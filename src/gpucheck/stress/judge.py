@@ -12,9 +12,8 @@ from typing import Any
 from gpucheck import units
 from gpucheck.measure.telemetry import THROTTLED
 from gpucheck.messages import FIX, fix_of
-from gpucheck.naming import few
 from gpucheck.report.fault import judge as of_fault
-from gpucheck.report.finding import Finding, Id, Verdict, of
+from gpucheck.report.finding import Finding, Id, Verdict, few, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
 

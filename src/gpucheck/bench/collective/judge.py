@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck import messages, naming, units
+from gpucheck import messages, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
 from gpucheck.bench.judging import Ceilings, DeviceRows, Figure, Judge, Threshold, headline, size
@@ -14,7 +14,7 @@ from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, few
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
 
@@ -61,12 +61,10 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
 
     def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
         alike = runs.by(lambda answer: answer.why, ranks)
-        texts = [
-            f"{naming.few([_rank(answer.rank, ready) for answer in mine], ', ')}: {why}" for why, mine in alike.items()
-        ]
+        texts = [f"{few([_rank(answer.rank, ready) for answer in mine], ', ')}: {why}" for why, mine in alike.items()]
         title += f": rank {', '.join(str(answer.rank) for answer in ranks[:4])} failed"
         blamed = {"blamed": [answer.rank for answer in ranks]}
-        return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
+        return Finding(f"collective.{finding}", verdict, title, few(texts), {**evidence, **blamed}, fix)
 
     if died := [answer for answer in bad if answer.how in _DIED]:
         # A signal from outside, for example from the OOM killer, does not prove a hardware fault.
@@ -203,11 +201,11 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     for rank, first in by_rank.items():
         host = f", {first['host']}" if case["hosts"] > 1 else ""
         texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
-    ranks = naming.few([str(rank) for rank in by_rank], ", ")
+    ranks = few([str(rank) for rank in by_rank], ", ")
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
     if case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"
-    return Finding("collective.result", "fail", f"wrong data on rank {ranks}", naming.few(texts), {"wrong": wrong}, fix)
+    return Finding("collective.result", "fail", f"wrong data on rank {ranks}", few(texts), {"wrong": wrong}, fix)
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
-from gpucheck import errors, naming, units
+from gpucheck import errors, units
 from gpucheck.bench import devices
 from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
@@ -38,7 +38,7 @@ from gpucheck.report.codec import from_json
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Skipped, Started
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import first_line
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, few
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Run
 from gpucheck.units import GIB, KIB, MIB
 
@@ -432,7 +432,7 @@ class _Run:
         rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
         finding = devices.out_of_time("collective", title, self.ids[0])
-        return replace(finding, message=f"out of time: {naming.few(rows)}", evidence={"rows": rows})
+        return replace(finding, message=f"out of time: {few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
         """Start the ranks. Return False if some are not ready."""

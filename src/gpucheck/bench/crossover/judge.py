@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gpucheck import naming, units
+from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceilings, DeviceRows, Judge
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, few
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
@@ -128,7 +128,7 @@ def _result(rows: Sequence[Measurement]) -> Finding:
     texts = (f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad)
     wrong = list(dict.fromkeys(texts))
     title, fix = "the GPU computed wrong results", FIX["wrong data"]
-    return Finding("crossover.result", "fail", title, naming.few(wrong), {"wrong": wrong}, fix)
+    return Finding("crossover.result", "fail", title, few(wrong), {"wrong": wrong}, fix)
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:

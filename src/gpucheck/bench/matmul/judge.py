@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpucheck import naming, peaks, units
+from gpucheck import peaks, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, headline, rate
 from gpucheck.bench.matmul import Shape
@@ -19,7 +19,7 @@ from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding
+from gpucheck.report.finding import Finding, few
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline, SearchResult
 
@@ -437,7 +437,7 @@ def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
         return []
     are_fast = all(refused.reason == TOO_FAST for entry in entries for refused in entry.refused)
     title = "some shapes have no rate" if are_fast else "the library has no kernel for some shapes"
-    return [Finding("matmul.shape", "skip", title, naming.few(list(dict.fromkeys(texts))), evidence)]
+    return [Finding("matmul.shape", "skip", title, few(list(dict.fromkeys(texts))), evidence)]
 
 
 def _shape(row: Measurement) -> Shape:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from gpucheck import links, naming, stats, units
+from gpucheck import links, stats, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import (
     BEYOND,
@@ -28,7 +28,7 @@ from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict, few
 from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.results.bench import Headline, LinkUnderLoad, PinnedGain, TransferResult
 
@@ -401,9 +401,9 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     if slow or mixed:
         what = "much slower than the others" if slow else "without a direct path"
         fix = "nvidia-smi topo -m shows the links, gpucheck devices the state of each"
-        message = f"median {typical}; " + naming.few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
+        message = f"median {typical}; " + few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
         if not slow:
-            message = f"through the host: {naming.few([_name(pair) for pair in mixed])}"
+            message = f"through the host: {few([_name(pair) for pair in mixed])}"
         return [Finding(PEER, "warn", f"some pairs of devices are {what}", message, evidence, fix)]
     how = " directly" if set(paths.values()) == {"peer"} else " through the host" if staged else ""
     return [Finding(PEER, "info", f"devices copy{how} at {typical} (median of {len(rates)} pairs)", "", evidence)]
