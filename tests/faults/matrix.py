@@ -272,13 +272,13 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "doctor --skip load": (
         ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
-        ("the interpreter that is diagnosed", 0),
-        ("the interpreter that is diagnosed", 1),
+        ("the diagnosed interpreter runs", 0),
+        ("the diagnosed interpreter runs", 1),
     ),
     "status": (
         ("gpucheck.machine.nvml_read", 0),
         ("gpucheck.machine.cuda_driver", 1),
-        ("the interpreter that is diagnosed", 0),
+        ("the diagnosed interpreter runs", 0),
     ),
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),
