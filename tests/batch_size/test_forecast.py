@@ -119,7 +119,7 @@ def test_what_trials_take_is_read_off_the_sizes_that_ran(clock: Clock) -> None:
 def test_first_steps_say_nothing_of_later_ones(clock: Clock) -> None:
     slow_first = replace(TIMED, steps_s=(40.0, 2.0))
     assert schedule(clock, 60.0, slow_first).needed_s(100, Need(3)) == 6.0
-    # What loads in a new process is part of its start, by the least that was seen.
+    # The first step of a new process also loads code. The smallest such time of all runs counts.
     assert schedule(clock, 60.0, slow_first, slow_first).needed_s(100, Need(3, 1)) == 6.0 + START_S + 38.0
     assert schedule(clock, 60.0, slow_first, TIMED).needed_s(100, Need(3, 1)) == 6.0 + START_S
 

@@ -160,7 +160,7 @@ def test_pairs_that_were_measured_before_ctrl_c_are_judged(monkeypatch: pytest.M
         options = TransferOptions(device="all")
         run(options, monkeypatch, [part("a")], pairs, ids=("cuda:0", "cuda:1"), document=document)
     assert told(document)[2:] == ["peer", ("a", "1 rows"), ("a", "2 rows"), ("peer", "3 rows")]
-    # That not every pair was measured is told by the part that has no end.
+    # A part without an end shows that not every pair was measured.
     assert [(finding.id, finding.ended) for finding in document.judged().parts if finding.device is None] == [
         ("transfer.peer", None)
     ]

@@ -82,7 +82,6 @@ _CUDA_IS_NOT_THERE = (
 _NO_MAC = ("attention.package", "attention.flash", "xformers.setup", "bitsandbytes.setup", "quant.", "compile.")
 _DRIVER = ("cuinit.", "nvml.", "import.libcuda", "compile.libcuda", "driver.", "library.", "kernel.", "torch.sees_none")
 _AS_ON_LINUX = ("cuinit.mps", "cuinit.46", "cuinit.101", "nvml.not_supported", "nvml.pynvml")
-_KERNELS = ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert")
 
 # This variable replaces CUDA_LAUNCH_BLOCKING in torch's ROCm builds.
 SERIALIZE = (
@@ -102,6 +101,7 @@ TDR = (
     "a longer limit, as administrator in Windows: reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\GraphicsDrivers /v "
     "TdrDelay /t REG_DWORD /d 60 /f, and restart it"
 )
+_PIP = r"(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)"
 _OF_SERVERS = r"vLLM ([^(;]*) \(SGLang ([^()]*)\)"
 
 # Steps that replace a text's own step, by platform and prefix of the id. The first match applies.
@@ -193,7 +193,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "install NVIDIA's newest driver for Windows, restart Windows, and see that nvidia-smi lists the GPU; a yellow "
         "sign in the Device Manager names the cause",
     ),
-    ("rocm", _KERNELS, SERIALIZE),
+    ("rocm", ("cuda.illegal", "cuda.misaligned", "cuda.launch_failure", "cuda.device_assert"), SERIALIZE),
 )
 
 _SWAPPED = str.maketrans("\"'", "'\"")
@@ -237,10 +237,10 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"pip list \| grep[^);:,]*?(?= shows|[);:,]|$)", "pip list"),
     (
         "portable",
-        r"(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)",
+        _PIP,
         r".\\python_embeded\\python.exe -m pip ",
     ),
-    ("uv", r"(?<!uv )(?<![\w-])(?:python -m )?pip (?=install|uninstall|list|show)", "uv pip "),
+    ("uv", r"(?<!uv )" + _PIP, "uv pip "),
     ("webui", r"(?<![\w-])(?:python -m )?pip (?=install --force|uninstall|list|show)", "venv/bin/python -m pip "),
     ("windows", r"venv/bin/python", r"venv\\Scripts\\python"),
     ("windows", r"free -h( and top)?", "Task Manager"),

@@ -42,7 +42,7 @@ class Sampler:
 
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
-        # A MIG instance has no energy of its own: the GPU's counter includes all instances. Clocks, temperature and
+        # NVML counts energy for the whole GPU, not for each MIG instance. Clocks, temperature and
         # link are the GPU's too, but apply to the instance as well.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
         self._fields += BUSY if busy else ()

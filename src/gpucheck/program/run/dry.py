@@ -312,7 +312,7 @@ def _following(original: Any) -> Any:
             if _is_done():
                 _end_here()
             return original(self)
-        batch = original(self)  # the loader may end earlier by itself
+        batch = original(self)  # the loader may have fewer rounds
         rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
         gathers = _trains and backward != backward_before and done - done_before < _steps
         if rounds >= _steps and not gathers:

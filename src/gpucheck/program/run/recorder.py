@@ -248,7 +248,7 @@ class Exchanges:
         if row is None:
             row = self.counts[group.group_name, peer, sends] = [_rank_in_job(group, peer), 0]
         row[1] += 1
-        if work is None:  # several messages are sent together, and this one has no work of its own
+        if work is None:  # several messages share one work, and this is not the one that has it
             self.hidden += not sends
         else:
             self.works[id(work)] = weakref.ref(work), sends

@@ -19,7 +19,7 @@ def _waiting(loaded, stolen):
 
     Every way to load a module calls this method: an import in any thread, a lazy import, an import from a zip file, and
     a direct call of a loader. Finding a module does not call it. If a part of torch is loaded here without torch, the
-    program used a loader of its own for torch.
+    program loaded torch by another loader, which this method does not see.
     """
     original = _LOADERS.exec_module
 
@@ -39,7 +39,7 @@ def _waiting(loaded, stolen):
             if was_on:
                 gc.enable()
 
-    # Python leaves code with this file name out of tracebacks, as part of its own import system.
+    # Python omits code with this file name from tracebacks, as it omits its import system.
     exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
     return exec_module
 
