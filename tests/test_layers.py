@@ -53,12 +53,12 @@ LAYERS = {
 # The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    ".": (13, 1097),
+    ".": (13, 1071),
     "batch_size": (10, 1864),
     "bench": (31, 4316),
     "cards": (5, 848),
-    "cli": (14, 1488),
-    "compare": (2, 238),
+    "cli": (14, 1465),
+    "compare": (2, 227),
     "devices": (3, 248),
     "doctor": (12, 1533),
     "explain": (13, 1154),
@@ -67,8 +67,8 @@ SIZES = {
     "measure": (4, 566),
     "memory": (4, 214),
     "program": (33, 7132),
-    "render": (18, 2245),
-    "report": (16, 1562),
+    "render": (18, 2189),
+    "report": (16, 1557),
     "smoke": (6, 583),
     "stress": (6, 965),
     "work": (7, 992),

@@ -11,9 +11,7 @@ def _leave(number: int, frame: object) -> None:
 
 def _at_once() -> None:
     """Let Ctrl-C end this process at once, with its exit status: there is nothing yet, or nothing more, to report.
-
-    KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends.
-    """
+    KeyboardInterrupt would print a traceback during an import, and another one while the interpreter ends."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, _leave)
 

@@ -72,8 +72,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The result of a search. `report` is the command's: trials, findings, facts. Sizes are lengths if the search has
-    an axis."""
+    """The result of a search. `report` is the command's. Sizes are lengths if the search has an axis."""
 
     report: Report
 
@@ -84,38 +83,26 @@ class BatchSize:
 
     @property
     def max_batch_size(self) -> int | None:
-        """The largest size that trains: it was run and passed, and larger sizes are known not to fit.
-
-        None if no size passed or the search ended early; `answer.at_least` is then the largest that passed. It may be
-        far below what fits, so do not train with it automatically.
-        """
+        """The largest size that trains, with larger ones known not to fit; else None. `answer.at_least` is then the
+        largest that passed. It may be far below what fits, so do not train with it automatically."""
         return self.answer.max_batch_size if self.answer else None
 
     @property
     def recommended(self) -> int | None:
-        """A size that was run and leaves the headroom free; if None, `answer` has the reason.
-
-        It is None if the search ended early.
-        """
+        """A size that was run and leaves the headroom free. If it is None, `answer` has the reason."""
         recommended = self.answer and self.answer.recommended
         return recommended.batch_size if recommended else None
 
 
 def step() -> None:
-    """Mark the end of a step for `gpucheck run`; elsewhere do nothing.
-
-    Call it in loops without an optimizer (inference) or with several. Only these steps count from the first call on.
-    """
-    hooks = sys.modules.get("gpucheck.program.run.hooks")
-    if hooks is not None:
+    """Mark the end of a step for `gpucheck run`, in loops without an optimizer or with several. Only these steps count
+    from the first call on."""
+    if (hooks := sys.modules.get("gpucheck.program.run.hooks")) is not None:
         hooks.step()
 
 
 def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Report:
-    """Return whether torch can use the GPUs, as `gpucheck` does: `report.results["doctor"]` and the findings.
-
-    Raises UsageError for a Python that cannot be started.
-    """
+    """Return whether torch can use the GPUs: `report.results["doctor"]` and the findings. Raises UsageError."""
     from gpucheck.devices.command import status as look
     from gpucheck.devices.options import StatusOptions
 
@@ -125,9 +112,7 @@ def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Rep
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
     """Return the devices, as `gpucheck devices` shows them: `report.facts.devices`, and a finding for each fault.
-
-    Raises UsageError for an invalid device name and CannotLook for a missing device.
-    """
+    Raises UsageError for an invalid device name and CannotLook for a missing device."""
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
 
@@ -145,10 +130,7 @@ def smoke(
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
-    """Test that everything a training job needs works, as `gpucheck smoke` does: a finding for each check.
-
-    It uses the device in this process. Raises UsageError and CannotLook.
-    """
+    """Test that everything a training job needs works: a finding for each check. Raises UsageError and CannotLook."""
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
 
@@ -170,9 +152,7 @@ def doctor(
     on_event: OnEvent | None = None,
 ) -> Report:
     """Find out why torch does not use the GPU, as `gpucheck doctor` does: `report.results["doctor"]` and the findings.
-
-    Raises UsageError for a prefix that matches no condition and a Python that cannot be started.
-    """
+    Raises UsageError for a prefix that matches no condition and a Python that cannot be started."""
     from gpucheck.doctor.command import command as diagnose
     from gpucheck.doctor.options import DoctorOptions
 
@@ -190,29 +170,26 @@ def bench(
     **options: object,
 ) -> Report:
     """Measure: `transfer`, `bandwidth`, `matmul`, `overlap`, `crossover`, `collective` or `all`; see `measurements`.
-
     `options` are the command's own (`docs/cli.md`), with underscores for dashes: text as it is typed, a number, True,
-    or a list of these. It uses the device in this process. Raises UsageError and CannotLook.
-    """
+    or a list of these. It uses the device in this process. Raises UsageError and CannotLook."""
     from gpucheck import naming
     from gpucheck.bench.benchmarks import BENCHMARKS
     from gpucheck.machine import installed_torch
 
-    naming.one_of("bench", name, [benchmark.id for benchmark in BENCHMARKS])
-    row = next(benchmark for benchmark in BENCHMARKS if benchmark.id == name)
-    made = _read(row.options, {"time_budget": time_budget_s, **options}, device)
+    rows = {benchmark.id: benchmark for benchmark in BENCHMARKS}
+    if name not in rows:
+        raise UsageError(f"bench {name!r} is unknown", "", naming.hint(name, list(rows)))
+    made = _read(rows[name].options, {"time_budget": time_budget_s, **options}, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged
 
-    return _reported(f"bench {name}", lambda emit: row.command()(made, emit), on_event, judged)
+    return _reported(f"bench {name}", lambda emit: rows[name].command()(made, emit), on_event, judged)
 
 
 def judge(report: Report | str | os.PathLike[str]) -> Report:
-    """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds.
-
-    Raises UsageError for documents of other commands: their findings do not follow from the document alone. It also
-    raises UsageError for rows and thresholds that the command's judge does not read.
-    """
+    """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds. Raises
+    UsageError for documents of other commands, whose findings do not follow from the document alone, and for rows and
+    thresholds that the judge does not read."""
     from gpucheck.bench.judge import check
     from gpucheck.bench.judge import judge as of_bench
     from gpucheck.machine import saved
@@ -223,21 +200,18 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
     kind = document.command.partition(" ")[0]
     judges: dict[str, Judge] = {"bench": of_bench, "stress": of_stress}
     if kind not in judges:
-        raise UsageError(
-            f"it is a result of `gpucheck {document.command}`",
+        why, fix = (
             "only benchmarks and stress tests can be judged again",
-            "give a result of `gpucheck bench …` or `gpucheck stress`",
+            "give a result of `gpucheck bench …` or `stress`",
         )
+        raise UsageError(f"it is a result of `gpucheck {document.command}`", why, fix)
     if kind == "bench":
         check(document, "the report" if isinstance(report, Report) else repr(os.fspath(report)))
     return document.concluded(judges[kind](document))
 
 
-def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -> Any:
-    """Return the options of a command from Python values, which are read as on the command line. None is the default.
-
-    `device` is for a command that takes one. Raises UsageError.
-    """
+def _read(kind: Callable[..., Any], given: Mapping[str, object], device: object = None) -> Any:
+    """Return the options of a command from Python values, read as on the command line. Raises UsageError."""
     from gpucheck import naming
     from gpucheck.options import declared, read
 
@@ -261,7 +235,6 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
 def _reported(
     name: str, work: Callable[[OnEvent], object], on_event: OnEvent | None, judged: Judge | None = None
 ) -> Report:
-    """Do the work of a command and return its report. Exceptions of the work are passed on."""
     started, began = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     collector = Collector()
 
@@ -309,20 +282,16 @@ def find_batch_size(
     """Find the largest batch that trains, or with `mode="infer"` infers.
 
     `target` is the command's TARGET or the factory function. All other options are the command's (`docs/cli.md`), with
-    fractions for percentages, seconds for times and bytes for sizes. `on_event` gets each step as it begins, and each
-    trial.
+    fractions for percentages, seconds for times and bytes for sizes. `time_budget_s` counts from the call; `quick`
+    skips everything after the answer. If nothing fits or time runs out, `max_batch_size` is None, and the findings say
+    why.
 
-    No error is raised if nothing fits or time runs out: `max_batch_size` is None, and the report's findings say why.
-    `time_budget_s` counts from the call; `quick` skips everything after the answer, such as the recommended size.
-
-    Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
-    device cannot be used.
+    Raises UsageError, TargetError for a workload that is missing or fails, and CannotLook if the device cannot be used.
     """
     given = dict(locals())
-    for name in ("device", "on_event"):
-        del given[name]
-    other_names = {"inputs": "input", "time_budget_s": "time_budget", "trial_timeout_s": "trial_timeout"}
-    given = {other_names.get(name, name): value for name, value in given.items()}
+    del given["device"], given["on_event"]
+    for name, key in (("inputs", "input"), ("time_budget_s", "time_budget"), ("trial_timeout_s", "trial_timeout")):
+        given[key] = given.pop(name)
     given["target"] = target if target is None or isinstance(target, str) else _named(target)
     given["tolerance"], given["headroom"] = _percent(tolerance), _percent(headroom)
     folders = tuple(os.path.abspath(folder) for folder in sys.path)
@@ -337,8 +306,7 @@ def _percent(share: Any) -> object:
 
 
 def _named(factory: Callable[[], Any]) -> str:
-    """Return the TARGET by which a child process imports the factory. Raises UsageError for a factory that cannot be
-    imported."""
+    """Return the TARGET by which a child process imports the factory. Raises UsageError."""
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if not callable(factory) or module is None or name is None:
         raise UsageError(f"the target is {type(factory).__name__}", "", "give a function, or its name as text")

@@ -34,8 +34,12 @@ class Threshold(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the option's name as a parameter."""
         return self.option.removeprefix("--").replace("-", "_")
+
+    @property
+    def range(self) -> str:
+        """Return the values that it takes, with the unit, for help pages."""
+        return f"in {self.kind}, 0 or more" if self.kind != "percent" else "0% or more"
 
 
 def _of_bench(id: str, kind: Kind, judges: str, help: str) -> Threshold:
@@ -100,26 +104,22 @@ THRESHOLDS: tuple[Threshold, ...] = (
 BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
 # A limit for thresholds, far above any part: a larger number is a typing error.
 LARGEST = 1e9
-# The largest factor by which each recorded disturbance can lower a figure: a figure further below its gate missed it
-# despite the flags. The factors multiply, and are set wide on purpose, since a false failure costs more. The text names
-# the disturbance in a sentence.
+# The largest factor by which each recorded disturbance can lower a figure, and its name in a sentence. A figure further
+# below its gate missed it despite the flags. The factors multiply, and are wide, since a false failure costs more.
 BRIDGES: dict[str, tuple[float, str]] = {
     # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than a factor of two; 4 is twice
     # that. The factor also serves a figure of too few samples for an interval.
     "noisy": (4.0, "noise"),
     "no interval": (4.0, "too few samples"),
-    # Data that fits into a cache is read faster than memory, but small calls lose up to half of their time to the
-    # launch.
+    # Data in a cache is read faster than memory, but small calls lose up to half of their time to the launch.
     "warm": (4.0, "a cache"),
     # Threads take turns on a core, and processes on a GPU; a factor of 32 needs 31 others that are busy all the time.
     "cpu-busy": (32.0, "machine busy"),
     "device-shared": (32.0, "other processes on the GPU"),
-    # The ratio of a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d
-    # SUPPORTED_CLOCKS).
+    # The highest clock over the lowest: 2 to 3 GHz, 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
     "throttled": (20.0, "a throttled clock"),
-    # An estimated peak counts units that a part may lack. The capability, SMs and clock of H20 give 39 TFLOP/s in
-    # float64, but it does 1. The widest ratio of one precision's units between siblings is 64 (float64, GA100 to
-    # GA102).
+    # An estimated peak counts units that a part may lack: H20 would have 39 TFLOP/s in float64, but it does 1. The
+    # widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
     "estimate": (64.0, "an estimated peak"),
 }
 # A call whose thread lost its core waits for the turns of 31 others, 3 ms each with Linux's scheduler, however short
@@ -128,11 +128,8 @@ TURNS_S = 0.1
 
 
 def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
-    """Return the factor by which all of these disturbances together can lower a figure; 1 for none.
-
-    `call_s` is the length of a call in seconds. A short call on a busy machine may spend all of its time waiting, and
-    the factor is then infinity.
-    """
+    """Return the factor by which all of these disturbances together can lower a figure. A short call (`call_s`) on a
+    busy machine may spend all of its time waiting, and the factor is then infinity."""
     names = list(disturbances)
     times = math.prod(BRIDGES[name][0] for name in names)
     if "cpu-busy" in names and call_s is not None:
@@ -160,22 +157,13 @@ class Limit:
     device: str | None = None
 
 
-_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%"}
-
-
-def range_of(kind: Kind) -> str:
-    """Return the values that a threshold of this kind takes, with the unit, for help pages."""
-    return f"in {kind}, 0 or more" if kind != "percent" else "0% or more"
-
-
 def limit(threshold: Threshold, value: Any, origin: str, *, device: str | None = None) -> Limit:
     """Return a threshold set to `value`, a number in its unit or that number as text. Raises UsageError."""
     return Limit(threshold.id, number(threshold.kind, value, origin), SI_UNIT[threshold.kind], origin, device)
 
 
 def number(kind: Kind, value: Any, origin: str) -> float:
-    """Return `value` in SI. A percentage may have a percent sign. Without the sign, a value below 1 is refused, because
-    it looks like a fraction. Raises UsageError."""
+    """Return `value`, with or without a percent sign, in SI. Raises UsageError, also for what looks like a fraction."""
     signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
         amount = float(value.rstrip().removesuffix("%") if signed else value)
@@ -185,7 +173,8 @@ def number(kind: Kind, value: Any, origin: str) -> float:
         grammar = "80%" if kind == "percent" else f"50, which is {kind}"
         raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
     if not 0 <= amount <= LARGEST:
-        raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
+        unit = "%" if kind == "percent" else f" {kind}"
+        raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{unit}, not {shown(value)}")
     if kind == "percent" and not signed and 0 < amount < 1:
         why = "it looks like a fraction"
         raise UsageError(f"{origin} must be a percentage, not {shown(value)}", why, "write it like 80%")
@@ -223,16 +212,12 @@ def shown(value: Any) -> str:
 
 
 def clipped(text: str) -> str:
-    """Return a text from a file, cut to 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings file that was read, the variables that set an option, and every threshold.
-
-    If several thresholds have the same ID, the first that applies to the device counts.
-    """
+    """The settings file, the variables that set an option, and every threshold. The first that applies counts."""
 
     file: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -240,10 +225,7 @@ class Settings:
 
 
 def parse(text: str, name: str) -> Settings:
-    """Return what the TOML `text` of the file `name` sets.
-
-    Raises UsageError for broken TOML, an unknown key and a value of another type.
-    """
+    """Return what the TOML `text` of the file `name` sets. Raises UsageError for anything that is not a threshold."""
     try:
         table = loaded(text)
     except RecursionError as error:
@@ -291,7 +273,6 @@ def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
 
 
 def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value with the keys that lead to it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, (*path, key))

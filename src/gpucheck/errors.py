@@ -1,8 +1,4 @@
-"""The exit statuses, and the errors that users see. Each error says what is wrong, why, and what to do, and has its
-exit status.
-
-One table of exits feeds `--help`, the documentation and the tests.
-"""
+"""The exit statuses, and the errors that users see: what is wrong, why, and what to do."""
 
 from __future__ import annotations
 
@@ -59,8 +55,7 @@ patience_s: float | None = None
 # Temporary files to remove when the process ends at once.
 temporary: set[str] = set()
 
-# The start of the process that runs one command, by `time.monotonic`. The time budget counts from here. It is None if a
-# program calls gpucheck's API.
+# The start of this process by `time.monotonic`, from which the time budget counts; None if a program calls the API.
 began_s: float | None = None
 
 # The exit status by priority: if several apply, the caller gets the first of these.
@@ -68,15 +63,12 @@ EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COU
 
 
 def settle(codes: Iterable[int]) -> int:
-    """Return the one exit status for all of `codes`; 0 if there are none."""
     return min(codes, key=EXIT_PRIORITY.index, default=OK)
 
 
 class GpucheckError(Exception):
-    """A problem that the user must see: what, why, and what to do. Its text is one sentence.
-
-    `finding` is the ID of the problem in the report, and `command` is the command whose usage was wrong.
-    """
+    """A problem that the user must see: what, why, and what to do. Its text is one sentence. `finding` is the ID of the
+    problem in the report, and `command` is the command whose usage was wrong."""
 
     exit_code = COULD_NOT_LOOK
     command = ""
@@ -111,8 +103,7 @@ class CannotLook(GpucheckError):
 
 
 class DeviceFailed(GpucheckError):
-    """The device, or its driver, failed in the work of another process (exit 1). `why` is the error that was raised
-    there."""
+    """The device, or its driver, failed in another process (exit 1). `why` is the error that was raised there."""
 
     exit_code = FAILED
 
@@ -147,11 +138,8 @@ DEPENDENCIES = {"typer": "typer", "rich": "rich", "psutil": "psutil", "tomli": "
 
 
 def of_dependency(error: ImportError) -> CannotLook | None:
-    """Return the error for a dependency of gpucheck that cannot be imported; None for any other import.
-
-    The dependency is installed, but it is for another machine, is on a file system that is mounted noexec, or is
-    incomplete.
-    """
+    """Return the error for a dependency of gpucheck that cannot be imported; None for any other import. The dependency
+    is installed, but it is for another machine, is on a file system that is mounted noexec, or is incomplete."""
     importer, trace = "", error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -166,16 +154,11 @@ def of_dependency(error: ImportError) -> CannotLook | None:
     return CannotLook(f"{name}, which gpucheck needs, cannot be imported", str(error), fix)
 
 
-# torch's C++ warns at its first import without NumPy, which gpucheck does not need (torch/csrc/utils/tensor_numpy.cpp).
-WITHOUT_NUMPY = "Failed to initialize NumPy"
-# `-W error` and PYTHONWARNINGS=error raise every warning. A deprecation inside these libraries would then end a command
-# as a bug of gpucheck. Such warnings are shown instead.
-NOT_THE_USERS = r"(gpucheck|torch|numpy|pynvml|psutil|typer|click|rich)(\.|$)"
-
-
 def filter_warnings() -> None:
-    """Set this process's filters for the command line and its children. A program that imports gpucheck keeps its
-    own."""
+    """Set the filters of the command line and its children. A program that imports gpucheck keeps its own."""
+    # `-W error` and PYTHONWARNINGS=error raise every warning. A deprecation inside these libraries would then end a
+    # command as a bug of gpucheck. Such warnings are shown instead.
     if any(action == "error" for action, *_ in warnings.filters):
-        warnings.filterwarnings("default", module=NOT_THE_USERS)
-    warnings.filterwarnings("ignore", message=WITHOUT_NUMPY)
+        warnings.filterwarnings("default", module=r"(gpucheck|torch|numpy|pynvml|psutil|typer|click|rich)(\.|$)")
+    # torch's C++ warns at its first import without NumPy, which gpucheck does not need (utils/tensor_numpy.cpp).
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")

@@ -1,5 +1,4 @@
-"""The links between host and device: the rates of PCI Express and NVLink-C2C, and the names of directions and
-memories."""
+"""The links between host and device: rates of PCI Express and NVLink-C2C, names of directions and memories."""
 
 from __future__ import annotations
 
@@ -10,12 +9,10 @@ from typing import Any, Literal
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
 HostMemory = Literal["pageable", "pinned"]
 
-_TO_DEVICE: tuple[Direction, ...] = ("host_to_device",)
-_TO_HOST: tuple[Direction, ...] = ("device_to_host",)
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    "both": (*_TO_DEVICE, *_TO_HOST),
-    **dict.fromkeys(("host_to_device", "h2d"), _TO_DEVICE),
-    **dict.fromkeys(("device_to_host", "d2h"), _TO_HOST),
+    "both": ("host_to_device", "device_to_host"),
+    **dict.fromkeys(("host_to_device", "h2d"), ("host_to_device",)),
+    **dict.fromkeys(("device_to_host", "d2h"), ("device_to_host",)),
 }
 MEMORIES: dict[str, tuple[HostMemory, ...]] = {
     "both": ("pageable", "pinned"),
@@ -50,45 +47,36 @@ PCIE_BYTES_PER_S_PER_LANE = {
     6: 64e9 / 8 * 242 / 256,
 }
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
-# NVML reports the highest width of the GPU, not of its slot. GPUs wired for eight lanes (an RTX 3050, laptops, Amazon's
-# A10G) and slots that share their lanes always run below it. The narrowest usual links are a Thunderbolt case and an
-# M.2 slot, with four lanes.
+# NVML reports the highest width of the GPU, not of its slot. GPUs wired for eight lanes (RTX 3050, laptops, Amazon's
+# A10G) and slots that share lanes run below it. The narrowest usual links, Thunderbolt and M.2, have four lanes.
 LEAST_LANES = 4
 # The rate of NVLink-C2C between a Grace CPU and its Hopper GPU, in one direction. NVIDIA's data sheet of the GH200
 # gives 900 GB/s for both directions together.
 C2C_BYTES_PER_S = 450e9
-# GPUs with sixteen lanes by NVIDIA's data sheets; their slots and boards have sixteen as well.
-FULL_WIDTH = re.compile(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", re.IGNORECASE)
-# Grace Hopper, Grace Blackwell and GB10 copy over NVLink-C2C.
-CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b", re.IGNORECASE)
 # The packets that a link may resend in a minute, per lane and generation, at the bit error rate of 1e-12 that the
 # specification allows. DCGM's health check of PCIe uses the same limits.
 REPLAYS_A_MINUTE_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-# The PCIe generation to which an idle link falls.
-ASLEEP = 1
 # Every slot is behind a port, so a GPU in a slot is never on bus 0. A GPU on bus 0 was passed to a virtual machine. The
 # port of its slot is invisible there, and NVML reports the highest generation of the GPU alone.
-ROOT_BUS = re.compile(r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]")
+ROOT_BUS = r"[0-9a-f]+:00:[0-9a-f]{2}\.[0-7]"
 
 
 def is_speed_lost(generation: int, pci_address: str | None) -> bool:
-    """Return whether a link is slower than it should be, given that it is below NVML's highest generation under load.
-
-    A link at the generation of an idle one is too slow. Any other link is too slow unless the GPU is on the root bus,
-    because NVML then does not take the slot into account.
-    """
-    return generation == ASLEEP or not ROOT_BUS.fullmatch(pci_address or "")
+    """Return whether a link below NVML's highest generation under load is slower than it should be: at the generation
+    of an idle one, or not on the root bus, where NVML does not take the slot into account."""
+    return generation == 1 or not re.fullmatch(ROOT_BUS, pci_address or "")
 
 
 def is_width_lost(width: int, name: str | None) -> bool:
-    """Return whether a link has lost lanes, given that it is below NVML's highest width and has no other link to
-    compare with."""
-    return width < LEAST_LANES or FULL_WIDTH.search(name or "") is not None
+    """Return whether a link below NVML's highest width, without another link to compare with, has lost lanes."""
+    # GPUs with sixteen lanes by NVIDIA's data sheets; their slots and boards have sixteen as well.
+    of_sixteen = re.search(r"\b(V100|A100|A800|H100|H800|H200|H20|B100|B200|B300)\b", name or "", re.IGNORECASE)
+    return width < LEAST_LANES or of_sixteen is not None
 
 
 def is_chip_to_chip(name: str | None) -> bool:
-    """Return whether a device with this name copies over NVLink-C2C; its PCIe link then does not matter."""
-    return CHIP_TO_CHIP.search(name or "") is not None
+    # Grace Hopper, Grace Blackwell and GB10 copy over NVLink-C2C; their PCIe link then does not matter.
+    return re.search(r"\b(GH200|GB200|GB300|GB10)\b", name or "", re.IGNORECASE) is not None
 
 
 def most_replays_a_minute(generation: int | None, width: int | None) -> int:
@@ -98,9 +86,8 @@ def most_replays_a_minute(generation: int | None, width: int | None) -> int:
 
 
 def link_rate(generation: int | None, width: int | None) -> float | None:
-    """Return the bytes per second in one direction, packet headers included; None for a link not in the
-    specification."""
-    lane = PCIE_BYTES_PER_S_PER_LANE.get(generation) if generation is not None else None
+    """Return the bytes per second in one direction, packet headers included."""
+    lane = PCIE_BYTES_PER_S_PER_LANE.get(generation or 0)
     return lane * width if lane is not None and width in WIDTHS else None
 
 

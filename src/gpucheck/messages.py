@@ -11,6 +11,7 @@ import linecache
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from types import TracebackType
 from typing import Literal, NamedTuple
 
@@ -74,11 +75,8 @@ Whose = Literal["device", "setup", "memory", "library", "program"]
 
 
 class Cause(NamedTuple):
-    """The meaning of an error text.
-
-    `id` is the entry in `gpucheck explain`, if there is one. `poisons` means that the process cannot use the device any
-    more: every later call fails with the same error. `fix` is what to type next.
-    """
+    """The meaning of an error text. `id` is the entry in `gpucheck explain`, if there is one. `poisons` means that the
+    process cannot use the device any more: every later call fails with the same error. `fix` is what to type next."""
 
     id: str
     title: str
@@ -97,12 +95,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 # The fix for a hardware fault, the same in every command. `{card}` is what `nvidia-smi -i` takes.
-_DRAINED_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 FIX = {
     "heat": "check fans, air flow and room temperature",
     "power": "check power supplies, cables and the rack's power limit",
     "lost": "drain and power-cycle the node; if it recurs, reseat the GPU and its power cables",
-    "ecc": f"{_DRAINED_RESET}; if errors return, replace the GPU",
+    "ecc": "drain the node, then sudo nvidia-smi --gpu-reset -i {card}; if errors return, replace the GPU",
     "wrong data": "take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then gpucheck stress",
     "memory held": "gpucheck devices --processes",
 }
@@ -169,10 +166,7 @@ CAUSES: tuple[Cause, ...] = (
         r"cudaErrorIllegalAddress",
     ),
     _device(
-        "cuda.misaligned",
-        "a kernel used a misaligned address",
-        r"misaligned address",
-        r"CUDA_ERROR_MISALIGNED_ADDRESS",
+        "cuda.misaligned", "a kernel used a misaligned address", r"misaligned address", r"CUDA_ERROR_MISALIGNED_ADDRESS"
     ),
     _device(
         "cuda.illegal_instruction",
@@ -332,12 +326,9 @@ SPEAKING_CLASSES = frozenset(
 
 
 def cause_of(text: str, where: str = "") -> Cause | None:
-    """Return the first cause that matches the text, or None for an unknown text.
-
-    "CUDA error: out of memory" does not come from torch's allocator. `where`, the text of the frames, shows whether the
-    call pinned memory. The runtime also raises this error if it has no memory for a stream, an event, a context or a
-    library's start.
-    """
+    """Return the first cause that matches the text, or None for an unknown text. "CUDA error: out of memory" does not
+    come from torch's allocator. `where`, the text of the frames, shows whether the call pinned memory. The runtime also
+    raises this error if it has no memory for a stream, an event, a context or a library's start."""
     row = next((row for row in CAUSES if row.matches(text)), None)
     if row is None or row.id not in ("oom.cuda", "oom.host"):
         return row
@@ -349,7 +340,6 @@ def cause_of(text: str, where: str = "") -> Cause | None:
 
 
 def is_of_memory(text: str) -> bool:
-    """Return whether the text says that memory ran out."""
     cause = cause_of(text)
     return cause is not None and cause.whose == "memory"
 
@@ -367,8 +357,7 @@ def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Caus
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """One exception of a chain: the qualified names of its class and bases, its message, and the frames that it came
-    through: each file with its function."""
+    """One exception of a chain: names of its class and bases, message, and the files and functions it came through."""
 
     classes: tuple[str, ...]
     message: str
@@ -412,21 +401,13 @@ def message_of(error: BaseException) -> str:
 
 
 def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
-    """Return the cause of a chain of exceptions, and the link that has it; the first link if none has.
-
-    A failed device outranks memory, and memory outranks the rest, because later errors are raised on top of their
-    cause.
-    """
+    """Return the cause of a chain of exceptions, and the link that has it; the first link if none has. A failed device
+    outranks memory, and memory outranks the rest, because later errors are raised on top of their cause."""
     causes = [(cause_of_error(link.classes, link.message, link.where), link) for link in chain]
-    known = [(cause, link) for cause, link in causes if cause is not None]
-    for whose in ("device", "memory"):
-        for cause, link in known:
-            if cause.whose == whose:
-                return cause, link
-    return known[0] if known else (None, chain[0])
+    ranks = {"device": 0, "memory": 1}
+    known = [(ranks.get(cause.whose, 2), cause, link) for cause, link in causes if cause is not None]
+    return min(known, key=itemgetter(0), default=(0, None, chain[0]))[1:]
 
-
-# -- shared advice -----------------------------------------------------------------------------------------------------
 
 # This setting reduces fragmentation. Every version of torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF
 # for CUDA (pytorch issue 183387), and versions before it do not know the newer name. Versions 2.9 to 2.11 print a

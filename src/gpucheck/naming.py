@@ -34,20 +34,13 @@ def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question for the name that was meant, or an empty text if no name is similar."""
     meant = slip(name, known)
     return f"did you mean {meant}?" if meant else ""
 
 
-def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
+def hint(name: str, known: Sequence[str]) -> str:
     """Return the advice for an unknown name: the name that was probably meant, or all names."""
-    return did_you_mean(name, known) or f"give {between.join(known)}"
-
-
-def one_of(option: str, value: str, known: Sequence[str]) -> None:
-    """Raises UsageError for a value that is not among the known ones."""
-    if value not in known:
-        raise UsageError(f"{option} {value!r} is unknown", "", hint(value, known))
+    return did_you_mean(name, known) or f"give {', '.join(known)}"
 
 
 def select(
@@ -59,19 +52,15 @@ def select(
     noun: str,
     nothing: str,
 ) -> list[Row]:
-    """Return the rows whose name begins with a prefix in `only` (all rows if it is empty) and with none in `skip`, in
-    their order.
-
-    `noun` names a row, `nothing` is the reason in the error if no row is left. Raises UsageError for a prefix that
-    matches no row, and if no row is left.
-    """
+    """Return the rows whose name begins with a prefix in `only` (all rows if it is empty) and with none in `skip`.
+    Raises UsageError for a prefix that matches no `noun`, and with the reason `nothing` if no row is left."""
     names = [name_of(row) for row in rows]
     for option, prefixes in (("--only", only), ("--skip", skip)):
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
                 # Propose the nearest name or group of names, else list all names.
                 groups = [name.partition(".")[0] for name in names]
-                listed = f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
+                listed = f"the {noun}s are {', '.join(names)}" if len(names) <= 8 else "--list shows all"
                 fix = did_you_mean(prefix, dict.fromkeys([*names, *groups])) or listed
                 raise UsageError(f"{option} {prefix!r} matches no {noun}", "", fix)
     taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
@@ -80,10 +69,6 @@ def select(
         raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
     return left
 
-
-# The most names that a sentence lists.
-MOST_LISTED = 8
-# -- the program's own name --------------------------------------------------------------------------------------------
 
 # Commands are written `gpucheck …` everywhere: in findings, pages and saved files. The screen alone shows what to type
 # here, which depends on how the program was started.
@@ -96,8 +81,7 @@ as_typed: Callable[[str], str] = str
 
 
 def start_as(program: str, commands: Iterable[str]) -> None:
-    """Let the commands on a screen begin with `program`. The name `gpucheck` is replaced in front of a word in
-    `commands`, an option or `…`, and between backticks."""
+    """Let the commands on a screen begin with `program`, in front of a word in `commands`, an option or `…`."""
     global as_typed
     follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
     if program != PROGRAM:

@@ -1,16 +1,12 @@
-"""Options of commands, each declared once: a field of a frozen dataclass, with its help, its grammar and its default.
-
-The command line, `docs/cli.md`, shell completion and the usage errors are made from the declaration. The signatures of
-`gpucheck.api` are written out, and a test compares them with the declaration. Values arrive as text and are parsed
-here, before any slow import. Pure.
-"""
+"""Options of commands, each declared once: a field of a frozen dataclass, with its help, grammar and default. The
+command line, `docs/cli.md`, completion and usage errors are made from it. Values arrive as text."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import keyword
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,14 +27,13 @@ SHARED_GROUPS = (SELECTION, TIME, LIMITS, COMMON)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The option that a field describes. `parse` is None if the value stays text. A field whose default is False is a
-    flag.
+    """The option that a field describes. A field whose default is False is a flag. `parse` is None if the value stays
+    text.
 
-    `repeat` accepts several values, also separated by commas if `commas` is set. The field then has a tuple. `choices`
-    are all valid values. `positional` is an argument without a name, and `shown` is the default as help shows it.
-    `fold` turns several values into the field's value. `short` is a one-letter name. `group` is the option's heading in
-    help; `range` describes the valid values, with the unit, if `parse` does not. A `verbatim` option takes everything
-    from its place on unchanged, options and empty texts too: another program's command line.
+    `repeat` accepts several values, also separated by commas if `commas` is set, and the field has a tuple; `fold`
+    turns them into the field's value. `positional` is an argument without a name, `shown` the default as help shows it,
+    `short` a one-letter name, `group` the heading in help, and `range` the valid values if `parse` has none. A
+    `verbatim` option takes everything from its place on unchanged: another program's command line.
     """
 
     help: str
@@ -62,8 +57,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Return the option's name in settings and signatures: `time_budget` for `--time-budget`, `with_` for
-        `--with`."""
+        """Return the option's name in settings and signatures: `time_budget`, or `with_` for `--with`."""
         if self.positional:
             return self.field
         name = self.name.removeprefix("--").replace("-", "_")
@@ -71,12 +65,10 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all of the option's names on a command line."""
         return (self.short, self.name) if self.short else (self.name,)
 
     @property
     def is_flag(self) -> bool:
-        """Return whether the option is given without a value."""
         return self.default is False
 
     @property
@@ -106,15 +98,9 @@ def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
 option = _field_of(Option)
 
 
-def declared(*classes: type) -> Iterator[Option]:
-    """Return the options of these dataclasses, in the order of their fields. Fields that are not options are left
-    out."""
-    for kind in classes:
-        yield from _declared(kind)
-
-
 @functools.cache  # every command asks for the options that all commands share
-def _declared(kind: type) -> tuple[Option, ...]:
+def declared(kind: type) -> tuple[Option, ...]:
+    """Return the options of a dataclass, in the order of its fields. Other fields are left out."""
     options = []
     for field in dataclasses.fields(kind):
         if _KEY in field.metadata:
@@ -124,13 +110,9 @@ def _declared(kind: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
-    """Return the options of `kind` from the typed values, by `Option.key`: text, a list of texts, True, or None for the
-    default.
-
-    Raises UsageError for an empty value, for a value that its option does not accept, and for options that exclude each
-    other (by the dataclass's own `check`, if it has one).
-    """
+def read(kind: Callable[..., Declared], given: Mapping[str, Any]) -> Declared:
+    """Return the options of `kind` from the typed values by `Option.key`. None is the default. Raises UsageError for a
+    value that is empty or not accepted, and for options that exclude each other (the dataclass's own `check`)."""
     values = {}
     for option in declared(kind):
         value = given.get(option.key)
@@ -171,53 +153,40 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def refuse_empty(option: Option, text: str) -> None:
-    """Raise UsageError for an empty value, because an unset variable of a script must not silently switch off a
-    check."""
+    """Raise UsageError for an empty value: an unset variable of a script must not silently switch off a check."""
     if not text.strip():
         raise UsageError(f"{option.name} is empty", "an unset variable gives an empty value", "set a value or omit it")
 
 
 def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
-    """Return the options under their headings: a command's own groups as they appear, then the shared groups."""
     own = dict.fromkeys(option.group for option in options if option.group not in SHARED_GROUPS)
     groups = [(group, [option for option in options if option.group == group]) for group in (*own, *SHARED_GROUPS)]
     return [(group, members) for group, members in groups if members]
 
 
-# -- the options that several commands share --------------------------------------------------------------------------
-
-
 def words(text: str, *, metavar: str, name: str = "", required: bool = False) -> Any:
-    """Return the field of positional arguments, such as files. Any number may be given, and a comma does not separate
-    two."""
+    """Return the field of positional arguments, such as files. A comma does not separate two."""
     return option(text, name=name, metavar=metavar, positional=True, repeat=True, commas=False, required=required)
 
 
-def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
-    """Return the field of `--only`. `noun` names the selected things, in the plural, and `named` is the name that must
-    match."""
-    text = f"Run only {noun} whose {named} starts with {metavar}. Repeatable."
+def only(noun: str, *, metavar: str = "PREFIX", named: str = "name", verb: str = "Run only") -> Any:
+    """Return the field of `--only`. `noun` names the selected things, and `named` the name that must match."""
+    text = f"{verb} {noun} whose {named} starts with {metavar}. Repeatable."
     return option(text, metavar=metavar, repeat=True, group=SELECTION)
 
 
-def skip(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
-    """Return the field of `--skip`, with the parameters of `only`."""
-    text = f"Skip {noun} whose {named} starts with {metavar}. Repeatable."
-    return option(text, metavar=metavar, repeat=True, group=SELECTION)
+# Return the field of `--skip`, with the parameters of `only`.
+skip = functools.partial(only, verb="Skip")
 
 
 def list_all(noun: str) -> Any:
-    """Return the field of `--list`. A dataclass with `names()` is listed without running anything."""
     return option(f"List the {noun} and exit.", False, name="--list", group=SELECTION)
 
 
 def time_budget(shown: str, text: str = "Time limit for the whole command.") -> Any:
-    """Return the field of `--time-budget`, in seconds. None is the default, which help shows as `shown`."""
     return option(text, name="--time-budget", metavar="TIME", parse=units.parse_duration, shown=shown, group=TIME)
 
 
 def require() -> Any:
-    """Return the field of `--require KIND`: the kind of device that torch must be able to use. torch calls ROCm's
-    devices cuda, too."""
     text = "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu."
     return option(text, metavar="KIND", choices=("cuda", "rocm", "mps", "xpu"), group=LIMITS)

@@ -1,8 +1,8 @@
-"""The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or, labelled so, estimated.
+"""The peak rates of a GPU: dense operations and memory bandwidth, from its data sheet or estimated.
 
 The table is `peaks.toml` beside this file, each row with its source. A part is matched by its whole name, its compute
-capability, number of multiprocessors and, where that is known, the width of its memory bus. Some product lines lack
-units that their compute capability usually has; for their names the rates of tensor cores are not estimated.
+capability, its multiprocessors and, where known, the width of its memory bus. Some product lines lack units that their
+compute capability usually has; for their names the rates of tensor cores are not estimated.
 """
 
 from __future__ import annotations
@@ -18,26 +18,18 @@ from gpucheck import config
 
 TABLE = Path(__file__).with_name("peaks.toml")
 
-# The accumulator of products of these dtypes, unless another was asked for (cuBLAS, and torch with reduced-precision
-# accumulation off).
+# The usual accumulator of products (cuBLAS, and torch with reduced-precision accumulation off) if not float32.
 ACCUMULATORS = {"int8": "int32", "float64": "float64"}
 # The suffix of the names of dtypes that are multiplied with fast accumulation.
 FAST = "_fast"
-# The names of NVIDIA's consumer GPUs begin with this. They accumulate in float32 at half the rate of professional GPUs
-# with the same chip.
-GEFORCE = "NVIDIA GeForce "
-# Data moves on both edges of the memory's clock, as the driver counts it.
-TRANSFERS_PER_CLOCK = 2
 
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock.
-
-    The clock and the operations per clock and SM are None where the figure does not follow from them.
-    """
+    """Dense operations per second with inputs of `dtype` added up in `accumulator`, at this clock. The clock and the
+    operations per clock and SM are None where the figure does not follow from them."""
 
     dtype: str
     accumulator: str
@@ -48,11 +40,8 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part's peaks and where they are from. `because` says why an estimate stands in the data sheet's place.
-
-    `missing` is why the peaks of some dtypes are not even estimated. `bus_widths` are all known widths of the part,
-    `bus_width_bits` is the device's own, else the first of them.
-    """
+    """A part's peaks and their source. `because` says why it is an estimate, `missing` why some peaks are not
+    estimated. `bus_widths` are all known widths, `bus_width_bits` is the device's own, else the first of them."""
 
     name: str
     kind: Literal["data sheet", "estimate"]
@@ -69,8 +58,7 @@ class Part:
     bus_widths: tuple[int, ...] = ()
 
     def peak(self, dtype: str, accumulator: str | None = None) -> Peak | None:
-        """Return the peak of a dtype with `accumulator`, or with its usual one if none is given. Return None if the
-        peak is unknown."""
+        """Return the peak of a dtype with `accumulator`, or with its usual one if none is given."""
         accumulator = accumulator or ACCUMULATORS.get(dtype, "float32")
         known = {peak.dtype: peak for peak in self.peaks if peak.accumulator == accumulator}
         # A part with only one rate for float8 has this rate with fast accumulation and without.
@@ -110,11 +98,7 @@ def lookup(
     clock_hz: float | None = None,
     memory_clock_hz: float | None = None,
 ) -> Part | Unknown:
-    """Return the part with exactly this name, capability, SM count and bus width, or else an estimate from these
-    values.
-
-    The clocks are the highest that the device may run at; an estimate needs them, the data sheet's figures do not.
-    """
+    """Return the part of exactly these values, or else an estimate from them, which needs the highest clocks."""
     if capability is None or multiprocessors is None:
         return Unknown("the device does not report its compute capability and multiprocessors")
     named = [part for part in parts() if part.name == name]
@@ -155,10 +139,10 @@ def lookup(
 
 
 def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """Return a part's operations per clock and SM by its capability, as far as its name allows an estimate, and the
-    reason why some are missing."""
+    """Return a part's operations per clock and SM, as far as its name allows an estimate, and why some are missing."""
     rates: dict[str, float] = dict(row["per_clock_per_sm"])
-    if name.startswith(GEFORCE):
+    # NVIDIA's consumer GPUs accumulate in float32 at half the rate of professional GPUs with the same chip.
+    if name.startswith("NVIDIA GeForce "):
         rates |= row.get("geforce", {})
     if re.search(_table()["no_rates"], name):
         return {}, CUT
@@ -168,10 +152,10 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:
-    """Return the bytes per second over a memory bus of this width, or None if either value is unknown."""
     if not bus_width_bits or not memory_clock_hz:
         return None
-    return bus_width_bits / 8 * memory_clock_hz * TRANSFERS_PER_CLOCK
+    # Data moves on both edges of the memory's clock, as the driver counts it.
+    return bus_width_bits / 8 * memory_clock_hz * 2
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -14,8 +14,7 @@ LEVEL = 0.95
 FEWEST_BLOCKS, MOST_BLOCKS = 8, 16
 # No honest interval of a median exists below six samples: the range of five covers it with 94 %.
 FEWEST_SAMPLES = 6
-# The largest correlation between blocks: a lower one widens the true interval by less than sqrt((1 + 0.3) / (1 - 0.3))
-# = 1.36.
+# The largest correlation between blocks: a lower one widens the interval by less than sqrt(1.3 / 0.7) = 1.36.
 LARGEST_CORRELATION = 0.3
 
 
@@ -31,7 +30,6 @@ class Interval:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value. Raises StatisticsError, a ValueError, for no values."""
     return float(statistics.median(values))
 
 
@@ -43,8 +41,7 @@ def median_without(ordered: Sequence[float], at: int) -> float:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Return the value below which the fraction `q` lies, linear between order statistics (type 7 of Hyndman and Fan
-    1996)."""
+    """Return the value below which the fraction `q` lies, linear (type 7 of Hyndman and Fan 1996)."""
     if not values or not 0 <= q <= 1:
         raise ValueError("a quantile needs values and a fraction between 0 and 1")
     ordered = sorted(values)
@@ -68,18 +65,14 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def lag1_correlation(values: Sequence[float]) -> float:
-    """Return the rank correlation of each value with the next, or 0 if there are too few values."""
     return rank_correlation(values[:-1], values[1:])
 
 
 def interval(samples: Sequence[float]) -> Interval | None:
-    """The 95 % interval of the median of positive samples in the order they were taken; None below six.
-
-    Student's t on the logarithms of the medians of 8 to 16 consecutive blocks. Blocks are widened until neighbouring
-    ones correlate by less than 0.3. The first samples are left out if they do not fill a block. The interval is widened
-    to hold the median of all samples, and cut off at the smallest and the largest sample. A single block that took many
-    times as long as the others widens the interval on both sides.
-    """
+    """The 95 % interval of the median of positive samples in the order they were taken; None below six. Student's t on
+    the logarithms of the medians of 8 to 16 consecutive blocks, widened until neighbours correlate by less than 0.3,
+    without the first samples if they fill no block. The interval holds the median of all samples and ends at the
+    smallest and the largest one. A block that took many times as long as the others widens it on both sides."""
     n = len(samples)
     if n < FEWEST_SAMPLES:
         return None
@@ -118,10 +111,8 @@ TINY = 1e-300
 
 
 def student_tail(t: float, df: float) -> float:
-    """P(|T| ≥ |t|) with `df` degrees of freedom, 1 for t = 0. Raises ValueError for df ≤ 0.
-
-    It is the regularised incomplete beta function I_x(df/2, 1/2) at x = df/(df + t²) (Abramowitz and Stegun 26.5.27).
-    """
+    """P(|T| ≥ |t|) with `df` degrees of freedom, 1 for t = 0. Raises ValueError for df ≤ 0. It is the regularised
+    incomplete beta function I_x(df/2, 1/2) at x = df/(df + t²) (Abramowitz and Stegun 26.5.27)."""
     if not df > 0:
         raise ValueError("Student's t needs more than zero degrees of freedom")
     if math.isinf(t):
@@ -131,10 +122,7 @@ def student_tail(t: float, df: float) -> float:
 
 @cache
 def student_quantile(level: float, df: float) -> float:
-    """The t that |T| stays below with probability `level`: 2.571 for 0.95 and 5 degrees of freedom.
-
-    Raises ValueError unless 0 < level < 1.
-    """
+    """The t that |T| stays below with probability `level` (0 to 1): 2.571 for 0.95 and 5 degrees of freedom."""
     if not 0 < level < 1:
         raise ValueError("a level lies between 0 and 1")
     beyond = 1 - level

@@ -27,21 +27,17 @@ LARGEST_WHOLE = 2**31 - 1
 LONGEST_H = 366 * 24
 
 
-def _number(text: str) -> tuple[float, str] | None:
-    """Return a finite number and the letters after it, or None for any other text."""
+def _number(text: str) -> tuple[float, str]:
+    """Return a number and the letters after it. The number is not finite for any other text."""
     match = _NUMBER.fullmatch(text)
-    if match is None or not math.isfinite(float(match.group(1))):
-        return None
-    return float(match.group(1)), match.group(2)
+    return (float(match[1]), match[2].lower()) if match else (math.nan, "")
 
 
 def refused(option: str, allowed: str, text: object, fix: str = "", why: str = "") -> UsageError:
-    """Return the error for a value that its option does not take."""
     return UsageError(f"{option} must be {allowed}, not {text!r}", why, fix, finding="usage")
 
 
 def _typed(size: int) -> str:
-    """Return a size as a user types it: `64MiB`."""
     return capacity(size).replace(" ", "")
 
 
@@ -54,7 +50,6 @@ class Whole:
 
     @property
     def range(self) -> str:
-        """Return the accepted values, for a help page."""
         return f"{self.smallest} or more" if self.largest == LARGEST_WHOLE else f"{self.smallest} to {self.largest}"
 
     def __call__(self, text: str, option: str) -> int:
@@ -66,10 +61,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Reads bytes in `64MiB`, `64MB`, `1e9` or `4096`, from `smallest` to `largest`.
-
-    They are rounded down to a multiple of `step`. Raises UsageError for anything else.
-    """
+    """Reads bytes in `64MiB`, `64MB`, `1e9` or `4096`, rounded down to a multiple of `step`. Raises UsageError."""
 
     smallest: int = 1
     largest: int = LARGEST_SIZE
@@ -77,14 +69,12 @@ class Size:
 
     @property
     def range(self) -> str:
-        """Return the accepted values, for a help page."""
         steps = f", in steps of {_typed(self.step)}" if self.step > 1 else ""
         return f"{_typed(self.smallest)} to {_typed(self.largest)}{steps}"
 
     def __call__(self, text: str, option: str = "--size") -> int:
-        number = _number(text)
-        scale = _SIZE_UNITS.get(number[1].lower()) if number else None
-        size = number[0] * scale if number and scale else math.nan
+        number, unit = _number(text)
+        size = number * _SIZE_UNITS.get(unit, math.nan)
         if not self.smallest <= size <= self.largest:
             bounds = f"{_typed(self.smallest)} to {_typed(self.largest)}"
             raise refused(option, f"a size from {bounds}", text, "write it like 64MiB, 64MB or 1e9 (bytes)")
@@ -94,18 +84,15 @@ class Size:
 
 
 class Duration:
-    """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`; raises UsageError for zero, for more than a year and for any
-    other text."""
+    """Reads seconds in `30s`, `5m`, `250ms`, `1h` or `30`, up to a year. Raises UsageError for any other text."""
 
     @property
     def range(self) -> str:
-        """Return the accepted values, for a help page."""
         return "such as 30s or 5m"
 
     def __call__(self, text: str, option: str = "--time-budget") -> float:
-        number = _number(text)
-        scale = _DURATION_UNITS.get(number[1].lower()) if number else None
-        seconds = number[0] * scale if number and scale else math.nan
+        number, unit = _number(text)
+        seconds = number * _DURATION_UNITS.get(unit, math.nan)
         if not 0 < seconds <= LONGEST_H * 3600:
             raise refused(option, f"a time above 0s, up to {LONGEST_H}h", text, "write it like 30s, 5m or 250ms")
         return seconds
@@ -113,11 +100,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError for negative values and for values that look like a
-    fraction.
-
-    `above` excludes the lower end 0 %, `below` the upper end `largest`.
-    """
+    """Reads the fraction in `5%` or `5`: 0.05. Raises UsageError. `above` excludes 0 %, `below` the upper end."""
 
     largest: float | None = None
     above: bool = False
@@ -125,7 +108,6 @@ class Percent:
 
     @property
     def range(self) -> str:
-        """Return the accepted values, for a help page."""
         low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
         if self.largest is None:
             return low
@@ -133,14 +115,13 @@ class Percent:
         return f"{low}{to} {self.largest * 100:g}%"
 
     def __call__(self, text: str, option: str) -> float:
-        number = _number(text)
-        if number and number[1] == "" and 0 < number[0] < 1:
-            fix = f"write it like {number[0] * 100:g}%"
+        number, unit = _number(text)
+        if unit == "" and 0 < number < 1:
+            fix = f"write it like {number * 100:g}%"
             raise refused(option, "a percentage", text, fix, "it looks like a fraction")
-        value = number[0] / 100 if number is not None and number[1] in ("%", "") else math.nan
+        value = number / 100 if unit in ("%", "") and math.isfinite(number) else math.nan
         most = math.inf if self.largest is None else self.largest
-        is_low, is_high = value > 0 if self.above else value >= 0, value < most if self.below else value <= most
-        if not (is_low and is_high):
+        if not ((value > 0 if self.above else value >= 0) and (value < most if self.below else value <= most)):
             raise refused(option, f"a percentage, {self.range}", text, "write it like 5%")
         return value
 

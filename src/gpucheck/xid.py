@@ -1,8 +1,7 @@
 """NVIDIA's Xid catalogue: the meaning of each number in the kernel log, and the immediate action. Pure.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
-"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are left out. The exceptions are a few that
-older and GeForce GPUs still write; they come from NVIDIA's list for older GPUs.
+"Trigger Conditions", for Ampere and newer. Numbers that it calls unused are from NVIDIA's list for older GPUs.
 """
 
 from __future__ import annotations
@@ -71,11 +70,9 @@ _OWN_STEPS = {
     167: f"{_POWER_CYCLE}; sudo dmesg | grep -i -e aer -e pcie",
     168: "switch ECC on (sudo nvidia-smi -i {card} -e 1, then reboot), so that faulty rows can be remapped; or only "
     "reboot",
-    169: DRAIN_AND_RESET,
     170: _CONFIDENTIAL,
-    171: DRAIN_AND_RESET,
-    172: DRAIN_AND_RESET,
     173: REBOOT,
+    **dict.fromkeys((169, 171, 172), DRAIN_AND_RESET),
 }
 # Errors that end a program. Number 43 follows when the program stops, and 45 when the driver cleans up after it.
 _FAULTS = (
@@ -94,10 +91,8 @@ _FOLLOWS = {
 
 
 class Xid(NamedTuple):
-    """One number: its meaning, NVIDIA's immediate action in NVIDIA's words, and the blame.
-
-    `blame` is our reading of the description: a mistake of the program, a fault of the device or its link, or either.
-    """
+    """One number: its meaning, NVIDIA's immediate action in NVIDIA's words, and the blame. `blame` is our reading of
+    the description: a mistake of the program, a fault of the device or its link, or either."""
 
     number: int
     what: str
@@ -213,32 +208,26 @@ OLDER = tuple(
 
 BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 
-# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. The numbers below have no action in
-# the catalogue, but their description asks for a reset.
+# NVIDIA's actions for errors that make the GPU or its node unusable until a reset. Some numbers have no action in the
+# catalogue, but their description asks for a reset.
 DRAINING = (
     *("RESET_GPU", "RESTART_BM", "CHECK_MECHANICALS", "XID_154"),
     *("WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR"),
 )
-_DRAINING_NUMBERS = (167, 169, 171, 172, 173)
 
 
 def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "warn", "info"]:
-    """Return the severity of an error by NVIDIA's catalogue, provided that the GPU was not reset since.
-
-    `fail` means that the GPU has to be reset. `info` is for a mistake of the program, and for errors that NVIDIA says
-    to ignore. `is_fatal` is the severity that an NVLink error states in its own line.
-    """
+    """Return the severity of an error by NVIDIA's catalogue, if the GPU was not reset since. `fail`: it has to be
+    reset. `info`: the program's mistake, or an error to ignore. `is_fatal` is what an NVLink error states."""
     known = BY_NUMBER.get(number)
     if known is None:
         return "warn"
-    if known.action in DRAINING or number in _DRAINING_NUMBERS:
+    if known.action in DRAINING or number in (167, 169, 171, 172, 173):
         return "warn" if is_fatal is False else "fail"
     # Number 45 reports that a program was ended.
     ends_a_program = known.action in ("IGNORE", "WORKFLOW_XID_45")
     return "info" if known.blame == "program" or ends_a_program else "warn"
 
-
-# -- SXid errors of NVSwitches -----------------------------------------------------------------------------------------
 
 SXID_SOURCE = "NVIDIA, Fabric Manager user guide, SXid errors"
 _RESET_FABRIC = (
@@ -252,8 +241,7 @@ FATAL_TO_ALL = (10003, 12020, 19084, 22003, 22011, *range(23001, 23018))
 
 @dataclass(frozen=True, slots=True)
 class Sxid:
-    """The meaning of an SXid beyond its log line: the error, its verdict whatever the driver's severity, and the
-    fix."""
+    """The meaning of an SXid beyond its log line: the error, its verdict whatever the severity, and the fix."""
 
     what: str
     verdict: Literal["fail", "warn", "info"] = "info"
@@ -275,8 +263,7 @@ _OTHER = Sxid("")
 
 
 def sxid(number: int, is_fatal: bool | None) -> Sxid:
-    """Return the meaning of an SXid. `is_fatal` is the driver's severity, or None if the first line of the error is
-    lost."""
+    """Return the meaning of an SXid. `is_fatal` is the driver's severity, None if the first line is lost."""
     known = SXIDS.get(number, _OTHER)
     # Without a severity, only numbers that are always fatal count as fatal.
     if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):

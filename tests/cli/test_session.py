@@ -163,7 +163,7 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
     def full(self: Path, *_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert session.run(smoke(json=True, output=(str(target),)), passes) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out)["summary"]["verdict"] == "pass"
@@ -175,14 +175,14 @@ def test_a_full_disk_costs_neither_the_result_nor_the_old_file(
 
 
 def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.write_text
+    real = Path.write_bytes
 
-    def full(self: Path, text: str, **more: Any) -> int:
+    def full(self: Path, data: bytes) -> int:
         if ".json." in self.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(self, text, **more)
+        return real(self, data)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["x.md"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from pkgutil import resolve_name
 
 import pytest
 
@@ -18,9 +18,8 @@ def test_every_command_that_reports_has_a_layout() -> None:
     assert app.app is not None  # its import adds the commands
     # What `judge` is given is shown as what it is.
     assert set(text.LAYOUTS) == set(commands.names()) - {"schema", "judge"}
-    for name in text.LAYOUTS.values():
-        file, _, function = name.partition(".")
-        assert callable(getattr(importlib.import_module(f"gpucheck.render.{file}"), function or "page"))
+    for place in text.LAYOUTS.values():
+        assert callable(resolve_name(f"gpucheck.render.{place}"))
 
 
 def with_fix(fix: str, typed: str) -> str:

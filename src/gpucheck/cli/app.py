@@ -23,8 +23,6 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, Us
 from gpucheck.machine import device_lifetime
 
 _STDERR = 2
-# The wait after Ctrl-C while torch is imported. Nothing has been measured yet, so it is short.
-INTERRUPTED_AFTER_S = 0.8
 
 app = typer.Typer(
     name="gpucheck",
@@ -47,17 +45,15 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status.
-
-    The process's own arguments are used if none are given, and its standard streams are then made safe first.
-    """
+    """Run a command line, or that of this process, and return its exit status."""
     if arguments is not None:
         return _run(list(arguments))
     stdout_closed = secure_streams()
     naming.start_as(started_as(), [row.name for row in commands.COMMANDS])
     # Children print the plain program name, and this process translates it.
     os.environ[naming.STARTED_AS] = naming.PROGRAM
-    errors.patience_s = INTERRUPTED_AFTER_S
+    # The wait after Ctrl-C while torch is imported. Nothing has been measured yet, so it is short.
+    errors.patience_s = 0.8
     code = _run(sys.argv[1:])
     code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
     # Ending an interpreter that loaded torch takes seconds, and ten on a busy machine. Nothing is left to clean up.
@@ -67,11 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def started_as() -> str:
-    """Return the beginning of the command line that started this process.
-
-    Examples are `gpucheck`, `.venv/bin/gpucheck`, `python -m gpucheck` and `./gpucheck.pyz`. Other ways of starting set
-    a variable.
-    """
+    """Return how this process was started: `gpucheck`, `python -m gpucheck`, or what a variable says."""
     if given := os.environ.get(naming.STARTED_AS, ""):
         return given
     path, name = sys.argv[0], os.path.basename(sys.argv[0])
@@ -90,7 +82,6 @@ def started_as() -> str:
 
 
 def _run(given: list[str]) -> int:
-    """Run a command line. Every error is reported here, on stderr."""
     debug = "--debug" in given
     filter_warnings()
     # Loaded modules stay in memory, and scanning them for garbage would be slow. The session enables collection again.
@@ -133,20 +124,13 @@ def _run(given: list[str]) -> int:
             gc.enable()
 
 
-# Options of the program itself, without a command.
-_OF_THE_PROGRAM = ("-h", "--help", "--version", "-V", "--show-completion", "--install-completion")
-
-
 def with_command(given: Sequence[str]) -> list[str]:
-    """Return the command line with its command: options alone belong to `status`, and `help NAME` means `NAME --help`.
-
-    Options in front of a command stay there, and are reported as an error later.
-    """
+    """Return the command line with its command: `status` for options alone, and `NAME --help` for `help NAME`."""
     if given[:1] == ["help"]:
         return [*given[1:], "--help"]
-    place = 0
+    place, of_the_program = 0, ("-h", "--help", "--version", "-V", "--show-completion", "--install-completion")
     while place < len(given) and given[place].startswith("-"):
-        if given[place].partition("=")[0] in _OF_THE_PROGRAM:
+        if given[place].partition("=")[0] in of_the_program:
             return list(given)
         takes = [name for option in parameters("status") if not option.is_flag for name in option.names]
         place += 2 if given[place] in takes else 1
@@ -164,11 +148,8 @@ class _Lossy(io.FileIO):
 
 
 def secure_streams() -> bool:
-    """Replace closed standard streams, and let stderr ignore write errors.
-
-    Returns whether stdout was already closed. A file opened later could otherwise get the number of a standard stream,
-    and a child's messages would be written to it.
-    """
+    """Replace closed standard streams, and let stderr ignore write errors. Return whether stdout was already closed. A
+    file opened later could otherwise get the number of a standard stream, and a child would write to it."""
     stdout_closed = sys.stdout is None
     # The system gives the lowest free number: the loop ends with the first above those of the standard streams.
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
@@ -185,8 +166,7 @@ def secure_streams() -> bool:
 
 def _silence_stdout() -> None:
     """Redirect stdout to the null device after it was closed, so that Python's flush at exit reports no error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _could_not_print(error: OSError) -> int:

@@ -17,18 +17,13 @@ from gpucheck.options import LIMITS, TIME, option
 if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.report.events import Emit
 
-# A thousand processes take hours, so a larger number is a typing error.
-MOST_RUNS = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class RepeatOptions:
-    """The number of processes of a benchmark, and the baseline that it is compared with."""
-
     runs: int | None = option(
         "Run in N new processes, each with its own time budget.",
         metavar="N",
-        parse=units.Whole(largest=MOST_RUNS),
+        parse=units.Whole(largest=1000),  # these take hours, so a larger number is a typing error
         shown="1, with --baseline 7",
         group=TIME,
     )
@@ -37,13 +32,9 @@ class RepeatOptions:
     @property
     def count(self) -> int:
         """Return the number of processes; 1 is this one."""
-        if self.runs is not None:
-            return self.runs
-        if not self.baseline:
-            return 1
         from gpucheck.compare.comparison import USUAL_RUNS
 
-        return USUAL_RUNS
+        return self.runs or (USUAL_RUNS if self.baseline else 1)
 
 
 COMMANDS = tuple(
@@ -61,7 +52,6 @@ COMMANDS = tuple(
 
 
 def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the benchmark that the command names."""
     from gpucheck.cli import session
 
     benchmark = next(benchmark for benchmark in BENCHMARKS if common.command == f"bench {benchmark.id}")
@@ -80,8 +70,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
         installed_torch.load(options.time_budget_s)
         from gpucheck.bench.devices import Shared
 
-        limits = common.settings.thresholds if common.settings is not None else ()
-        benchmark.command()(options, emit, Shared(limits=limits), **more)
+        benchmark.command()(options, emit, Shared(limits=common.thresholds), **more)
 
     if place is not None:
         installed_torch.load(options.time_budget_s)
@@ -95,7 +84,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
 
 
 def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
-    """Run the benchmark in fresh processes with the options as typed, and compare the result with the baseline."""
+    """Run the benchmark in fresh processes, and compare the result with the baseline."""
     from gpucheck.bench import devices
     from gpucheck.cli import session
     from gpucheck.machine import saved
@@ -112,12 +101,9 @@ def _again(common: Common, options: Any, repeat: RepeatOptions) -> int:
     return session.run(common, work, judge=results.judged)
 
 
-# Options that are not passed on to the runs.
-_OWN = ("runs", "baseline", "fail_if_slower")
-
-
 def arguments_of(common: Common) -> list[str]:
-    """Return the command line of one run: the command's own options as they were given, and the device."""
-    given = {name: value for name, value in common.given.items() if name not in _OWN}
+    """Return the command line of one run, without the options of the comparison."""
+    own = ("runs", "baseline", "fail_if_slower")
+    given = {name: value for name, value in common.given.items() if name not in own}
     given |= {"device": common.device, "config": common.config}
     return [*common.command.split(), *retyped(common.command, given)]

@@ -13,24 +13,19 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.options import COMMON, LIMITS, Option, declared, grouped, option
 
 if TYPE_CHECKING:  # the overview needs no settings
-    from gpucheck.config import Settings
+    from gpucheck.config import Limit, Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command or a group of commands.
+    """A command or a group of commands, which has rows in `commands`.
 
-    `name` is its whole name. Places written `module:name` are loaded once the command is chosen. `about` is the
-    description and the examples; its first sentence is the line in the overview. `heading` stands in the overview above
-    this row and the rows that follow.
-
-    A `function` in gpucheck.cli takes `(common, options)` and returns the exit status. Any other function takes
-    `(options, emit)` and runs in a session. `options` is a dataclass, and so is `beside`, an optional second one for
-    the function. A command without `options` takes none.
-
-    `device` is the default of `--device`; None means that there is no such option. The option does not accept `all` if
-    `one_device` is set. A command with `loads_torch` False also works in a folder that was removed. `other_python` adds
-    `--python`, which runs the command with another Python. A group has rows in `commands`.
+    `about` is the description and the examples; its first sentence is the line in the overview, and `heading` stands
+    there above this row and those that follow. Places written `module:name` are loaded once the command is chosen. A
+    `function` in gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)`
+    and runs in a session. `options` is a dataclass, and so is `beside`, a second one for the function. `device` is the
+    default of `--device`, if there is one; with `one_device` it does not accept `all`. Without `loads_torch` a command
+    works in a removed folder too. `other_python` adds `--python`.
     """
 
     name: str
@@ -47,13 +42,8 @@ class Command:
 
     @property
     def paragraphs(self) -> list[str]:
-        """Return the description, the first sentence first."""
+        """Return the description without the examples."""
         return [part for part in cleandoc(self.about).split("\n\n") if not part.startswith("$ ")]
-
-    @property
-    def summary(self) -> str:
-        """Return the first sentence of the description, without its full stop."""
-        return " ".join(self.paragraphs[0].split()).partition(". ")[0].rstrip(".")
 
     @property
     def examples(self) -> tuple[str, ...]:
@@ -311,15 +301,13 @@ COMMANDS: tuple[Command, ...] = (
 
 # The variables that set an option where the command line does not, by the option's key.
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# The doctor's limit is for torch's answer: a budget that is meant for benchmarks would make a slow import look like a
-# hang.
+# The doctor's limit is for torch's answer: a budget for benchmarks would make a slow import look like a hang.
 OWN_LIMIT = "doctor", "time_budget"
 
 
 @functools.cache
 def below(group: str = "") -> dict[str, Command]:
-    """Return the rows of a group, or of the program, with the last word of their names as keys; empty if `group` is not
-    a group."""
+    """Return the rows of a group, or of the program, by the last word of their names; empty for any other name."""
     row = find(group)
     rows = resolve_name(row.commands) if row is not None and row.commands else ()
     return {row.name.split()[-1]: row for row in rows}
@@ -327,14 +315,11 @@ def below(group: str = "") -> dict[str, Command]:
 
 def find(name: str) -> Command | None:
     """Return the row of a command, or of the program if `name` is empty; None for an unknown command."""
-    if not name:
-        return PROGRAM
     group, _, own = name.rpartition(" ")
-    return below(group).get(own)
+    return below(group).get(own) if name else PROGRAM
 
 
 def names() -> list[str]:
-    """Return the whole name of every command, including those in groups."""
     groups = (below(row.name).values() if row.commands else (row,) for row in COMMANDS)
     return [row.name for rows in groups for row in rows]
 
@@ -347,11 +332,8 @@ def is_in(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The options that every command takes, with the command's name and settings.
-
-    `config` is the value of --config, and `settings` has the thresholds of the options and the file. `given` holds the
-    command's own options as typed, so that another process can repeat them.
-    """
+    """The options that every command takes. `config` is the value of --config, and `settings` has the thresholds of the
+    options and the file. `given` holds the command's own options as typed, so that another process can repeat them."""
 
     command: str
     device: str = "auto"
@@ -368,45 +350,35 @@ class Common:
     strict: bool = option("Treat warnings as failures.", False, group=COMMON)
     quiet: bool = option("Hide progress.", False, short="-q", group=COMMON)
     config: str | None = option(
-        "Read thresholds from FILE.",
-        metavar="FILE",
-        shown="gpucheck.toml, if it exists",
-        group=COMMON,
+        "Read thresholds from FILE.", metavar="FILE", shown="gpucheck.toml, if it exists", group=COMMON
     )
     debug: bool = option("Show the traceback of an error.", False, group=COMMON)
     python: str | None = None
     settings: Settings | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def thresholds(self) -> tuple[Limit, ...]:
+        return self.settings.thresholds if self.settings is not None else ()
+
 
 @functools.cache
 def parameters(name: str) -> tuple[Option, ...]:
-    """Return all options of a command in the order of its help page: its own, its thresholds and the shared ones.
-
-    A group has none.
-    """
+    """Return all options of a command in the order of its help page: its own, its thresholds and the shared ones."""
     row = find(name)
     if row is None or not row.options:
         return ()
     from gpucheck import config
 
-    classes = [resolve_name(place) for place in (row.options, row.beside) if place]
+    own = [option for place in (row.options, row.beside) if place for option in declared(resolve_name(place))]
     # A benchmark with --baseline can also have the thresholds of `compare`.
     judged = (name, "compare") if row.beside else (name,)
     thresholds = [
-        Option(
-            threshold.help,
-            field=threshold.key,
-            name=threshold.option,
-            metavar=threshold.metavar,
-            group=LIMITS,
-            range=config.range_of(threshold.kind),
-        )
-        for command in judged
-        for threshold in config.THRESHOLDS
-        if threshold.command == command
+        Option(limit.help, field=limit.key, name=limit.option, metavar=limit.metavar, group=LIMITS, range=limit.range)
+        for limit in config.THRESHOLDS
+        if limit.command in judged
     ]
-    return tuple(each for _, members in grouped([*declared(*classes), *thresholds, *shared(row)]) for each in members)
+    return tuple(option for _, members in grouped([*own, *thresholds, *shared(row)]) for option in members)
 
 
 def shared(row: Command) -> list[Option]:
@@ -433,7 +405,7 @@ def retyped(name: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def usage(name: str) -> str:
-    """Return the usage line of a command. The line of the program or of a group ends in `COMMAND [ARGS]...`."""
+    """Return the usage line of a command, of the program or of a group."""
     row = find(name)
     called = f"gpucheck {name}".strip()
     if row is None or row.commands:

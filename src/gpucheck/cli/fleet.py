@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # a help page needs no report classes
     from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
     from gpucheck.report.events import Emit
 
-# The interval between two readings of a folder. Network file systems show a new file after seconds.
-POLL_S = 2.0
 _FILES = "give the folder of --gather, a document in it, or a log of --gather -"
 
 COMMANDS = (
@@ -64,7 +62,6 @@ class NoDocument(CannotLook):
 
 
 def judge(common: Common, options: FleetJudgeOptions) -> int:
-    """Judge the documents, and write the lists of `--into`."""
     from gpucheck.cli import session
 
     return session.run(common, lambda emit: conclude(options, emit), _lists(options.into))
@@ -76,14 +73,14 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
     from gpucheck.report.events import Answered, Judged, Notice
 
     if len(options.paths) == 1 and rank_files.is_job(options.paths[0]):
-        found = rank_files.result(Path(options.paths[0]))
-        emit(Answered("ranks", found))
-        for finding in ranks_findings.findings(found):
+        result = rank_files.result(Path(options.paths[0]))
+        emit(Answered("ranks", result))
+        for finding in ranks_findings.findings(result):
             emit(Judged(finding))
         return
     with device_lifetime.loading(is_ours=False):  # reading creates millions of small objects
         judged, notices = _waited(options, emit)
-    others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
+    others = next((row.evidence["runs"] for row in judged.findings if row.id == "fleet.other_run"), ())
     if not judged.result.nodes and not judged.result.refused and not others:  # the error is the whole answer
         raise NoDocument(f"no node's document is in {shlex.join(options.paths)}", "", _FILES)
     for text in notices:
@@ -126,7 +123,7 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
         if not silent or left_s <= 0 or "-" in options.paths:
             return judged, read.notices
         emit(Progress(f"waiting for {judged.result.counts['silent']} nodes"))
-        time.sleep(min(POLL_S, left_s))
+        time.sleep(min(2.0, left_s))  # network file systems show a new file after seconds
 
 
 def _lists(folder: str | None) -> list[outputs.Wanted]:
@@ -140,18 +137,15 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise CannotLook(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
+        raise CannotLook(f"--into {folder!r} cannot be made", error.strerror or "", "name a folder of yours") from error
     contents: dict[str, outputs.Content] = {
         "good.txt": lambda report: listed(report, "good"),
         "bad.txt": lambda report: listed(report, "bad"),
         "fleet.json": document,
         "fleet.prom": prometheus.metrics,
     }
-    return [
-        outputs.Wanted("--into", os.path.join(folder, name), {os.path.splitext(name)[1]: content})
-        for name, content in contents.items()
-    ]
+    paths = {os.path.join(folder, name): content for name, content in contents.items()}
+    return [outputs.Wanted("--into", path, {os.path.splitext(path)[1]: made}) for path, made in paths.items()]
 
 
 def check(common: Common, options: FleetCheckOptions) -> int:

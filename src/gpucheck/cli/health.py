@@ -23,15 +23,12 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.stress.options import StressOptions
 
 _FIX = 'give an error message in quotes, an ID or a file: gpucheck explain "CUDA out of memory"'
-_CHUNK = 2**16
 # PowerShell redirects output as UTF-16 with a byte order mark at the start.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """The text or ID to explain."""
-
     text: tuple[str, ...] = words(
         "An error message, a traceback, an ID, or a file with a log. Without TEXT, read standard input from a pipe or "
         "file; with -, also from a terminal.",
@@ -44,9 +41,8 @@ class ExplainOptions:
 def devices(common: Common, options: DevicesOptions) -> int:
     """Read the devices once, or repeatedly with `--watch`."""
     if options.watch_s is not None and (common.json or common.output):
-        raise UsageError(
-            "--watch refreshes the screen", "--json and --output write one result", "give one or the other"
-        )
+        why = "--json and --output write one result"
+        raise UsageError("--watch refreshes the screen", why, "give one or the other")
     from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
     from gpucheck.machine.kernel_driver import sleeping
 
@@ -56,13 +52,13 @@ def devices(common: Common, options: DevicesOptions) -> int:
         from gpucheck.cli import session
         from gpucheck.devices.command import command
 
-        if options.watch_s is None:
-            return session.run(common, lambda emit: command(options, emit, ahead=ahead))
-        return session.watch(common, lambda emit: command(options, emit, ahead=ahead), options.watch_s)
+        def read(emit: Emit) -> None:
+            command(options, emit, ahead=ahead)
+
+        return session.run(common, read) if options.watch_s is None else session.watch(common, read, options.watch_s)
 
 
 def doctor(common: Common, options: DoctorOptions) -> int:
-    """Diagnose, and write the bundle if the user asked for one."""
     from gpucheck.cli import session
 
     held: list[Evidence] = []  # empty if the command ends before it has read the machine
@@ -86,7 +82,6 @@ def doctor(common: Common, options: DoctorOptions) -> int:
 
 
 def smoke(common: Common, options: SmokeOptions) -> int:
-    """Load torch, then run the checks."""
     from gpucheck.cli import session
 
     def check(emit: Emit) -> None:
@@ -101,12 +96,11 @@ def smoke(common: Common, options: SmokeOptions) -> int:
 
 
 def stress(common: Common, options: StressOptions) -> int:
-    """Load the devices. The session judges the document each time it is written."""
     from gpucheck.cli import session
     from gpucheck.stress.judge import judge
 
     def load(emit: Emit) -> None:
-        from gpucheck.stress.command import command
+        from gpucheck.stress.command import command  # imports torch
 
         command(options, emit)
 
@@ -114,7 +108,6 @@ def stress(common: Common, options: StressOptions) -> int:
 
 
 def explain(common: Common, asked: ExplainOptions) -> int:
-    """Explain the given text, ID or file, or standard input."""
     from gpucheck.cli import session
 
     given = " ".join(asked.text)
@@ -148,10 +141,7 @@ def explain(common: Common, asked: ExplainOptions) -> int:
 
 
 def _end_of(path: str) -> tuple[str, int | None]:
-    """Return the end of a file's text and, if it was cut, the file's size in bytes. An empty path is standard input.
-
-    Raise UsageError if the input cannot be read or is empty.
-    """
+    """Return the end of a file's or standard input's text and, if it was cut, its size. Raises UsageError."""
     from gpucheck.explain.command import MOST_BYTES
 
     name = repr(path) if path else "standard input"
@@ -173,7 +163,7 @@ def _end_of(path: str) -> tuple[str, int | None]:
 def read_end(stream: IO[bytes], most: int) -> tuple[bytes, bytes, int]:
     """Return the first bytes, the last `most` bytes and the total. Holds at most about twice `most` in memory."""
     first, last, total = b"", bytearray(), 0
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(2**16):
         first = first or chunk[:4]
         total += len(chunk)
         last += chunk

@@ -1,8 +1,7 @@
-"""Output files of a command: `--output FILE` and others, written through temporary files.
+"""Output files of a command, written through temporary files beside their targets.
 
-Temporary files are created next to their targets before the work starts. A bad path therefore fails at once, and an old
-file survives until the new one is complete. A command with several parts writes after each one, so that a kill loses at
-most one part.
+They are created before the work starts, so that a bad path fails at once, and an old file survives until the new one is
+complete. A command with several parts writes after each one, so that a kill loses at most one part.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from gpucheck import errors
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.report.report import Report
+from gpucheck.report.report import Report, document
 
 # Cause and fix if a file's text does not fit into memory. This is not a bug.
 OUT_OF_MEMORY = "memory ran out on the host", "free memory and run it again"
@@ -26,10 +25,7 @@ Content = Callable[[Report], str | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A requested file: its option, path, formats and mode.
-
-    `formats` maps suffixes to functions of the report. The umask applies to `mode`.
-    """
+    """A requested file. `formats` maps suffixes to functions of the report. The umask applies to `mode`."""
 
     option: str
     path: str
@@ -49,20 +45,16 @@ class Output:
     def put(self, report: Report) -> None:
         """Write the temporary file and move it to the target. Raises OSError and MemoryError."""
         made = self.content(report)
-        if isinstance(made, bytes):
-            self.temporary.write_bytes(made)
-        else:
-            self.temporary.write_text(made, encoding="utf-8")
+        self.temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
         # There is no way to read the mask without setting it.
         os.umask(mask := os.umask(0o022))
         self.temporary.chmod(self.wanted.mode & ~mask)
         self.temporary.replace(self.target)
 
 
-def formats() -> dict[str, Callable[[Report], str]]:
-    """Return the renderer of each suffix. They are imported here, because a help page needs none."""
+def formats() -> dict[str, Content]:
+    """Return the renderer of each suffix."""
     from gpucheck.render import ci, html, prometheus, terminal, text
-    from gpucheck.report.report import document
 
     return {
         ".json": document,
@@ -76,11 +68,7 @@ def formats() -> dict[str, Callable[[Report], str]]:
 
 
 class Outputs:
-    """The files of a command: those of `--output`, and those in `beside`.
-
-    Raises UsageError for an unknown format or a path that is not a file. Raises CannotLook for a file that cannot be
-    written. No temporary file is left behind in either case.
-    """
+    """The files of `--output`, and those in `beside`. Raises UsageError, and CannotLook for an unwritable one."""
 
     def __init__(self, paths: Sequence[str], beside: Sequence[Wanted] = ()) -> None:
         self._files: list[Output] = []
@@ -92,11 +80,8 @@ class Outputs:
             raise
 
     def update(self, report: Report) -> None:
-        """Write the report so far. Errors are ignored here; the last write reports them.
-
-        Pages and files for Prometheus are written only at the end, because a monitor would take an unfinished run for a
-        failed one.
-        """
+        """Write the report so far; the last write reports errors. Pages and Prometheus files are written at the end:
+        a monitor would take an unfinished run for a failed one."""
         for output in self._files:
             if output.target.suffix.lower() in (".prom", ".html"):
                 continue
@@ -106,10 +91,7 @@ class Outputs:
                 output.temporary.touch(mode=0o600, exist_ok=False)
 
     def write(self, report: Report) -> None:
-        """Write every file to its target. Raises CannotLook for a lack of space, permission or memory.
-
-        The other files are written even if one fails.
-        """
+        """Write every file to its target, even if another one fails. Raises CannotLook."""
         failed: list[CannotLook] = []
         for output in self._files:
             try:
@@ -122,10 +104,9 @@ class Outputs:
             raise failed[0]
 
     def discard(self) -> None:
-        """Remove temporary files that are still there."""
         for output in self._files:
             with contextlib.suppress(OSError):
-                output.temporary.unlink(missing_ok=True)
+                output.temporary.unlink()
             errors.temporary.discard(str(output.temporary))
 
 
@@ -152,7 +133,6 @@ def _opened(wanted: Wanted) -> Output:
 
 
 def why(error: OSError | MemoryError) -> tuple[str, str]:
-    """Return the cause and the fix of a failed write."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
     fix = "write it to another place"

@@ -22,16 +22,11 @@ _NAMES, _TEXT = 26, 34
 
 
 def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_codes: bool = True) -> str:
-    """Return a help page: usage, description, arguments and options by group, commands, exit codes and examples.
-
-    `name` is the whole name of the command or group, empty for the program. `extra` are options that no row declares,
-    with their descriptions.
-    """
+    """Return the help page of a command, a group or the program. `extra` are options that no row declares."""
     row = commands.find(name)
     assert row is not None
-    usage = commands.usage(name)
-    takes = usage.removeprefix(f"gpucheck {name}".strip())
-    formatter.write_usage(naming.as_typed(usage).removesuffix(takes), takes.strip())
+    takes = commands.usage(name).removeprefix(f"gpucheck {name}".strip())
+    formatter.write_usage(naming.as_typed(commands.usage(name)).removesuffix(takes), takes.strip())
     with formatter.indentation():
         for paragraph in row.paragraphs:
             formatter.write_paragraph()
@@ -44,10 +39,11 @@ def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_co
         sections[-1][1].extend(extra)
     else:
         sections.append(("Options", list(extra)))
-    for own, command in commands.below(name).items():
-        if command.heading or own == next(iter(commands.below(name))):
+    for place, (own, command) in enumerate(commands.below(name).items()):
+        if command.heading or place == 0:
             sections.append((command.heading or "Commands", []))
-        sections[-1][1].append((own, command.summary))
+        summary = " ".join(command.paragraphs[0].split()).partition(". ")[0].rstrip(".")
+        sections[-1][1].append((own, summary))
     if exit_codes and not name:
         sections.append(("Exit codes", [(str(each.code), each.meaning) for each in errors.EXITS]))
     for title, rows in sections:
@@ -61,33 +57,24 @@ def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_co
 
 
 def say(text: str, *, head: str = "") -> None:
-    """Print a sentence on stderr after `head`."""
     print(f"{head}{' '.join(naming.as_typed(text).split())}", file=sys.stderr)
 
 
 def tell(error: GpucheckError, *, debug: bool = False) -> None:
-    """Print an error on stderr: wrong usage with tip and usage, any other error with cause and fix.
-
-    The traceback comes first if `debug` is set.
-    """
+    """Print an error on stderr: wrong usage with tip and usage, any other error with cause and fix."""
     if debug:
         import traceback
 
         traceback.print_exception(error)
         if isinstance(error, TargetError) and error.trace:
             print(error.trace, file=sys.stderr)
-    what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
+    what, why, fix = error.what, error.why, error.fix
+    lines = {"error: ": what, "cause: ": why, "  fix: ": fix}
     if error.exit_code == errors.USAGE:
         # The usage line is shown if the tip has a command line, else the help page is named.
         usage = commands.usage(error.command) if commands.is_in(fix) else f"gpucheck {error.command} --help"
-        said = (
-            ("error: ", f"{what}: {why}" if why else what),
-            ("  tip: ", fix),
-            ("usage: ", " ".join(usage.split())),
-        )
-    else:
-        said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))
-    for head, text in said:
+        lines = {"error: ": f"{what}: {why}" if why else what, "  tip: ": fix, "usage: ": usage}
+    for head, text in lines.items():
         if text:
             say(text, head=head)
 
@@ -98,12 +85,7 @@ def tell_bug(error: BaseException, given: Sequence[str]) -> None:
     import traceback
 
     traceback.print_exception(error)
-    say(
-        f"this is a bug in gpucheck {gpucheck.__version__} (Python {platform.python_version()}, {platform.system()})",
-        head="error: ",
-    )
-    say(
-        f"report it with the lines above, the command `gpucheck {' '.join(given)}` and the output of "
-        "`gpucheck devices`, at the project's issue tracker",
-        head="  fix: ",
-    )
+    python = f"Python {platform.python_version()}, {platform.system()}"
+    say(f"this is a bug in gpucheck {gpucheck.__version__} ({python})", head="error: ")
+    command = f"the command `gpucheck {' '.join(given)}` and the output of `gpucheck devices`"
+    say(f"report it with the lines above, {command}, at the project's issue tracker", head="  fix: ")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, make_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import field, make_dataclass, replace
 from pkgutil import resolve_name
 from typing import Annotated, Any
 
@@ -18,11 +18,10 @@ from gpucheck import errors
 from gpucheck.cli import commands, pages
 from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.options import Option, read, refuse_empty
+from gpucheck.options import read, refuse_empty
 
 # The oldest Python that gpucheck runs in.
 OLDEST_PYTHON = (3, 10)
-DAY_S = 86400.0
 
 
 class UnknownWords(TyperException):
@@ -33,29 +32,43 @@ class UnknownWords(TyperException):
         super().__init__(f"{what} {self.words!r}")
 
 
+def name_of(context: Any) -> str:
+    """Return the whole name of a context's command; empty for the program."""
+    path: str = context.command_path
+    return path.partition(" ")[2]
+
+
+def help_page(command: Any, ctx: Any, *, exit_codes: bool = True) -> str:
+    """Return the page of a command or group. Only the program's own page has the table of exit codes."""
+    name = name_of(ctx)
+    declared = {option.key for option in commands.parameters(name)}
+    # Options added by Typer, and those of the program.
+    extra = [
+        (", ".join(sorted(param.opts, key=len)) + (f" {param.metavar}" if param.metavar else ""), param.help)
+        for param in command.get_params(ctx)
+        if param.help and not param.hidden and param.name not in declared
+    ]
+    formatter = ctx.make_formatter()
+    # The least width that Typer itself allows is 50.
+    formatter.width = min(formatter.width, shutil.get_terminal_size().columns)
+    return pages.page(name, extra, formatter, exit_codes=exit_codes)
+
+
 class HelpGroup(TyperGroup):
-    """A group of commands with gpucheck's own `--help` layout.
+    """A group of commands. A command's module is loaded once the command is chosen."""
 
-    A command's module is loaded once the command is chosen.
-    """
-
-    def get_help(self, ctx: Any) -> str:
-        """Return the whole page, as wide as the terminal."""
-        return help_page(self, ctx)
+    get_help = help_page
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of its commands."""
         return list(commands.below(name_of(ctx)))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command or the group of this name; None where there is none."""
         row = commands.below(name_of(ctx)).get(cmd_name)
         if row is None:
             return None
         return HelpGroup(name=row.name, invoke_without_command=True) if row.commands else HelpCommand(row)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command's name, the command and the remaining arguments."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise UnknownWords(ctx, "unknown command", args[:1])
         return super().resolve_command(ctx, args)
@@ -69,104 +82,65 @@ class HelpGroup(TyperGroup):
 
 
 class HelpCommand(TyperCommand):
-    """A command with gpucheck's own `--help` layout. Its parameters are created on first use."""
+    """A command of the table. Its parameters are created on first use."""
+
+    get_help = help_page
 
     def __init__(self, row: Command) -> None:
         super().__init__(row.name.split()[-1], help=row.about, context_settings={"allow_extra_args": True})
         self.row = row
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters that the row declares, and `--help`."""
-        variables = {
-            key: name for key, name in commands.VARIABLES.items() if (self.row.name, key) != commands.OWN_LIMIT
-        }
-        self.params = self.params or parameters(commands.parameters(self.row.name), variables)
+        self.params = self.params or parameters(self.row)
         params: list[Any] = super().get_params(ctx)
         return params
 
-    def get_help(self, ctx: Any) -> str:
-        """Return the whole page, as wide as the terminal."""
-        return help_page(self, ctx)
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments.
-
-        Everything from another program's name or `--` on belongs to that program, if the command runs one. gpucheck's
-        own options must not appear there.
-        """
+        """Parse the arguments. If the command runs another program, everything from its name or `--` on belongs to that
+        program, and gpucheck's own options must not appear there."""
         given = list(args)
-        programs = [option.key for option in commands.parameters(self.row.name) if option.verbatim]
-        ctx.allow_interspersed_args = not programs
+        program = next((option.key for option in commands.parameters(self.row.name) if option.verbatim), None)
+        ctx.allow_interspersed_args = program is None
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise UnknownWords(ctx, "unexpected argument", rest)
-        for key in programs:
-            words = ctx.params.get(key)
-            before = given[: -len(words)] if words else []
-            if words and before[-1:] != ["--"]:
+        if words := ctx.params.get(program or ""):
+            before = given[: -len(words)]
+            if before[-1:] != ["--"]:
                 resolve_name("gpucheck.program.options:refuse_misplaced")(words, before)
         return rest
 
     def invoke(self, ctx: Any) -> int:
-        """Run the command with what was typed."""
+        row, typed = self.row, ctx.params
+        if not row.options:
+            code: int = resolve_name(row.function)()
+            return code
+        for option in commands.parameters(row.name):
+            if option.repeat:
+                typed[option.key] = list(typed[option.key] or ())
+            value = typed[option.key]
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and not option.verbatim:
+                    refuse_empty(option, text)
+        if typed.get("python") and row.other_python:
+            return _with_other_python(row, typed)
         sources = {key: getattr(ctx.get_parameter_source(key), "name", "") for key in commands.VARIABLES}
-        set_by = {key: name for key, name in commands.VARIABLES.items() if sources[key] == "ENVIRONMENT"}
-        return _run(self.row, ctx.params, set_by)
+        variables = {key: name for key, name in commands.VARIABLES.items() if sources[key] == "ENVIRONMENT"}
+        values = {option.key: typed.pop(option.key) for option in commands.shared(row)}
+        values["output"] = tuple(values["output"])
+        from gpucheck.cli import settings  # a help page needs no settings
 
+        values["settings"] = settings.of_command(row.name, values["config"], typed, variables.values())
+        values["device"] = values.get("device") or row.device or "auto"
+        if row.device is not None:
+            from gpucheck.machine import choose
 
-def name_of(context: Any) -> str:
-    """Return the whole name of a context's command; empty for the program."""
-    path: str = context.command_path
-    return path.partition(" ")[2]
-
-
-def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
-    """Return the page of a typer command or group, as wide as the context says.
-
-    Only the program's own page has the table of exit codes.
-    """
-    name = name_of(context)
-    declared = {option.key for option in commands.parameters(name)}
-    # Options added by Typer, and those of the program.
-    extra = [
-        (", ".join(sorted(param.opts, key=len)) + (f" {param.metavar}" if param.metavar else ""), param.help)
-        for param in command.get_params(context)
-        if param.help and not param.hidden and param.name not in declared
-    ]
-    formatter = context.make_formatter()
-    # The least width that Typer itself allows is 50.
-    formatter.width = min(formatter.width, shutil.get_terminal_size().columns)
-    return pages.page(name, extra, formatter, exit_codes=exit_codes)
-
-
-def _run(row: Command, typed: dict[str, Any], of_variables: Mapping[str, str]) -> int:
-    if not row.options:
-        code: int = resolve_name(row.function)()
-        return code
-    for option in commands.parameters(row.name):
-        if option.repeat:
-            typed[option.key] = list(typed[option.key] or ())
-        value = typed[option.key]
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and not option.verbatim:
-                refuse_empty(option, text)
-    if typed.get("python") and row.other_python:
-        return _with_other_python(row, typed)
-    values = {option.key: typed.pop(option.key) for option in commands.shared(row)}
-    values["output"] = tuple(values["output"])
-    from gpucheck.cli import settings  # a help page needs no settings
-
-    values["settings"] = settings.of_command(row.name, values["config"], typed, of_variables.values())
-    values["device"] = values.get("device") or row.device or "auto"
-    if row.device is not None:
-        from gpucheck.machine import choose
-
-        choose.check(values["device"], of_variables.get("device", "--device"))
-    common = Common(row.name, given=typed, **values)
-    options: Any = read(resolve_name(row.options), typed)
-    if any(field.name == "device" for field in fields(options)):
-        options = replace(options, device=common.device)
-    return begin(row, common, options, *([read(resolve_name(row.beside), typed)] if row.beside else []))
+            choose.check(values["device"], variables.get("device", "--device"))
+        common = Common(row.name, given=typed, **values)
+        options: Any = read(resolve_name(row.options), typed)
+        if hasattr(options, "device"):
+            options = replace(options, device=common.device)
+        return begin(row, common, options, *([read(resolve_name(row.beside), typed)] if row.beside else []))
 
 
 def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
@@ -181,7 +155,7 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
     with child.own_folder() as root:
         argv = child.python_argv("gpucheck.__main__", *words, python=python, root=root)
         program = child.Program(argv, env=os.environ)
-        while (code := program.wait(DAY_S)) is None:
+        while (code := program.wait(86400)) is None:
             pass
     return child.end_like(code)
 
@@ -199,9 +173,7 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
         os.getcwd()
     except OSError as error:
         if row.loads_torch:
-            raise CannotLook(
-                "the current folder is gone", os.strerror(error.errno or 0), "cd to one that exists"
-            ) from error
+            raise CannotLook("the current folder is gone", str(error.strerror), "cd to one that exists") from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
         code: int = function(common, options, *beside)
@@ -211,13 +183,12 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     return session.run(common, lambda emit: function(options, emit))
 
 
-def parameters(options: Sequence[Option], variables: Mapping[str, str]) -> list[Any]:
-    """Return the parameters that Typer makes of a class with a field for each option: text as typed, or None.
-
-    Typer's own parameter classes take other arguments in each of its versions.
-    """
+def parameters(row: Command) -> list[Any]:
+    """Return the parameters that Typer makes of a class with a field for each option: text as typed, or None. Typer's
+    own parameter classes take other arguments in each of its versions."""
     declared: list[tuple[str, Any, Any]] = []
-    for option in options:
+    for option in commands.parameters(row.name):
+        has_variable = (row.name, option.key) != commands.OWN_LIMIT
         how: Any = typer.Argument(metavar=option.metavar, show_default=False)
         if not option.positional:
             how = typer.Option(
@@ -225,7 +196,7 @@ def parameters(options: Sequence[Option], variables: Mapping[str, str]) -> list[
                 metavar=option.metavar or None,
                 help=option.help,
                 show_default=False,
-                envvar=variables.get(option.key),
+                envvar=commands.VARIABLES.get(option.key) if has_variable else None,
             )
         kind: Any = bool if option.is_flag else list[str] if option.repeat else str
         default = field() if option.required else field(default=False if option.is_flag else None)

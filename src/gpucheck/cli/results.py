@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucheck import errors
+from gpucheck import errors, units
 from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
@@ -22,7 +22,6 @@ _OTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, Sto
 
 
 def judged(document: Report) -> Judgement:
-    """Judge a benchmark's document. The judge is imported only here."""
     from gpucheck.bench import judge
 
     return judge.judge(document)
@@ -30,8 +29,6 @@ def judged(document: Report) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """The two documents."""
-
     old: str = option(
         "The earlier result, written by --output FILE.json or --json.", metavar="OLD", positional=True, required=True
     )
@@ -56,8 +53,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
 
     comparison = compare(old, new)
     emit(Answered("compare", comparison))
-    thresholds = common.settings.thresholds if common.settings is not None else ()
-    set_to = {threshold.id: threshold for threshold in thresholds}
+    set_to = {threshold.id: threshold for threshold in common.thresholds}
     for finding in judge(comparison, limit):
         if (threshold := set_to.get(finding.id)) is not None:
             origin = f"set by {threshold.origin}"
@@ -69,15 +65,11 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
 
 def limit_of(text: str | None) -> float | None:
     """Return the fraction in `--fail-if-slower 5%`, or None without the option. Raises UsageError."""
-    from gpucheck import units
-
     return units.parse_percent(text, "--fail-if-slower") if text else None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """The document."""
-
     file: str = option(
         "A benchmark's result, written by --output FILE.json or --json.", metavar="FILE", positional=True, required=True
     )
@@ -103,13 +95,10 @@ def judge(common: Common, options: JudgeOptions) -> int:
     except _OTHER_SHAPE as error:
         why = f"a detail of a row is not one that `gpucheck {saved.command}` writes ({type(error).__name__}: {error})"
         raise UsageError(f"{options.file!r} cannot be judged", visible(why), "measure it again") from error
-    settings = common.settings or Settings()
     ran = {part.id.partition(".")[0] for part in document.parts}
-    limits = (
-        tuple(limit for limit in settings.thresholds if limit.id.partition(".")[0] in ran)
-        or document.settings.thresholds
-    )
-    settings = replace(settings, thresholds=limits)
+    limits = tuple(limit for limit in common.thresholds if limit.id.partition(".")[0] in ran)
+    limits = limits or document.settings.thresholds
+    settings = replace(common.settings or Settings(), thresholds=limits)
 
     def tell(emit: Emit) -> None:
         for line in by_other_names(limits, document.facts, [part.device for part in document.parts if part.device]):
@@ -134,11 +123,8 @@ def _load(path: str) -> Report:
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
-        raise UsageError(
-            f"{path!r} is a result of `gpucheck {document.command}`",
-            "only benchmarks can be judged again",
-            "give a result of `gpucheck bench …`",
-        )
+        what, fix = f"{path!r} is a result of `gpucheck {document.command}`", "give a result of `gpucheck bench …`"
+        raise UsageError(what, "only benchmarks can be judged again", fix)
     if not document.parts:
         why = "it was cut off before the first, or written by an older gpucheck"
         raise UsageError(f"{path!r} does not record which parts ran", why, "measure it again")
@@ -148,8 +134,6 @@ def _load(path: str) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The files to show on the page."""
-
     files: tuple[str, ...] = words(
         "Results, written by --output FILE.json or --json, or a folder that `fleet judge` reads.",
         metavar="FILE...",
@@ -170,9 +154,10 @@ def report(common: Common, options: ReportOptions) -> int:
 
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
+        why, fix = "no file for it was given", "add --output page.html"
         if common.output:
-            raise UsageError(f"report writes a page, and {common.output[0]!r} is none", "", "end the name in .html")
-        raise UsageError("report writes a page", "no file for it was given", "add --output page.html")
+            why, fix = f"{common.output[0]!r} is no page", "end the name in .html"
+        raise UsageError("report writes a page", why, fix)
     folders = tuple(path for path in options.files if os.path.isdir(path))
     named = [(path, load(path)) for path in options.files if path not in folders]
     named += [(", ".join(folders), _of_fleet(folders))] if folders else []
@@ -209,14 +194,11 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
     except CannotLook as error:  # this error is shown on the page too
         collector(Skipped(of_error(error)))
         code = error.exit_code
-    argv = ("fleet", "judge", *folders)
-    return collector.report(
-        version=gpucheck.__version__, command="fleet judge", argv=argv, started="", elapsed_s=0.0, code=code
-    )
+    argv, version = ("fleet", "judge", *folders), gpucheck.__version__
+    return collector.report(version=version, command="fleet judge", argv=argv, started="", elapsed_s=0.0, code=code)
 
 
 def schema() -> int:
-    """Print the JSON Schema of what `--json` writes."""
     from importlib import resources
 
     sys.stdout.write(resources.files("gpucheck.report").joinpath("schema.json").read_text(encoding="utf-8"))

@@ -68,8 +68,7 @@ def run(common: Common, options: RunOptions) -> int:
 
 
 def _report(common: Common, files: Outputs, collector: Collector, began: session.Moment, code: int) -> None:
-    """Show and write the report. Raises GpucheckError and OSError if that fails."""
-    from gpucheck.report.report import Summary
+    from gpucheck.report.report import Summary, document
 
     if common.json or common.output:
         from gpucheck.machine import inventory
@@ -79,14 +78,11 @@ def _report(common: Common, files: Outputs, collector: Collector, began: session
     status = code if code >= 0 else 128 - code
     report = replace(report, summary=Summary(report.summary.verdict, status, complete=True))
     if common.json:
-        from gpucheck.report.report import document
-
         sys.stderr.write(document(report))
     elif not common.quiet and os.environ.get("RANK", "0") == "0":
         from gpucheck.render import terminal, text
-        from gpucheck.render.text import Line
 
-        shown = terminal.console(sys.stderr)
-        terminal.show(shown, [Line(), *text.blocks(report, verbose=common.verbose)])
+        blocks = text.blocks(report, verbose=common.verbose)
+        terminal.show(terminal.console(sys.stderr), [text.Line(), *blocks])
     sys.stderr.flush()
     files.write(report)

@@ -21,22 +21,11 @@ from gpucheck.cli.commands import Common
 from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
 from gpucheck.machine import device_lifetime, watchdog
-from gpucheck.report.events import (
-    Answered,
-    Emit,
-    Event,
-    Failed,
-    Finished,
-    Judged,
-    Measured,
-    Notice,
-    Progress,
-    Skipped,
-    Started,
-)
+from gpucheck.report import events
+from gpucheck.report.events import Emit, Event, Failed, Judged, Notice, Progress, Skipped
 from gpucheck.report.fault import DEVICE_ERROR, Fault
 from gpucheck.report.finding import of_error
-from gpucheck.report.report import Collector, Judge, Report
+from gpucheck.report.report import Collector, Judge, Report, document
 
 if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.cli.outputs import Outputs, Wanted
@@ -52,24 +41,15 @@ CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
 }
 OUT_OF_TIME = Notice(CUT_OFF[watchdog.OutOfTime][0], "warning")
 # Events that would be lost if the process died before they were written.
-_FOUND = (Measured, Judged, Answered, Skipped, Failed)
+_RESULTS = (events.Measured, Judged, events.Answered, Skipped, Failed)
 
 
 def run(
-    common: Common,
-    work: Callable[[Emit], None],
-    beside: Sequence[Wanted] = (),
-    *,
-    judge: Judge | None = None,
+    common: Common, work: Callable[[Emit], None], beside: Sequence[Wanted] = (), *, judge: Judge | None = None
 ) -> int:
-    """Do the work, judge and show its events, write the report, and return the exit status.
-
-    `beside` are files to write in addition to those of `--output`. The `judge` is called for every document, however
-    the work ended. The work emits its own findings if there is no judge.
-
-    A UsageError before the first result is raised again, and `main` prints it. Everything else ends in a report: an
-    interruption, a failed or hung device, and a bug.
-    """
+    """Do the work, judge and show its events, write the report, and return the exit status. `beside` are further files.
+    The `judge` is called for every document; without one, the work emits its own findings. A UsageError before the
+    first result is raised again; everything else ends in a report: an interruption, a failed device, a bug."""
     files = None
     with _terminable():
         try:
@@ -77,13 +57,13 @@ def run(
                 from gpucheck.cli.outputs import Outputs  # imported late: most commands write no file
 
                 files = Outputs(common.output, beside)
-            whole = _Session(common, files, judge)
-            with watchdog.guarded(whole.lost, whole.leave):
+            session = _Session(common, files, judge)
+            with watchdog.guarded(session.lost, session.leave):
                 try:
-                    code = _outcome(work, whole, common)
+                    code = _outcome(work, session, common)
                 finally:
-                    whole.view.close()
-            return whole.finish(code)
+                    session.view.close()
+            return session.finish(code)
         except BaseException:  # signals may arrive while files are created or written
             if files is not None:
                 files.discard()
@@ -110,38 +90,30 @@ class _Session:
             self.collector(event)
             self.view(event)
             # Any call to a device may abort this process from one of torch's threads, so results are written first.
-            leaves = isinstance(event, _FOUND) and self.files is not None and watchdog.WATCHDOG.watched
-            if leaves or (isinstance(event, Finished) and (self.files is not None or self.judge is not None)):
+            leaves = isinstance(event, _RESULTS) and self.files is not None and watchdog.WATCHDOG.watched
+            if leaves or (isinstance(event, events.Finished) and (self.files is not None or self.judge is not None)):
                 # The report counts as undecided until the end, because more parts may follow.
                 report = self._report(errors.UNDECIDED, complete=False)
-                self._show_failed(report)
+                # Failures of the judge are shown at once. Undecided findings may still change, and wait for the end.
+                for finding in report.findings if self.judge is not None else ():
+                    key = finding.id, finding.device
+                    if finding.verdict == "fail" and finding.id != DEVICE_ERROR and key not in self._shown:
+                        self._shown.add(key)
+                        self.view(Judged(finding))
                 if self.files is not None:
                     self.files.update(report)
 
-    def _show_failed(self, report: Report) -> None:
-        """Show failures of the judge at once. Undecided findings may still change, and wait for the end."""
-        for finding in report.findings if self.judge is not None else ():
-            key = finding.id, finding.device
-            if finding.verdict == "fail" and finding.id != DEVICE_ERROR and key not in self._shown:
-                self._shown.add(key)
-                self.view(Judged(finding))
-
     def finish(self, code: int | None) -> int:
-        """Print the report, write the files, and return the exit status. Raises Unprinted if stdout cannot be
-        written.
-        """
+        """Print the report, write the files, and return the exit status. Raises Unprinted."""
         report = self._report(code)
-        # stdout comes first, so that a full disk does not hide the result. A closed stdout must not prevent writing the
-        # files.
+        # stdout comes first, so that a full disk does not hide the result. The files are written without a stdout too.
         unprinted: OSError | None = None
         # The error on stderr is enough if nothing was read.
-        is_told = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
+        is_enough = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
         try:
             if self.common.json:
-                from gpucheck.report.report import document
-
                 sys.stdout.write(document(report))
-            elif not is_told or len(report.findings) != 1:
+            elif not is_enough or len(report.findings) != 1:
                 from gpucheck.render import terminal, text
 
                 terminal.show(terminal.console(sys.stdout), text.blocks(report, verbose=self.common.verbose))
@@ -179,14 +151,15 @@ class _Session:
             return self._report(code, complete=complete)
 
     def lost(self, fault: Fault) -> None:
-        """Write the report and end the process. Its main thread waits for a hung device and cannot be stopped."""
+        """End the process: its main thread waits for a hung device and cannot be stopped."""
         self._leave(Failed(fault), None, errors.FAILED)
 
     def leave(self) -> None:
-        """Write the report and end the process. The time budget ended in a call that cannot be interrupted."""
+        """End the process: the time budget ended in a call that cannot be interrupted."""
         self._leave(OUT_OF_TIME, errors.UNDECIDED, errors.UNDECIDED)
 
     def _leave(self, why: Event, ended: int | None, code: int) -> None:
+        """Write the report and end the process."""
         try:
             with self._speaking:
                 self.emit(why)
@@ -198,11 +171,9 @@ class _Session:
             device_lifetime.leave(code)
 
 
-def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> int | None:
-    """Do the work. Return the exit status if it ended early, else None. A UsageError before the first result is raised
-    again.
-    """
-    emit, so_far = whole.emit, whole.collector
+def _outcome(work: Callable[[Emit], None], session: _Session, common: Common) -> int | None:
+    """Do the work, and return the exit status if it ended early. Early wrong usage is raised again."""
+    emit, so_far = session.emit, session.collector
     # Garbage collection was off during loading. The objects loaded so far are kept, and need not be scanned.
     gc.freeze()
     gc.enable()
@@ -232,7 +203,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
         emit(Skipped(of_error(error)))
         if not is_usage:
             emit(Notice(str(error), "kept"))
-        whole.view.close()
+        session.view.close()
         error.command = common.command
         tell(error, debug=common.debug)
         return error.exit_code
@@ -258,7 +229,6 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
 
 
 def now() -> Moment:
-    """Return the current date and monotonic time."""
     return datetime.datetime.now(datetime.timezone.utc), time.monotonic()
 
 
@@ -271,13 +241,8 @@ def report_of(
     complete: bool = True,
     judge: Judge | None = None,
 ) -> Report:
-    """Return the document of the collected events."""
-    is_cut_off = OUT_OF_TIME.text in collector.notices or code in (
-        errors.INTERRUPTED,
-        errors.TERMINATED,
-        errors.USAGE,
-        errors.BUG,
-    )
+    cut_off = (errors.INTERRUPTED, errors.TERMINATED, errors.USAGE, errors.BUG)
+    is_cut_off = OUT_OF_TIME.text in collector.notices or code in cut_off
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,
@@ -293,8 +258,7 @@ def report_of(
 
 
 def _live_view(common: Common) -> LiveView:
-    """Show events on stderr. The first line names the variables and the file's thresholds in use, so that nobody
-    overlooks them."""
+    """Show events on stderr. The first line names the variables and the file's thresholds in use."""
     from gpucheck.cli import settings
     from gpucheck.render.live import LiveView
 
@@ -305,10 +269,7 @@ def _live_view(common: Common) -> LiveView:
 
 
 def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
-    """Show repeated readings until a signal ends the command. Each `Started` event begins a new reading.
-
-    The view refreshes in place on a terminal; elsewhere readings are printed one after another.
-    """
+    """Show readings until a signal ends the command, in place on a terminal. A `Started` event begins a new reading."""
     from gpucheck.render import devices, terminal
     from gpucheck.render.text import Line
 
@@ -318,7 +279,7 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
 
         def emit(event: Event) -> None:
             nonlocal collector, began
-            if isinstance(event, Started):
+            if isinstance(event, events.Started):
                 collector, began = Collector(), now()
             collector(event)
             if isinstance(event, Progress):

@@ -20,12 +20,9 @@ MOST_CHARACTERS = 2**20
 
 
 def of_command(command: str, path: str | None, given: dict[str, Any], variables: Iterable[str] = ()) -> Settings:
-    """Return the thresholds that apply to this command, and fill in `--fail-if-slower` if only the file sets it.
-
-    `path` is the value of --config, `given` has the command's own options, and `variables` are the environment
-    variables that set an option. Raise UsageError for an error in the file, and for a variable whose name is almost one
-    of gpucheck's.
-    """
+    """Return the thresholds that apply to this command, and fill in `--fail-if-slower` if only the file sets it. `path`
+    is the value of --config, and `variables` are the environment variables that set an option. Raises UsageError, also
+    for a variable whose name is almost one of gpucheck's."""
     known = VARIABLES.values()
     for name in os.environ:
         if name.startswith("GPUCHECK_") and name not in known and (meant := naming.slip(name, known, SLIP)):
@@ -68,7 +65,7 @@ def _read(path: str) -> str | None:
 
 
 def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:
-    """Return whether a command uses this threshold: its own, or those of `compare` with a baseline."""
+    """Return whether a command uses this threshold."""
     if threshold.command == "compare":
         return command == "compare" or bool(given.get("baseline"))
     every = command in ("bench all", "judge")

@@ -1,8 +1,4 @@
-"""Wrong usage: reword Typer's errors, and propose a correct command line. Loaded only after an error.
-
-Each proposed line is parsed first, and only a line that its command accepts is shown. The first accepted line becomes
-the tip. The usage names the help page if no line is accepted.
-"""
+"""Wrong usage: reword Typer's errors, and propose the first line that its command accepts. Loaded after an error."""
 
 from __future__ import annotations
 
@@ -25,64 +21,58 @@ from gpucheck.options import read
 
 Line = list[str]
 
-# Words at least this similar count as typing errors. `list` is 0.75 similar to `lint`, and `monitor` 0.62 to `doctor`.
-LIKENESS = 0.8
 # This many letters may stand for a longer name, if only one name begins with them.
 BEGINNING = 3
 
 
-def _by_word(lines: dict[str, str]) -> dict[str, str]:
-    return {word: line for line, words in lines.items() for word in words.split()}
+def _by_word(lines: str) -> dict[str, str]:
+    """Return the command line for each word of a table: a line, a colon, and the words that people use instead."""
+    rows = [row.split(": ") for row in lines.strip().splitlines()]
+    return {word: line.strip() for line, words in rows for word in words.split()}
 
 
-# Command lines of gpucheck, each with words that people use instead.
-WORDS = _by_word(
-    {
-        "status": "gpu health overview state stat available",
-        "devices": "gpus info list ls show device query smi nvidia-smi rocm-smi amd-smi temp power topo",
-        "devices --watch 2s": "top watch monitor live htop nvtop nvitop gpustat dmon",
-        "devices --processes": "ps process processes procs pmon who",
-        "smoke": "test tests check verify validate selftest self-test sanity",
-        "doctor": "diagnose diag diagnostics diagnosis debug fix repair why cuda torch pytorch driver drivers nvcc",
-        "doctor --bundle report.zip": "env environment collect-env collect_env bug bundle",
-        "stress": "burn burn-in burnin gpu-burn gpu_burn torture load soak",
-        "memory": "mem vram ram usage",
-        "bench all": "benchmark benchmarks speed speedtest perf performance",
-        "bench transfer": "copy copies pcie h2d d2h bandwidthtest",
-        "bench matmul": "gemm flops tflops matrix",
-        "bench collective": "nccl allreduce all-reduce nvlink p2p",
-        "run train.py": "profile profiler trace exec python python3",
-        "run --dry cuda train.py": "dry dry-run dryrun simulate",
-        "find-batch-size": "batch batchsize batch-size max-batch find-batch bs",
-        "model net.py:make": "summary summarize torchsummary params",
-        "explain oom.cuda": "error errors oom decode",
-        "compare old.json new.json": "diff cmp regression",
-        "report result.json --output page.html": "html page",
-        "fleet check": "cluster nodes node slurm",
-        "status --json": "json",
-        "--version": "version ver",
-        "--help": "commands usage man docs options",
-        "--show-completion": "completion completions",
-    }
-)
+WORDS = _by_word("""
+    status: gpu health overview state stat available
+    devices: gpus info list ls show device query smi nvidia-smi rocm-smi amd-smi temp power topo
+    devices --watch 2s: top watch monitor live htop nvtop nvitop gpustat dmon
+    devices --processes: ps process processes procs pmon who
+    smoke: test tests check verify validate selftest self-test sanity
+    doctor: diagnose diag diagnostics diagnosis debug fix repair why cuda torch pytorch driver drivers nvcc
+    doctor --bundle report.zip: env environment collect-env collect_env bug bundle
+    stress: burn burn-in burnin gpu-burn gpu_burn torture load soak
+    memory: mem vram ram usage
+    bench all: benchmark benchmarks speed speedtest perf performance
+    bench transfer: copy copies pcie h2d d2h bandwidthtest
+    bench matmul: gemm flops tflops matrix
+    bench collective: nccl allreduce all-reduce nvlink p2p
+    run train.py: profile profiler trace exec python python3
+    run --dry cuda train.py: dry dry-run dryrun simulate
+    find-batch-size: batch batchsize batch-size max-batch find-batch bs
+    model net.py:make: summary summarize torchsummary params
+    explain oom.cuda: error errors oom decode
+    compare old.json new.json: diff cmp regression
+    report result.json --output page.html: html page
+    fleet check: cluster nodes node slurm
+    status --json: json
+    --version: version ver
+    --help: commands usage man docs options
+    --show-completion: completion completions
+""")
 # Placeholders in these lines for the user's own arguments.
 EXAMPLES = ("train.py", "net.py:make", "oom.cuda", "old.json", "new.json", "result.json")
-# Words after `bench`, and the lines that they stand for.
-OF_BENCH = _by_word(
-    {
-        "bandwidth": "memory mem vram hbm dram stream bw",
-        "transfer": "copy copies pcie h2d d2h host p2p",
-        "matmul": "gemm mm matrix flops tflops compute gpu-burn dtype",
-        "collective": "nccl allreduce all-reduce nvlink network collectives",
-        "all": "full gpu everything quick run cuda",
-        "--help": "list ls show",
-        "all --device cpu": "cpu",
-    }
-)
+# Words after `bench`.
+OF_BENCH = _by_word("""
+    bench bandwidth: memory mem vram hbm dram stream bw
+    bench transfer: copy copies pcie h2d d2h host p2p
+    bench matmul: gemm mm matrix flops tflops compute gpu-burn dtype
+    bench collective: nccl allreduce all-reduce nvlink network collectives
+    bench all: full gpu everything quick run cuda
+    bench --help: list ls show
+    bench all --device cpu: cpu
+""")
 # torchrun's and mpirun's own options, which no program takes.
 LAUNCHERS = ("--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "--world-size")
-# Options of other tools, and gpucheck's equivalents; `{}` is the given value. The first accepted equivalent is
-# proposed.
+# Options of other tools, and gpucheck's equivalents, of which the first accepted is proposed. `{}` is the value.
 _OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--gpu --gpus --id -i -g --index --gpu-id --device-id", "--device {}"),
     ("--cuda --use-cuda", "--device cuda"),
@@ -141,9 +131,6 @@ def spellings(value: str) -> Iterator[str]:
         yield naming.DTYPES[value.lower()]
 
 
-# -- which lines a command accepts -------------------------------------------------------------------------------------
-
-
 def split(line: Sequence[str]) -> tuple[str, Line]:
     """Return the command at the beginning of a line, or an empty string, and the remaining arguments."""
     for words in (2, 1):
@@ -156,12 +143,12 @@ def is_taken(line: Sequence[str]) -> bool:
     """Return whether a command accepts this line. The command is not run."""
     command, arguments = split(line)
     row = commands.find(command)
-    if line[1:] == ["--help"] and commands.find(line[0]) is not None:
-        return True
+    if line[-1:] == ["--help"]:
+        return commands.find(" ".join(line[:-1])) is not None
     if not command or row is None:
-        return list(line) in (["--help"], ["--version"], ["--show-completion"])
+        return list(line) in (["--version"], ["--show-completion"])
     if {"--help", "-h"} & {*arguments}:
-        return len(arguments) == 1
+        return False
     try:
         typed: dict[str, Any] = HelpCommand(row).make_context(command, list(arguments)).params
         for option in parameters(command):
@@ -169,9 +156,9 @@ def is_taken(line: Sequence[str]) -> bool:
                 typed[option.key] = list(typed[option.key] or ())
         if not all(path.lower().endswith(OUTPUTS) for path in typed.get("output") or ()):
             return False
-        if typed.get("device"):
-            choose.check(typed["device"])
-            if row.one_device and typed["device"] == "all":
+        if device := typed.get("device"):
+            choose.check(device)
+            if row.one_device and device == "all":
                 return False
         for kind in filter(None, (row.options, row.beside)):
             chosen: Any = read(resolve_name(kind), typed)
@@ -195,10 +182,7 @@ _VALUES = {"TIME": "30s", "FILE": "result.json", "DEVICE": "cuda:0", "N": "1", "
 
 # The advice on an option that a command does not have, for cases without a corrected line.
 _TIPS = {
-    **{
-        ("judge", threshold.option): "set thresholds in a file and give it with --config FILE"
-        for threshold in config.THRESHOLDS
-    },
+    **{("judge", row.option): "set thresholds in a file and give it with --config FILE" for row in config.THRESHOLDS},
     ("run", "--devices"): "the device says how many, as in --dry cuda:80GiBx2",
 }
 
@@ -206,8 +190,7 @@ _TIPS = {
 def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     """Return Typer's error reworded, with a line to type instead of `given`."""
     context = getattr(error, "ctx", None)
-    # Typer does not name the command if an option lacks a value or takes none. The command is at the beginning of
-    # `given`.
+    # Typer does not name the command if an option lacks a value or takes none.
     command = split(given)[0] if context is None else name_of(context)
     own, row = parameters(command or "status"), commands.find(command)
     what, tip = " ".join(error.format_message().split()), ""
@@ -228,9 +211,8 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
             lines = iter([[name if word.startswith(f"{name}=") else word for word in given]])
     elif getattr(missing, "required", False):
         what = f"missing argument {missing.metavar}"
-        for taker in own:
-            if given[-2:-1] in ([taker.name], [taker.short]) and not taker.is_flag:
-                tip = f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {missing.metavar} after it"
+        if taker := next((known for known in own if not known.is_flag and {*given[-2:-1]} & {*known.names}), None):
+            tip = f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {missing.metavar} after it"
         examples = map(shlex.split, row.examples if row is not None else ())
         lines = (words[1:] for words in examples if words[0] == naming.PROGRAM)
     wrong = UsageError(what, "", tip or first_taken(lines, given))
@@ -241,20 +223,17 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
 def near(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that was probably meant, by similarity or as the only one with this beginning."""
     begun = [each for each in known if each.startswith(name)] if len(name) >= BEGINNING else []
-    return begun[0] if len(begun) == 1 else naming.slip(name, known, LIKENESS)
+    # `list` is 0.75 similar to `lint`, and `monitor` 0.62 to `doctor`.
+    return begun[0] if len(begun) == 1 else naming.slip(name, known, 0.8)
 
 
 def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines that may replace a line with an unknown command.
-
-    The word may be another name for a command, a typing error, or a value without a command.
-    """
+    """Yield lines for a word that is another name for a command, a typing error, or a value without a command."""
     place = given.index(name) if name in given else 0
     rest, word = list(given[place + 1 :]), name.lower().strip("-/")
-    known = commands.below(group)
-    for words in ((OF_BENCH, WORDS) if group == "bench" else (WORDS,)) if group != "fleet" else ():
+    for words in {"": (WORDS,), "bench": (OF_BENCH, WORDS)}.get(group, ()):
         if word in words:
-            line = [*(group.split() if words is OF_BENCH else []), *words[word].split()]
+            line = words[word].split()
             if not word.endswith("-smi"):  # options of those tools have other meanings
                 yield [*(part for part in line if not rest or part not in EXAMPLES), *rest]
             if len(rest) == 1 and re.search(r"\d", rest[0]):
@@ -265,7 +244,7 @@ def _for_command(group: str, name: str, given: Sequence[str]) -> Iterator[Line]:
         yield from ([*row.split(), *rest], row.split())
     others = [row for row in commands.names() if " " in row and (not group or row.startswith(f"{group} "))]
     meant = [row for row in others if row.endswith(f" {word}")] + ([word] if group and word in commands.below() else [])
-    if likely := near(word, list(known)):
+    if likely := near(word, list(commands.below(group))):
         meant.append(f"{group} {likely}".strip())
     elif likely := near(word, [row.split()[1] for row in others]):
         meant += [row for row in others if row.endswith(f" {likely}")]
@@ -308,7 +287,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
 
 
 def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines that may replace a line with arguments that the command does not take."""
+    """Yield lines for arguments that the command does not take."""
     line, words, own = list(given), name.split(" "), len(command.split())
     extra = [word for word in line[own:] if word in words or word == name] or [name]
     base = [word for place, word in enumerate(line) if place < own or word not in extra]
@@ -321,9 +300,7 @@ def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Lin
 
 
 def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
-    """Yield lines that may replace a line with an unknown option: with an equivalent or similar option, in another
-    place, or without the option.
-    """
+    """Yield lines with an equivalent or similar option, with the option in another place, or without it."""
     line = list(given)
     # Typer names only `-d` of `-device`, and gives no value.
     place = next((at for at, word in enumerate(line) if word.partition("=")[0] == name or word.startswith(name)), None)
@@ -376,11 +353,7 @@ _VALUE = re.compile(r"(?:(--[a-z-]+) )?.*?'([^']+)'")
 
 
 def completed(error: TyperException | UsageError, given: Sequence[str]) -> UsageError:
-    """Return the error with a line to type.
-
-    Typer's errors are reworded. The line for one of gpucheck's own errors corrects the spelling of a value or adds a
-    missing option.
-    """
+    """Return the error with a line to type, which corrects a value or adds a missing option."""
     if isinstance(error, TyperException):
         return _of_typer(error, given)
     error.command = error.command or split(given)[0]
@@ -405,8 +378,8 @@ def _by_value(option: str, value: str, proposed: Sequence[str], given: Sequence[
             for word in given:
                 head, equals, tail = word.rpartition("=")
                 changed = ",".join(text if part == value else part for part in tail.split(","))
-                if equals:
-                    line.append(f"{name}={changed}" if head == option else word)
-                else:
+                if not equals:
                     line.append(name if word == option else changed)
+                else:
+                    line.append(f"{name}={changed}" if head == option else word)
             yield line

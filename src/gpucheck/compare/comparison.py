@@ -1,19 +1,19 @@
 """Compare two reports row by row: the ratio of their times, its interval, and the resulting change. Pure.
 
 The unit is the run (one process). The median of a run is shown, but its lower quartile is compared, because other load
-only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate. Texts give
-the speed, new over old: ×0.91.
+only adds time. Ratios are of times, new over old: 1.10 is 10 % slower. Texts give the speed, new over old: ×0.91.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gpucheck import config, stats, units
 from gpucheck.measure import runs
@@ -25,10 +25,6 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
 
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
-# Prefixes of differences that still allow a comparison, because the timed work is the same.
-COMPARABLE = ("launch ", "numa ")
-# Settings that do not affect any figure.
-IDLE_SETTINGS = ("persistence mode", "compute mode")
 
 Pair = tuple[Measurement, Measurement]
 
@@ -43,22 +39,11 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
     return between.join(filter(None, (_value_text(name, value) for name, value in case.items())))
 
 
-def case_name(case: Mapping[str, Any]) -> str:
-    """Name a case in evidence and test cases; the name never changes."""
-    return ", ".join(
-        _value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in case.items()
-    )
-
-
-# Words for the way a copy was timed; timing the whole call is the default.
-_CLOCKS = {"as_called": "", "link": "the link alone"}
-
-
 def _value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"{'with' if value else 'without'} {name}"
-    if name == "timed":
-        return _CLOCKS.get(value, str(value))
+    if name == "timed":  # timing the whole call of a copy is the default
+        return {"as_called": "", "link": "the link alone"}.get(value, str(value))
     text = str(value) if name == "dtype" else str(value).replace("_", " ")  # spelled as --dtype takes it
     # A saved file may have any type in the place of a size.
     return units.capacity(value) if name.endswith("_bytes") and isinstance(value, (int, float)) else text
@@ -102,13 +87,8 @@ def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
 
 
 def not_comparable(differences: Sequence[str]) -> str:
-    """Name the differences that make the times of two rows incomparable; empty if there is none."""
-    return ", ".join(text for text in differences if not text.startswith(COMPARABLE))
-
-
-def is_certain(difference: str) -> bool:
-    """Return whether both sides of a difference are known."""
-    return " unknown → " not in difference and not difference.endswith(" → unknown")
+    """Name the differences that make the times of two rows incomparable; with these two, the timed work is the same."""
+    return ", ".join(text for text in differences if not text.startswith(("launch ", "numa ")))
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
@@ -116,11 +96,6 @@ def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
     names = (name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
     texts = ([name, *("unknown" if side.get(name) is None else side[name] for side in (old, new))] for name in names)
     return tuple(f"{name} {a} → {b}" for name, a, b in texts)
-
-
-def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the differences between the machines of two reports, and between their software."""
-    return _unequal(_machine(old), _machine(new)), _unequal(_software(old), _software(new))
 
 
 def _machine(report: Report) -> dict[str, object]:
@@ -133,7 +108,8 @@ def _machine(report: Report) -> dict[str, object]:
         seen[f"{device.id} is"] = device.name
         seen[f"{device.id} UUID"] = device.uuid
         settings = next((known.settings for known in facts.devices if known.id == device.id), {})
-        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in IDLE_SETTINGS}
+        idle = ("persistence mode", "compute mode")  # these do not affect any figure
+        seen |= {f"{device.id} {name}": value for name, value in settings.items() if name not in idle}
     for cpu in (device for device in facts.devices if device.kind == "cpu"):
         seen["processor"], seen["cores allowed"] = cpu.name, cpu.cores_allowed
     if facts.host is not None:
@@ -175,7 +151,6 @@ def change(low: float, high: float) -> Change:
 def compare(old: Report, new: Report) -> Comparison:
     """Match the rows of two reports and return the change of each."""
     pairs, only_old, only_new = matched(old.measurements, new.measurements)
-    machine, software = apart(old, new)
     tests = {
         place: difference(runs.lower_quartiles(a), runs.lower_quartiles(b))
         for place, (a, b) in enumerate(pairs)
@@ -186,8 +161,8 @@ def compare(old: Report, new: Report) -> Comparison:
         rows=tuple(_row(a, b, tests.get(place), levels.get(place)) for place, (a, b) in enumerate(pairs)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
-        machine=machine,
-        software=software,
+        machine=_unequal(_machine(old), _machine(new)),
+        software=_unequal(_software(old), _software(new)),
         alpha=ALPHA,
         same_within=SAME_WITHIN,
         old_command=old.command,
@@ -214,16 +189,15 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
     """Return the reason why the two cannot be compared, or None."""
-    counts = len(runs.medians(old)), len(runs.medians(new))
-    few = f"{counts[0]} and {counts[1]} runs, at least {FEWEST_RUNS} per side needed"
-    return not_comparable(differences(old, new)) or (few if min(counts) < FEWEST_RUNS else None)
+    a, b = len(runs.medians(old)), len(runs.medians(new))
+    too_few = f"{a} and {b} runs, at least {FEWEST_RUNS} per side needed" if min(a, b) < FEWEST_RUNS else None
+    return not_comparable(differences(old, new)) or too_few
 
 
 def _row(old: Measurement, new: Measurement, test: Difference | None, level: float | None) -> ComparedRow:
     before, after = runs.medians(old), runs.medians(new)
     interval = test.interval(level) if test and level else None
-    # The middle of the interval is the ratio of the trimmed geometric means. The medians are used if there is no
-    # interval.
+    # The middle of the interval is the ratio of the trimmed geometric means; without one it is that of the medians.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
     outcome = change(*interval) if interval else "cannot tell"
     why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
@@ -256,11 +230,11 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
 
 def row_label(row: ComparedRow) -> str:
     """Name a row in evidence and test cases; the name never changes."""
-    return f"{row.name} {case_name(row.case)}"
+    case = (_value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in row.case.items())
+    return f"{row.name} {', '.join(case)}"
 
 
 def row_text(row: ComparedRow, between: str = ", ") -> str:
-    """Return a row in words."""
     return f"{row.name} {case_text(row.case, between)}"
 
 
@@ -293,10 +267,7 @@ class Difference:
 
 
 def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
-    """Apply Yuen's t test (1974) of trimmed means to logarithms. It equals Welch's test (1947) without trimming.
-
-    Each side needs at least two values. The degrees of freedom are Satterthwaite's, for the remaining values.
-    """
+    """Apply Yuen's t test (1974) of trimmed means to logarithms; without trimming it is Welch's (1947)."""
     mean_a, a, left_a = _trimmed([math.log(value) for value in old])
     mean_b, b, left_b = _trimmed([math.log(value) for value in new])
     gap, error = mean_b - mean_a, math.sqrt(a + b)
@@ -319,11 +290,7 @@ def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
-    """Return the interval level of each p, so that the interval excludes 1 exactly if Holm's procedure (1979) rejects.
-
-    The smallest p is compared with alpha/m, the next with alpha/(m-1), and so on. All others use the same share after
-    the first p that is not rejected.
-    """
+    """Return the interval level of each p: an interval excludes 1 exactly if Holm's procedure (1979) rejects."""
     levels = [0.0] * len(p_values)
     rejecting, share = True, alpha
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -343,7 +310,7 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     findings = []
     if comparison.machine:
-        differ = any(map(is_certain, comparison.machine))
+        differ = any(not re.search(" unknown → | → unknown$", text) for text in comparison.machine)
         title = "the machines differ" if differ else "the machines may differ"
         findings.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
     if comparison.software:
@@ -359,17 +326,17 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         findings.append(Finding("compare.reliable", verdict, "a result is not reliable", doubts, fix=fix))
     findings += _unmatched(comparison, gated=fail_if_slower is not None)
     findings.append(_changes(comparison, gated=fail_if_slower is not None))
-    if fail_if_slower is not None:
-        findings.append(_gate(comparison, fail_if_slower))
-    return findings
+    return findings if fail_if_slower is None else [*findings, _gate(comparison, fail_if_slower)]
 
 
 def _nothing(comparison: Comparison) -> Finding:
     """Return the reason why nothing is compared: no measurements on a side, or none of the same on both."""
-    of_sides = {"old": comparison.old_command, "new": comparison.new_command}
-    commands = ", ".join(f"{side}: gpucheck {command}" for side, command in of_sides.items() if command)
-    counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
-    without = [side for side, count in counts.items() if not count]
+    sides = (
+        ("old", comparison.old_command, comparison.old_measurements),
+        ("new", comparison.new_command, comparison.new_measurements),
+    )
+    commands = ", ".join(f"{side}: gpucheck {command}" for side, command, _ in sides if command)
+    without = [side for side, _, count in sides if not count]
     title = f"nothing to compare: no measurements in {' and '.join(without)}" if without else "no row in common"
     fix = "compare documents of the same `gpucheck bench …` with the same cases"
     return Finding("compare.changes", "inconclusive", title, commands, {"rows": {}}, fix)
@@ -388,7 +355,7 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
 
 def _changes(comparison: Comparison, *, gated: bool) -> Finding:
     """Return how many rows changed. If no row could be judged and there is no gate, the comparison is inconclusive."""
-    counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
+    counts = {word: sum(row.change == word for row in comparison.rows) for word in get_args(Change)}
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
     if any(min(row.old_runs, row.new_runs) < FEWEST_RUNS for row in comparison.rows):
@@ -399,15 +366,8 @@ def _changes(comparison: Comparison, *, gated: bool) -> Finding:
     return Finding("compare.changes", verdict, "compared", text, {"rows": counts}, fix)
 
 
-_WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
-
-
 def _gate(comparison: Comparison, most: float) -> Finding:
-    """Return the gate's finding.
-
-    A row fails if its interval lies above 1 + `most`. It is inconclusive if the interval includes that limit or is
-    missing, or if most of the new runs were disturbed and an idle machine may be as fast.
-    """
+    """Return the gate's finding: a row fails if its interval lies above 1 + `most`."""
     slower = [row for row in comparison.rows if gate(row, most) == "fail"]
     unclear = [row for row in comparison.rows if gate(row, most) == "inconclusive"]
     names = {"slower": [row_label(row) for row in slower], "undecided": [row_label(row) for row in unclear]}
@@ -432,7 +392,6 @@ def _gate(comparison: Comparison, most: float) -> Finding:
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
-    """Return the gate's verdict on one row."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
     # The slowdown exceeds what the disturbances, or too few runs, could explain. A busy CPU counts only for rows timed

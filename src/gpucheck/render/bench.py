@@ -9,27 +9,9 @@ from typing import Any
 from gpucheck import units
 from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
-from gpucheck.render import measured
+from gpucheck.render import measured, text
 from gpucheck.render.measured import Answer, notes_column, ratio_text
-from gpucheck.render.text import (
-    ALWAYS,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    answer,
-    counted,
-    filled,
-    numbers,
-    once,
-    short_name,
-    table,
-    table_of,
-    verdict_cell,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -42,11 +24,8 @@ from gpucheck.report.results.bench import (
     SearchResult,
 )
 
-# -- bandwidth ---------------------------------------------------------------------------------------------------------
-
 
 def bandwidth_page(report: Report) -> Page:
-    """Return a table for each device."""
     median, *percentiles = measured.rates("GB/s", percentiles_keep=4)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("operation", "left"), lambda row: str(row.case["operation"])),
@@ -62,13 +41,11 @@ def bandwidth_page(report: Report) -> Page:
         measured.by_device(report.measurements),
         lambda device, rows: _bandwidth_answer(report, device, rows),
         lambda device, rows: [table_of(rows, columns)],
-        measured.flag_lines(report.measurements),
     )
 
 
 def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> Answer | None:
-    """Return the rate of copies in memory (else of another operation) for the largest array, with a cold cache if that
-    was measured."""
+    """Answer with copies in memory (else another operation) of the largest array, with a cold cache if there is one."""
     rated = [row for row in measurements if row.rate is not None]
     if not rated:
         return None
@@ -85,38 +62,39 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
     """Return the share of the memory's peak, if the peak is known and no cache raised the rate."""
-    shares = (finding for finding in report.findings if finding.id == "bandwidth.share_of_peak")
-    of_device = (finding for finding in shares if finding.device in (None, row.device.id))
-    peak = next((finding.evidence.get("peak_bytes_per_s") for finding in of_device), None)
+    peak = _evidence(report, "bandwidth.share_of_peak", "peak_bytes_per_s", row.device.id)
     return units.percent(row.rate.median / peak) if peak and row.rate and row.method.cache == "cold" else None
 
 
-# -- matmul ------------------------------------------------------------------------------------------------------------
+def _evidence(report: Report, id: str, key: str, device: str) -> Any:
+    """Return what the findings of this ID about a device have under `key`."""
+    values = (row.evidence.get(key) for row in report.findings if row.id == id and row.device in (None, device))
+    return next((value for value in values if value), None)
 
 
 def matmul_page(report: Report) -> Page:
-    """Return the page: a table and the search for each device."""
     searched = report.results.get("bench_matmul_search", ())
     devices = {entry.device: DeviceRef(entry.device) for entry in searched}
     devices |= {row.device.id: row.device for row in report.measurements}
-    usual = [row for row in report.measurements if row.name == "matmul"]
+
+    def peaks(device: DeviceRef) -> Mapping[str, Any]:
+        return _evidence(report, "matmul.share_of_peak", "peaks", device.id) or {}
 
     def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
         products = [row for row in rows if row.name == "matmul"]
-        rates = [_products(products, _peaks(report, device.id))] if products else []
+        rates = [_products(products, peaks(device))] if products else []
         return [*rates, *_search([entry for entry in searched if entry.device == device.id])]
 
     return measured.pages_of(
         report,
         [(device, [row for row in report.measurements if row.device.id == name]) for name, device in devices.items()],
-        lambda device, rows: _matmul_answer(device, rows, _peaks(report, device.id)),
+        lambda device, rows: _matmul_answer(device, rows, peaks(device)),
         blocks,
-        measured.flag_lines(usual),
+        [row for row in report.measurements if row.name == "matmul"],
     )
 
 
 def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> Answer | None:
-    """Return the rate of the fastest dtype, and its share of the peak if that is known."""
     from gpucheck.bench.matmul import judge  # imported late: only this page needs the judge
 
     fastest = judge.fastest_products(rows)
@@ -126,19 +104,11 @@ def _matmul_answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mappin
     rate, dtype = judging.rate(best), best.case["dtype"]
     share = f"{units.percent(rate / peaks[dtype]['flop_per_s'])} of its peak: " if peaks.get(dtype) else ""
     unit = best.rate.unit if best.rate is not None else "FLOP/s"
-    text = ", ".join(filter(None, (f"{share}{units.flop_rate(rate, unit)}", judge.rate_word(best, rows))))
-    return measured.answer_of(best, device, f"{dtype} reaches {text}")
-
-
-def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """Return the GPU's peak rate for each dtype, or an empty mapping if it is unknown."""
-    shares = (finding for finding in report.findings if finding.id == "matmul.share_of_peak")
-    peaks = (finding.evidence.get("peaks") for finding in shares if finding.device in (None, device))
-    return next((known for known in peaks if known), {})
+    sentence = ", ".join(filter(None, (f"{share}{units.flop_rate(rate, unit)}", judge.rate_word(best, rows))))
+    return Answer(device, f"{dtype} reaches {sentence}{measured.doubt(best)}")
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
-    """Return a table with a row for each product and rate, and the share of a known peak."""
     from gpucheck.bench.matmul import judge
 
     words = {id(row): judge.rate_word(row, measurements) for row in measurements}
@@ -153,36 +123,32 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("M×N×K", "left"), lambda row: "×".join(str(row.case[side]) for side in "mnk")),
         filled(Column("rate", "left"), lambda row: words[id(row)]),
         median,
-        filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_dense_peak(row, peaks)),
+        filled(Column("of peak", keep=text.ALWAYS if peaks else 8), lambda row: _share_of_dense_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), measured.time_text),
         # The cell is empty if the precision is the requested one, which `-v` shows.
         filled(
             Column("computed in", "left", keep=6),
-            lambda row: verdict_cell("fail", _observed(row)) if _has_other_precision(row) else "",
+            lambda row: text.verdict_cell("fail", other) if (other := _other_precision(row)) else "",
         ),
         measured.notes(7, "cold"),
     )
     return table_of(measurements, columns)
 
 
-def _observed(row: Measurement) -> str:
-    return row.method.precision_observed or UNKNOWN
-
-
-def _has_other_precision(row: Measurement) -> bool:
-    return _observed(row) != row.method.precision_requested
+def _other_precision(row: Measurement) -> str:
+    observed = row.method.precision_observed or UNKNOWN
+    return "" if observed == row.method.precision_requested else observed
 
 
 def _share_of_dense_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
     peak = peaks.get(row.case["dtype"])
-    if not peak or _has_other_precision(row) or row.rate is None:
+    if not peak or _other_precision(row) or row.rate is None:
         return UNKNOWN
     return units.percent(row.rate.median / peak["flop_per_s"])
 
 
 def _search(entries: Sequence[SearchResult]) -> list[Block]:
-    """Return the search's finalists of each dtype with the confidence intervals of their medians."""
     known = [entry for entry in entries if entry.best is not None]
     if not known:
         return []
@@ -201,19 +167,10 @@ def _search(entries: Sequence[SearchResult]) -> list[Block]:
     return [Line(), Line(head), table_of(rows, columns)]
 
 
-# -- overlap -----------------------------------------------------------------------------------------------------------
-
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
     filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
-    filled(
-        Column("95 % interval", keep=6),
-        lambda answer: (
-            UNKNOWN
-            if answer.ci_low is None or answer.ci_high is None
-            else f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
-        ),
-    ),
+    filled(Column("95 % interval", keep=6), lambda answer: _interval(answer.ci_low, answer.ci_high)),
     filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
@@ -221,20 +178,24 @@ _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
 )
 
 
+def _interval(low: float | None, high: float | None) -> str:
+    return (
+        UNKNOWN if low is None or high is None else f"{units.percent(low).removesuffix(' %')} to {units.percent(high)}"
+    )
+
+
 def overlap_page(report: Report) -> Page:
-    """Return one line for each device with the share of copies that is hidden, then a row for each case."""
     results = report.results.get("bench_overlap", ())
     return measured.pages_of(
         report,
         _entries(report, results),
         _overlap_answer,
         lambda device, entries: [table_of(entries, _OVERLAP_COLUMNS)] if entries else [],
-        measured.flag_lines(results),
+        results,
     )
 
 
 def _entries(report: Report, results: Sequence[Any]) -> list[tuple[DeviceRef, list[Any]]]:
-    """Return each device that was measured with its results."""
     devices = dict.fromkeys(row.device for row in report.measurements)
     return [(device, [entry for entry in results if entry.device == device.id]) for device in devices]
 
@@ -252,11 +213,7 @@ def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> Answ
     return Answer(device, f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}")
 
 
-# -- crossover ---------------------------------------------------------------------------------------------------------
-
-
 def crossover_page(report: Report) -> Page:
-    """Return for each device the crossing of each operation."""
     from gpucheck.bench.crossover.judge import ENDS, short_text, size_text  # imported late: only this page needs it
 
     def size(entry: CrossoverResult, size: int | None) -> str:
@@ -264,17 +221,15 @@ def crossover_page(report: Report) -> Page:
 
     def speedup(entry: CrossoverResult) -> str:
         won = entry.speedup
-        return f"{ratio_text(won.ratio)} at {size_text(entry.operation, won.size)}" if won is not None else ""
+        return f"{ratio_text(won.ratio)} at {size_text(entry.operation, won.size)}" if won else ""
 
     def why_not(entry: CrossoverResult) -> str:
-        """Return that the device did not win, and why sizes stopped growing."""
         if entry.device_faster_from is not None:
             return ""
         return f"no gain; {ENDS[entry.ended_by]}" if entry.ended_by else "no gain"
 
     def answered(device: DeviceRef, entries: Sequence[CrossoverResult]) -> Answer | None:
-        """Return `GPU pays from matmul 512×512, training 8; not elementwise`. Copies are included if any entry timed
-        them."""
+        """Return `GPU pays from matmul 512×512; not elementwise`, with copies if any entry timed them."""
         copied = [entry for entry in entries if entry.transfers] or entries
         won = [entry for entry in copied if entry.device_faster_from is not None]
         # The answer holds for the sizes tried, which the table has.
@@ -285,7 +240,7 @@ def crossover_page(report: Report) -> Page:
         return Answer(device, f"GPU pays from {pays}{f'; not {lost}' if lost else ''}")
 
     columns: tuple[ColumnOf[CrossoverResult], ...] = (
-        once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
+        text.once(Column("operation", "left"), lambda entry: _OPERATIONS.get(entry.operation, entry.operation)),
         filled(Column("copies", "left"), lambda entry: "included" if entry.transfers else "excluded"),
         filled(Column("CPU faster\nup to", keep=6), lambda entry: size(entry, entry.cpu_faster_up_to)),
         filled(Column("GPU faster\nfrom"), lambda entry: size(entry, entry.device_faster_from)),
@@ -298,18 +253,15 @@ def crossover_page(report: Report) -> Page:
         _entries(report, report.results.get("bench_crossover", ())),
         answered,
         lambda device, entries: [table_of(entries, columns)] if entries else [],
-        measured.flag_lines(report.measurements),
     )
 
 
 # The operations, each with the unit of its sizes.
 _OPERATIONS = {"matmul": "matmul, N×N", "elementwise": "elementwise, elements", "training": "training, batch size"}
 
-# -- collective --------------------------------------------------------------------------------------------------------
-
 
 _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
-    once(Column("collective", "left"), lambda row: str(row.case["collective"])),
+    text.once(Column("collective", "left"), lambda row: str(row.case["collective"])),
     filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     filled(Column("time", keep=7), measured.time_text),
     # Small arrays reach a millionth of what large ones do: each rate has its own unit.
@@ -323,7 +275,6 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
 
 
 def collective_page(report: Report) -> Page:
-    """Return the largest all-reduce in one line, then a row for each collective and size."""
     rows = [row for row in report.measurements if row.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
@@ -333,23 +284,19 @@ def collective_page(report: Report) -> Page:
     best = largest.get("all-reduce") or next(iter(largest.values()))
     case, is_gloo = best.case, best.case["backend"] == "gloo"
     # The figure belongs to all devices, not to one.
-    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {short_name(best.device)}"
+    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {text.short_name(best.device)}"
     place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
     by = f"{case['backend']}{', host transport' if is_gloo else ''}"
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
-    answers = [Answer(DeviceRef(place), text)]
+    sentence = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{measured.doubt(best)} ({by})"
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: its finding stands below.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
-    below = [Line(), *(Line(f"{finding.title} ({finding.message})") for finding in left)] if left else []
+    body: list[Block] = [table_of(rows, _COLLECTIVE_COLUMNS), *([Line()] if left else [])]
+    body += [Line(f"{finding.title} ({finding.message})") for finding in left]
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
-    return measured.bench_page(
-        report, answers, [table_of(rows, _COLLECTIVE_COLUMNS), *below], measured.flag_lines(rows)
-    )
+    return measured.bench_page(report, [Answer(DeviceRef(place), sentence)], body, measured.flag_lines(rows))
 
-
-# -- all, in one table -------------------------------------------------------------------------------------------------
 
 _ALL_COLUMNS = (
     Column("benchmark", "left"),
@@ -372,12 +319,11 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 
 
 def all_page(report: Report) -> Page:
-    """Return the number of benchmarks that passed and their devices, with one table of the main figures."""
     answered = report.results.get("bench_all")
     if answered is None or not answered.benchmarks:
         return measured.bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
-    names = [f"{short_name(device)} ({name})" for name, device in devices.items()]
+    names = [f"{text.short_name(device)} ({name})" for name, device in devices.items()]
     on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
     timed = {(row.name.partition(".")[0], row.device.id) for row in report.measurements}
     untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]
@@ -391,7 +337,9 @@ def all_page(report: Report) -> Page:
         if finding.verdict != "skip"
     ]
     details = measured.flag_lines(answered.headlines)
-    return Page(answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings)
+    return Page(
+        text.answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings
+    )
 
 
 # The verdicts in the order of the sentence; the two worst are named.
@@ -414,7 +362,7 @@ def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
         if ended in ("failed", "inconclusive") and 0 < len(names) <= MOST_NAMED:
             parts.append(f"{' and '.join(names)} {ended}")
         elif names:
-            parts.append(f"{len(names) if parts else counted(len(names), 'benchmark')} {ended}")
+            parts.append(f"{len(names) if parts else text.counted(len(names), 'benchmark')} {ended}")
     return ", ".join(parts)
 
 
@@ -424,13 +372,12 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
     for benchmark in answer.benchmarks:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
         # The verdict is the benchmark's, not the row's.
-        head: str | Cell = verdict_cell(benchmark.verdict, benchmark.benchmark)
+        head: str | Cell = text.verdict_cell(benchmark.verdict, benchmark.benchmark)
         if not lines:
             rows.append([head, "", benchmark.why or benchmark.verdict, UNKNOWN, "", ""])
         for line in lines:
-            share = ""
-            if line.share is not None:
-                share = f"{units.percent(line.share)} of {(line.of or '').removeprefix('the ')}"
+            of = (line.of or "").removeprefix("the ")
+            share = "" if line.share is None else f"{units.percent(line.share)} of {of}"
             figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
             # The sign of a doubt is beside the figure, because a narrow screen drops the notes first.
             shown = Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure
@@ -438,13 +385,11 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
             rows.append([head, line.device if several else "", line.case, shown, share, notes])
             head = ""
         rows += [["", of, "nothing was timed", UNKNOWN, "", ""] for name, of in untimed if name == benchmark.benchmark]
-    return table(_ALL_COLUMNS, rows)
+    return text.table(_ALL_COLUMNS, rows)
 
 
 def _of_benchmark(finding: Finding) -> Finding:
-    """Return the finding with its benchmark's name in front, because several benchmarks have equal titles. Findings
-    about the machine are unchanged. The message is left out if the title fills the line.
-    """
+    """Return the finding with its benchmark's name, without its message if the title fills the line."""
     from gpucheck.bench.benchmarks import BENCHMARKS
 
     name, _, rest = finding.id.partition(".")

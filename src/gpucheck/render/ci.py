@@ -1,9 +1,5 @@
-"""Render a report for CI: as JUnit XML, as SARIF, and for GitHub Actions.
-
-JUnit XML has a test case for each finding. SARIF 2.1.0 (OASIS standard, 2020) gives findings a place in a source file,
-and code hosts and editors read it. GitHub Actions gets annotations and a step summary in Markdown. GitHub's page
-"Workflow commands for GitHub Actions" describes both.
-"""
+"""Render a report for CI: as JUnit XML, as SARIF 2.1.0 (OASIS standard, 2020), which code hosts and editors read, and
+for GitHub Actions ("Workflow commands for GitHub Actions") as annotations and a step summary in Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from xml.etree import ElementTree
 from gpucheck import errors
 from gpucheck.render.text import markdown_page
 from gpucheck.report.codec import to_json, written_out
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import ASKING, Finding, Verdict
 from gpucheck.report.report import Report
 
 # XML 1.0 cannot hold these characters, even escaped (section 2.2, production Char). Lone surrogates have no encoding.
@@ -27,11 +23,7 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def junit(report: Report) -> str:
-    """Return the report as an XML document with its declaration.
-
-    `fail` is a failure, `inconclusive` an error, and `skip` is skipped. A warning passes with its text as output,
-    except under `--strict`. A report without findings is one case with the report's verdict.
-    """
+    """Return an XML document with a case for each finding. A warning passes with its text, except under `--strict`."""
     # The command itself is a test case if it has no findings.
     whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
     findings = report.findings or (whole,)
@@ -44,11 +36,11 @@ def junit(report: Report) -> str:
     suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
     suites.append(suite)
+    counts = {"tests": str(len(cases))}
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        counts[name] = str(sum(case.find(kind) is not None for case in cases))
     for element in (suites, suite):
-        element.set("tests", str(len(cases)))
-        for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            element.set(name, str(sum(case.find(kind) is not None for case in cases)))
-        element.set("time", f"{report.elapsed_s:.3f}")
+        element.attrib.update(counts, time=f"{report.elapsed_s:.3f}")
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
@@ -74,8 +66,7 @@ def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
     verdict: Verdict = "fail" if strict and finding.verdict == "warn" else finding.verdict
     kind = {"fail": "failure", "inconclusive": "error", "skip": "skipped"}.get(verdict)
     if kind:
-        said = ": ".join(part for part in (finding.title, finding.message) if part)
-        outcome = ElementTree.SubElement(case, kind, {"message": clean(said)})
+        outcome = ElementTree.SubElement(case, kind, {"message": clean(finding.text)})
         if kind != "skipped":
             outcome.set("type", finding.id)
             outcome.text = clean(_details(finding))
@@ -96,9 +87,6 @@ def _details(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-# -- SARIF -------------------------------------------------------------------------------------------------------------
-
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning", "info": "note"}
 
 
@@ -115,7 +103,8 @@ def sarif(report: Report) -> str:
         "invocations": [{"executionSuccessful": report.summary.complete, "exitCode": report.summary.exit}],
         "results": [_sarif_result(finding, list(rules).index(finding.id)) for finding in told],
     }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
 
 
 def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
@@ -137,13 +126,10 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
     return result
 
 
-# -- GitHub Actions ----------------------------------------------------------------------------------------------------
-
 # GitHub refuses a step summary above 1 MiB. It shows only the first 10 annotations of each level in a step.
 SUMMARY_LIMIT_BYTES = 1024 * 1024
 LEFT_OUT = "\n\nThe rest is left out here.\n"
 
-_ANNOTATED: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 # GitHub would show terminal colours and other control characters as boxes.
 _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -163,50 +149,41 @@ def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.
 
 
 def workflow_commands(report: Report) -> str:
-    """Return a workflow command for each finding that failed, warns or is inconclusive, one on each line.
-
-    Skipped findings are only in the summary.
-    """
-    levels: dict[Verdict, str] = {**_ANNOTATED, "warn": "error"} if is_strict(report) else _ANNOTATED
+    """Return a line for each finding that failed, warns or is inconclusive; the summary has the others."""
+    is_error = is_strict(report)
     keys = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
     lines = []
     for finding in report.findings:
-        if finding.verdict in levels:
+        if finding.verdict in ASKING:
             fix = f"\nTo do: {finding.fix}" if finding.fix else ""
             message = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
             place = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
             properties = {name: str(place[key]) for key, name in keys.items() if place.get(key)}
             properties["title"] = f"gpucheck {report.command}: {finding.title}"
-            lines.append((levels[finding.verdict], properties, message))
+            lines.append(_workflow_command("error" if is_error else _LEVELS[finding.verdict], message, properties))
     if why := report.incomplete:
         message = f"{why.replace('the command was ', '')}: the report is not complete"
-        lines.append(("error", {"title": f"gpucheck {report.command}"}, message))
-    return "".join(
-        f"::{level} {','.join(f'{name}={escaped(text, _IN_PROPERTY)}' for name, text in properties.items())}"
-        f"::{escaped(message, _IN_DATA)}\n"
-        for level, properties, message in lines
-    )
+        lines.append(_workflow_command("error", message, {"title": f"gpucheck {report.command}"}))
+    return "".join(lines)
 
 
 # A line end or percent sign would break a workflow command. Colons and commas separate its properties.
-_IN_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_IN_PROPERTY = {**_IN_DATA, ":": "%3A", ",": "%2C"}
+_IN_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_IN_PROPERTY = _IN_DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 
-def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """Return the text without control characters, and with these signs escaped for a workflow command."""
-    return plain(text).translate({ord(sign): escape for sign, escape in signs.items()})
+def _workflow_command(level: str, message: str, properties: Mapping[str, str]) -> str:
+    of = ",".join(f"{name}={plain(text).translate(_IN_PROPERTY)}" for name, text in properties.items())
+    return f"::{level} {of}::{plain(message).translate(_IN_DATA)}\n"
 
 
 def plain(text: str) -> str:
-    """Return `text` without control characters and terminal colours. Line ends and tabs stay."""
     return _CONTROL.sub("", text)
 
 
 def step_summary(report: Report) -> str:
-    """Return the report's Markdown page, cut to the length that GitHub accepts."""
     page = plain(markdown_page(report)).replace("\r", "")
     if len(page.encode()) <= SUMMARY_LIMIT_BYTES:
         return page
-    kept = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT.encode())].decode("utf-8", "ignore")
+    kept = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT)].decode("utf-8", "ignore")
     return kept.rpartition("\n")[0] + LEFT_OUT

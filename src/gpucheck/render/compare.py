@@ -7,21 +7,9 @@ from collections.abc import Sequence
 from gpucheck import units
 from gpucheck.compare.comparison import not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
+from gpucheck.render import text
 from gpucheck.render.measured import FLAGS, rate_text
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    answer,
-    counted,
-    finding_of,
-    finding_text,
-    table,
-    verdict_cell,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -47,9 +35,8 @@ _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
 def page(report: Report) -> Page:
-    """Return what changed, then the rows of both."""
     compared = report.results.get("compare")
-    gate, changes = finding_of(report, _GATE), finding_of(report, _CHANGES)
+    gate, changes = report.finding(_GATE), report.finding(_CHANGES)
     # The answer is about the gate if it did not pass, else about the changes.
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
@@ -60,42 +47,35 @@ def page(report: Report) -> Page:
         f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
         f"whole table (Holm). same: within ±{within}"
     )
-    return Page(
-        _answer(compared.rows, report.summary.verdict, gate),
-        comparison(report),
-        [Line(method)],
-        others,
-        cause,
-        then=changes.fix if changes else None,
-        under=[Line(_subject(compared, gate), "dim")],
-    )
+    first, under = _answer(compared.rows, report.summary.verdict, gate), [Line(_subject(compared, gate), "dim")]
+    then = changes.fix if changes else None
+    return Page(first, comparison(report), [Line(method)], others, cause, then, under)
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
-    """Return how many rows changed, and the row that changed most."""
     by = {change: [row for row in rows if row.change == change] for change in _SIGNS}
     if gate is not None and gate.verdict == "pass":
-        return answer(verdict, finding_text(gate))
+        return text.answer(verdict, gate.text)
     if gate is not None and gate.verdict == "inconclusive":
         which = gate.evidence["undecided"]
         first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])
-        return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
+        return text.answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
     slower = by["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
     unclear = len(by["cannot tell"])
     if unclear == len(rows):
-        return answer("inconclusive", f"inconclusive: {counted(unclear, 'row')}; none shown to be slower")
+        return text.answer("inconclusive", f"inconclusive: {text.counted(unclear, 'row')}; none shown to be slower")
     beside = f"; {unclear} inconclusive" if unclear and not slower else ""
     if not slower and not by["faster"]:
-        return answer(verdict, f"no change in {counted(len(by['same']), 'row')}{beside}")
+        return text.answer(verdict, f"no change in {text.counted(len(by['same']), 'row')}{beside}")
     changed, word = (slower, "slower") if slower else (by["faster"], "faster")
     most = max(changed, key=_distance)
     interval = f" ({bounds})" if (bounds := _interval(most)) else ""
     figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{interval}"
-    return answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{beside}")
+    return text.answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}{beside}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:
-    return f"{count} of {counted(len(rows), 'row')} {'is' if count == 1 else 'are'}"
+    return f"{count} of {text.counted(len(rows), 'row')} {'is' if count == 1 else 'are'}"
 
 
 def _distance(row: ComparedRow) -> float:
@@ -109,7 +89,6 @@ def _interval(row: ComparedRow) -> str:
 
 
 def _subject(compared: Comparison, gate: Finding | None) -> str:
-    """Return the compared rows: their command and devices, the number of runs, and the baseline."""
     rows = compared.rows
     devices = ", ".join(dict.fromkeys(row.new_device for row in rows))
     counts = {row.old_runs for row in rows}, {row.new_runs for row in rows}
@@ -124,13 +103,12 @@ def comparison(report: Report) -> list[Block]:
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []
-    gate = finding_of(report, _GATE)
+    gate = report.finding(_GATE)
     failed = gate.evidence["slower"] if gate is not None else []
     several = len({row.new_device for row in compared.rows}) > 1
-    rows = sorted(
-        compared.rows, key=lambda row: ([*_SIGNS].index(row.change), -_distance(row) if row.change != "same" else 0)
-    )
-    return [table(_COLUMNS, [_cells(row, failed=row_label(row) in failed, several=several) for row in rows])]
+    order = {change: place for place, change in enumerate(_SIGNS)}
+    rows = sorted(compared.rows, key=lambda row: (order[row.change], -_distance(row) if row.change != "same" else 0))
+    return [text.table(_COLUMNS, [_cells(row, failed=row_label(row) in failed, several=several) for row in rows])]
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:
@@ -149,6 +127,6 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
         speed_text(row.ratio),
         _interval(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
-        verdict_cell("fail", "slower") if failed else verdict_cell(*_SIGNS[row.change]),
+        text.verdict_cell("fail", "slower") if failed else text.verdict_cell(*_SIGNS[row.change]),
         ", ".join(notes),
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeVar
 
 from gpucheck import units
@@ -13,33 +15,13 @@ from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    Table,
-    answer,
-    bar,
-    blocks,
-    counted,
-    filled,
-    finding_of,
-    short_name,
-    table_of,
-    verdict_cell,
-    worst_of,
-)
+from gpucheck.render import text
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, table_of
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 
 Value = TypeVar("Value", int, float)
-# Cells of a bar.
-_BAR = 5
 # The ID of the finding that there is no GPU, and the advice that the first line then has.
 NONE, NONE_THEN = "devices.none", "gpucheck doctor, if this machine should have a GPU"
 _HIDDEN = "hidden by CUDA_VISIBLE_DEVICES="
@@ -53,13 +35,9 @@ _SHORT_STATES = (
     (ASLEEP, "asleep"),
     ("not read", "not read"),
 )
-# A choice: a reader should look twice at a value this close to its limit.
-_NEAR_CELSIUS = 5.0
 
 
 def page(report: Report) -> Page:
-    """Return the page: faults with what to do, or that there are none; then each device in a line, processes and
-    versions."""
     findings = report.findings
     if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings, order=gravity)
@@ -69,14 +47,12 @@ def page(report: Report) -> Page:
 
 
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
-    """Return one reading of a watch: when it was taken, then the page. A small screen is cut at its foot."""
-    following = read + datetime.timedelta(seconds=interval_s)
-    when = f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"
-    return [Line(when, "dim"), *blocks(report)]
+    """Return one reading of a watch: when it was taken, then the page."""
+    now, following = map(_clock_time, (read, read + datetime.timedelta(seconds=interval_s)))
+    return [Line(f"{now}, next {following} (every {interval_s:g} s)", "dim"), *text.blocks(report)]
 
 
 def _clock_time(moment: datetime.datetime) -> str:
-    """Return the time of day in the reader's time zone."""
     return moment.astimezone().strftime("%H:%M:%S")
 
 
@@ -94,59 +70,45 @@ def _body(report: Report) -> list[Block]:
 
 
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
-    """Return the first line with the finding that it states, if nothing is wrong. Otherwise return no line, and the
-    finding that comes first."""
-    if (none := finding_of(report, NONE)) is not None:
+    """Return the first line with the finding that it states, or only the finding that comes first."""
+    if (none := report.finding(NONE)) is not None:
         return None, none
     cards = [device for device in report.facts.devices if device.nvml_index is not None]
     if not cards:
         sleepers = [device.pci_address or UNKNOWN for device in report.facts.devices if device.state == ASLEEP]
-        asleep = f"{counted(len(sleepers), 'GPU')} asleep, not woken: {', '.join(sleepers)}"
-        return answer("pass", asleep) if sleepers else None, None
-    if (unusable := finding_of(report, "devices.hidden") or finding_of(report, "devices.torch_build")) is not None:
-        beside = ", ".join([counted(len(cards), "GPU"), "no fault", *_unseen(report, cards)])
-        return answer("warn", f"{unusable.title}: {unusable.message} ({beside})"), unusable
+        asleep = f"{text.counted(len(sleepers), 'GPU')} asleep, not woken: {', '.join(sleepers)}"
+        return text.answer("pass", asleep) if sleepers else None, None
+    if (unusable := report.finding("devices.hidden") or report.finding("devices.torch_build")) is not None:
+        beside = ", ".join([text.counted(len(cards), "GPU"), "no fault", *_unseen(report, cards)])
+        return text.answer("warn", f"{unusable.title}: {unusable.message} ({beside})"), unusable
     alone = len(cards) == 1
-    named = f"{called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
+    named = f"{called(cards[0])} ({text.short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
     does = [work(card) for card in cards]
     words = [word if alone else f"{does.count(word)} {word}" for word in ("busy", "light load", "idle") if word in does]
     hidden = sum((card.state or "").startswith(_HIDDEN) for card in cards)
     words += [f"{hidden} hidden from torch"] if hidden else []
-    words += [*hottest(cards), *_unseen(report, cards)]
-    return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
+    warm = [(card.temperature_celsius, called(card)) for card in cards if card.temperature_celsius is not None]
+    if warm:
+        celsius, name = max(warm, key=itemgetter(0))
+        words.append(f"{celsius:.0f} °C" if alone else f"hottest {name} at {celsius:.0f} °C")
+    words += _unseen(report, cards)
+    return text.answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
 
 
 def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
-    """Return what could not be checked, although no fault was found."""
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     words = [f"{kept} not accessible"] if kept else []
-    return [*words, "Xid unread"] if finding_of(report, "log.unreadable") else words
+    return [*words, "Xid unread"] if report.finding("log.unreadable") else words
 
 
-def hottest(cards: Sequence[Device]) -> list[str]:
-    known = [(card.temperature_celsius, card) for card in cards if card.temperature_celsius is not None]
-    if not known:
-        return []
-    celsius, card = max(known, key=lambda pair: pair[0])
-    return [f"{celsius:.0f} °C" if len(cards) == 1 else f"hottest {called(card)} at {celsius:.0f} °C"]
-
-
-# -- the table of devices ----------------------------------------------------------------------------------------------
-
-
-def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> Table:
-    """Return a line for each device, for wide and for narrow screens."""
-    cards = [device for device in devices if device.kind != "cpu"]
+def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> text.Table:
     # One index is enough if NVML and CUDA count alike.
-    alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    narrow, wide = (
-        table_of(devices, [(column, cells) for column, cells in columns if not (alike and column.head == "NVML")])
-        for columns in _columns(findings)
-    )
-    return replace(wide, narrow=replace(narrow, dense=True), dense=True)
+    alike = all(device.nvml_index in (None, device.cuda_index) for device in devices if device.kind != "cpu")
+    narrow, wide = (replace(table_of(devices, columns), dense=True) for columns in _columns(findings, alike))
+    return replace(wide, narrow=narrow)
 
 
-def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[ColumnOf[Device], ...], ...]:
+def _columns(findings: tuple[Finding, ...], alike: bool) -> tuple[tuple[ColumnOf[Device], ...], ...]:
     """Return the columns in 40 characters, and where there is room for more, as many as fit."""
     util = of_card(Column("util"), lambda card: _percent(card.utilization_percent))
     narrow: tuple[ColumnOf[Device], ...] = (
@@ -159,11 +121,11 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[ColumnOf[Device], ...
     )
     wide: tuple[ColumnOf[Device], ...] = (
         filled(Column("GPU", "left"), lambda device: device.id or UNKNOWN),
-        of_card(Column("NVML", "left", keep=4), lambda card: _whole(card.nvml_index)),
+        of_card(Column("NVML", "left", keep=4), lambda card: "" if alike else _whole(card.nvml_index)),
         filled(Column("device", "left", keep=3, cropped=10), _name),
-        filled(Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
+        filled(Column("", "left", keep=1), lambda device: _bar(_memory_share(device))),
         filled(Column("memory, GiB"), _memory),
-        of_card(Column("", "left", keep=0), lambda card: Cell(bar(_share(card.utilization_percent), _BAR), "cyan")),
+        of_card(Column("", "left", keep=0), lambda card: _bar(card.utilization_percent, 0.01)),
         util,
         of_card(Column("power, W"), lambda card: f"{_whole(card.power_w)} / {_whole(card.power_limit_w)}"),
         of_card(Column("°C", keep=4), _temperature),
@@ -177,22 +139,22 @@ def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[ColumnOf[Device], ...
     return narrow, wide
 
 
-def of_card(column: Column, text: Callable[[Device], str | Cell]) -> ColumnOf[Device]:
+def of_card(column: Column, show: Callable[[Device], str | Cell]) -> ColumnOf[Device]:
     """Return a column that is empty for the CPU."""
-    return filled(column, lambda device: "" if device.kind == "cpu" else text(device))
+    return filled(column, lambda device: "" if device.kind == "cpu" else show(device))
 
 
 def _name(device: Device) -> str:
     cores = f" ({device.cores_allowed})" if device.kind == "cpu" and device.cores_allowed else ""
-    return f"{short_name(device)}{cores}"
+    return f"{text.short_name(device)}{cores}"
 
 
 def _whole(value: float | None, scale: float = 1.0) -> str:
     return UNKNOWN if value is None else f"{scale * value:.0f}"
 
 
-def _share(percent: float | None) -> float | None:
-    return percent and percent / 100
+def _bar(value: float | None, scale: float = 1.0) -> Cell:
+    return Cell(text.bar(value and scale * value, 5), "cyan")
 
 
 def _percent(value: float | None, scale: float = 1.0) -> str:
@@ -210,9 +172,9 @@ def _temperature(device: Device) -> Cell:
     if now is None:
         return Cell(UNKNOWN)
     limits = [limit for limit in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if limit]
-    left = min(limits) - now if limits else None
-    style = "" if left is None or left > _NEAR_CELSIUS else "yellow" if left > 0 else "red"
-    return Cell(f"{now:.0f}", style)
+    left = min(limits, default=math.inf) - now
+    # A choice: a reader should look twice at a value within 5 °C of its limit.
+    return Cell(f"{now:.0f}", "" if left > 5 else "yellow" if left > 0 else "red")
 
 
 def _memory(device: Device) -> str:
@@ -244,15 +206,15 @@ def _state(device: Device, findings: tuple[Finding, ...]) -> Cell:
         load = device.load_1min
         return Cell(UNKNOWN if load is None else f"load {units.significant(load, 2)}", "dim")
     mine = [finding for finding in findings if is_about(finding, device)]
-    if (worst := worst_of(mine)) is not None and worst.verdict in ASKING:
-        return verdict_cell(worst.verdict, worst.title)
+    if (worst := text.worst_of(mine)) is not None and worst.verdict in ASKING:
+        return text.verdict_cell(worst.verdict, worst.title)
     if device.state:
         short = next((word for begins, word in _SHORT_STATES if device.state.startswith(begins)), device.state)
         return Cell(short, "yellow")
     if device.nvml_index is None:
         return Cell(UNKNOWN)
     does = work(device)
-    return verdict_cell("pass", "no fault" if does == "unknown" else does)
+    return text.verdict_cell("pass", "no fault" if does == "unknown" else does)
 
 
 def is_about(finding: Finding, device: Device) -> bool:
@@ -262,9 +224,6 @@ def is_about(finding: Finding, device: Device) -> bool:
         # Both must match, because GPUs of cloned virtual machines have had the same UUID.
         return bool((uuid, index) == (device.uuid, device.nvml_index))
     return device.nvml_index is not None and bool(index == device.nvml_index)
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 def _processes(facts: Facts) -> Block:
@@ -284,8 +243,8 @@ def _processes(facts: Facts) -> Block:
     return replace(table_of(rows, columns), dense=True)
 
 
-def _known(text: Callable[[Value], str], value: Value | None) -> str:
-    return UNKNOWN if value is None else text(value)
+def _known(show: Callable[[Value], str], value: Value | None) -> str:
+    return UNKNOWN if value is None else show(value)
 
 
 def _command(process: Process) -> str:
@@ -297,11 +256,10 @@ def _command(process: Process) -> str:
 
 
 def called(device: Device) -> str:
-    """Return the name that distinguishes this device from the others: CUDA's index, else NVML's, else the shortened
-    UUID."""
-    if device.cuda_index is None and device.id is None:
-        return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
-    return device.id or UNKNOWN
+    """Return the name that tells this device from the others: CUDA's index, else NVML's, else the shortened UUID."""
+    if device.cuda_index is not None or device.id is not None:
+        return device.id or UNKNOWN
+    return f"NVML {device.nvml_index}" if device.nvml_index is not None else (device.uuid or UNKNOWN)[:12]
 
 
 def versions_line(facts: Facts) -> list[Block]:
@@ -310,14 +268,13 @@ def versions_line(facts: Facts) -> list[Block]:
 
 
 def versions(facts: Facts) -> str:
-    """Return driver, torch and Python in one line. A missing one is named as missing."""
+    """Return driver, torch and Python in one line."""
     driver, torch = facts.driver, facts.torch
-    parts = ["no NVIDIA driver", "no torch"]
+    parts = ["no NVIDIA driver", "no torch", *([f"Python {facts.python.version}"] if facts.python is not None else [])]
     if driver is not None and driver.version:
         parts[0] = f"driver {driver.version}{f' (CUDA {driver.cuda_version})' if driver.cuda_version else ''}"
     if torch is not None and torch.version is not None:
         names = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "cpu": "CPU build"}
         toolkit = f" {torch.toolkit_version}" if torch.toolkit_version else ""
         parts[1] = f"torch {torch.version} ({names.get(torch.built_for or '', 'unknown build')}{toolkit})"
-    parts += [f"Python {facts.python.version}"] if facts.python is not None else []
     return " · ".join(parts)

@@ -9,36 +9,16 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
+from gpucheck.render import text
 from gpucheck.render.devices import NONE, NONE_THEN, devices_table, versions_line
 from gpucheck.render.explain import SURE
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    advice_line,
-    answer,
-    counted,
-    finding_line,
-    finding_of,
-    finding_text,
-    short_name,
-    table,
-    verdict_cell,
-    worst_of,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import ASKING, Finding, Verdict, in_short
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import DoctorResult, FigureCheck, MemoryStep, RungStanding
 
-_COLUMNS = (
-    Column("stage", "left"),
-    Column("state", "left"),
-    Column("shown by", "left", wraps=True),
-)
+_COLUMNS = (Column("stage", "left"), Column("state", "left"), Column("shown by", "left", wraps=True))
 # The sign of a stage's state: an unknown stage is not healthy.
 _STATES: dict[str, tuple[Verdict, str]] = {
     "held": ("pass", "ok"),
@@ -51,9 +31,8 @@ COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question
 
 
 def page(report: Report) -> Page:
-    """Return the diagnosis with its symptom and what to type, then independent findings, then the stages."""
     result = report.results.get("doctor")
-    first = finding_of(report, result.first or "") if result is not None else None
+    first = report.finding(result.first or "") if result is not None else None
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
     body = ladder(result.rungs if result is not None else (), "" if first is None else first.title)
@@ -67,14 +46,14 @@ def page(report: Report) -> Page:
         under = [Line(f"{first.message} ({sure}, {first.id})" if first.message else f"{sure} ({first.id})")]
         if first.evidence.get("settle"):
             under.append(Line(f"to make sure: {first.evidence['settle']}"))
-        line = answer(first.verdict, first.title)
+        line = text.answer(first.verdict, first.title)
         return Page(line, body, findings=others, cause=first, under=under, order=gravity)
     # The finding about the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counts = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counts["fail"]:
         # A lost GPU comes first, and then the line that the others work.
-        body = [Line(finding_text(whole)), Line(), *body]
+        body = [Line(whole.text), Line(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
     line_of_all = None if whole is None else _whole(whole, counts)
     return Page(line_of_all, body, findings=others, cause=whole, order=gravity)
@@ -82,25 +61,23 @@ def page(report: Report) -> Page:
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     """Return the line about the machine; its verdict is the worst of the other findings that need action."""
-    counts = {verdict: counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
+    counts = {verdict: text.counted(beside[verdict], word) for verdict, word in COUNTED.items() if beside[verdict]}
     if whole.verdict == "inconclusive":
-        return answer("inconclusive", whole.title)
+        return text.answer("inconclusive", whole.title)
     if not counts:
-        return answer(whole.verdict, finding_text(whole))
-    return answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
+        return text.answer(whole.verdict, whole.text)
+    return text.answer(next(iter(counts)), f"{whole.title}; {', '.join(counts.values())}")
 
 
 def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
     """Return the stages of this machine, without the `title` that the first line already has."""
-    here = [rung for rung in rungs if rung.state != "absent"]
     rows = [
-        (rung.rung, verdict_cell(*_STATES[rung.state]), "" if rung.shown_by == title else rung.shown_by)
-        for rung in here
+        (stage.rung, text.verdict_cell(*_STATES[stage.state]), "" if stage.shown_by == title else stage.shown_by)
+        for stage in rungs
+        if stage.state != "absent"
     ]
-    return [table(_COLUMNS, rows), Line()] if rows else []
+    return [text.table(_COLUMNS, rows), Line()] if rows else []
 
-
-# -- smoke -------------------------------------------------------------------------------------------------------------
 
 _ENDED: dict[Verdict, str] = {
     "fail": "failed",
@@ -121,36 +98,30 @@ _CHECKS = (
 
 
 def smoke_page(report: Report) -> Page:
-    """Return how many checks failed, passed and were skipped, then those that failed with what to do; `-v` adds every
-    check."""
     findings = report.findings
     every = [_checks(findings)] if findings else []
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and the reason is the answer.
         return Page(None, versions_line(report.facts), every, cause=findings[0])
-    several = len({finding.device for finding in findings if finding.device}) > 1
+    used = list(dict.fromkeys(finding.device for finding in findings if finding.device))
     asking = []
     for finding in findings:
         # A check's title states what must be true, and beside a failure it would seem to be true. Findings of no check
         # (a device that did not open, a requirement) have a title that says what is wrong.
         if finding.device:
-            title = f"{finding.device}: {finding.id}" if several else finding.id
+            title = f"{finding.device}: {finding.id}" if len(used) > 1 else finding.id
             finding = replace(finding, title=title, message=finding.message or finding.title)
         asking += [finding] if finding.verdict in ASKING else []
     counts = Counter(finding.verdict for finding in findings)
-    ended = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _ENDED.items() if counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _ENDED.items() if counts[verdict])
+    words = words or "no check ran"
+    if used:
+        name = next((text.short_name(device) for device in report.facts.devices if used == [device.id]), "")
+        words += f" · {f'{name} ' if name else ''}({', '.join(in_short(used))})"
     verdict = report.summary.verdict
     if not report.summary.complete and verdict in ("pass", "skip", "info"):
         verdict = "inconclusive"
-    return Page(answer(verdict, (ended or "no check ran") + _where(report)), versions_line(report.facts), every, asking)
-
-
-def _where(report: Report) -> str:
-    """Return the devices that were checked, with the name of a single one."""
-    used = list(dict.fromkeys(finding.device for finding in report.findings if finding.device))
-    names = {device.id: short_name(device) for device in report.facts.devices}
-    name = names.get(used[0], "") if len(used) == 1 else ""
-    return f" · {f'{name} ' if name else ''}({', '.join(in_short(used))})" if used else ""
+    return Page(text.answer(verdict, words), versions_line(report.facts), every, asking)
 
 
 def _checks(findings: Sequence[Finding]) -> Block:
@@ -158,38 +129,30 @@ def _checks(findings: Sequence[Finding]) -> Block:
     for finding in findings:
         elapsed_s, detail = finding.evidence.get("elapsed_s"), " ".join(finding.message.split())
         time = units.duration(elapsed_s) if isinstance(elapsed_s, float) else UNKNOWN
-        rows.append((verdict_cell(finding.verdict), finding.id, finding.title, time, detail))
-    return table(_CHECKS, rows)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
+        rows.append((text.verdict_cell(finding.verdict), finding.id, finding.title, time, detail))
+    return text.table(_CHECKS, rows)
 
 
 def memory_page(report: Report) -> Page:
-    """Return how much is free and whether torch's figures are right; other processes; the sequence with every
-    figure."""
-    accounting, others = finding_of(report, "memory.accounting"), finding_of(report, "memory.processes")
+    accounting, others = report.finding("memory.accounting"), report.finding("memory.processes")
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
     if accounting is not None and accounting.device is None and of_nvml:
         # torch can use none of them.
-        names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
-        held = {
-            row.device: f"; {row.message}"
-            for row in report.findings
-            if row.id == "memory.processes" and row.evidence.get("others")
-        }
+        names = {device.id or f"NVML {device.nvml_index}": text.short_name(device) for device in report.facts.devices}
+        of_others = [row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")]
+        held = {row.device: f"; {row.message}" for row in of_others}
         lines = []
         for row in of_nvml:
             room = _room(row) or row.message
             lines.append(Line(f"{row.device} ({names.get(row.device or '', 'GPU')}): {room}{held.get(row.device, '')}"))
-        lines += [finding_line(row) for row in report.findings if row.id == "devices.unclaimed_memory"]
+        lines += [text.signed(row.verdict, row.text) for row in report.findings if row.id == "devices.unclaimed_memory"]
         what = lines.pop().text if len(lines) == 1 else f"{len(lines)} GPUs, by NVML"
         why = f"torch's memory figures not checked: {accounting.message}"
-        return Page(answer("info", f"{what}; {why}"), lines, cause=accounting)
+        return Page(text.answer("info", f"{what}; {why}"), lines, cause=accounting)
     steps = report.results.get("memory") or ()
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
-        body += [finding_line(others), Line()]
+        body += [text.signed(others.verdict, others.text), Line()]
     # Nothing is shown on a device for which torch keeps no figures.
     if any(step.verdict != "skip" for step in steps):
         body.append(_steps(steps))
@@ -199,26 +162,25 @@ def memory_page(report: Report) -> Page:
 
 
 def _answer(report: Report, judged: Finding | None) -> Line | None:
-    """Return the result of the sequence and how much memory is free. Return None after an earlier failure, which is
-    then the first line."""
-    overall = finding_of(report, "memory.device") or finding_of(report, "memory.host")
+    """Return the result of the sequence and how much memory is free, or None after an earlier failure."""
+    overall = report.finding("memory.device") or report.finding("memory.host")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
             return None
         judged = Finding("", "inconclusive", "torch's memory figures", "not checked", device=overall.device)
     where = judged.device or "cpu"
-    name = next((short_name(device) for device in report.facts.devices if device.id == where), "")
+    name = next((text.short_name(device) for device in report.facts.devices if device.id == where), "")
     named = f"{where} ({name})" if name and where != "cpu" else where
     wrong = judged.evidence.get("wrong")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return answer(judged.verdict, f"{named}: {wrong[0]}{more}")
+        return text.answer(judged.verdict, f"{named}: {wrong[0]}{more}")
     room = _room(overall) if overall is not None else ""
     figures = {
         "pass": f"{judged.title} are {judged.message}",
         "skip": f"{judged.title} not checked: {judged.message}",
     }.get(judged.verdict, f"{judged.title} {judged.message}")
-    return answer(judged.verdict, f"{named}: {f'{room}; ' if room else ''}{figures}")
+    return text.answer(judged.verdict, f"{named}: {f'{room}; ' if room else ''}{figures}")
 
 
 def _room(overall: Finding) -> str:
@@ -230,7 +192,6 @@ def _room(overall: Finding) -> str:
 
 
 def _steps(steps: Sequence[MemoryStep]) -> Block:
-    """Return a row for each step: each figure as measured, and the expected value if that differs."""
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
@@ -239,8 +200,8 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
     for step in steps:
         figures = {row.figure: row for row in step.figures}
         cells = [_figure(figures[name]) for name in names]
-        rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
-    return replace(table(columns, rows), dense=True)
+        rows.append([step.step, step.does, *cells, text.verdict_cell(step.verdict, step.reason)])
+    return replace(text.table(columns, rows), dense=True)
 
 
 def _head(figure: str, figures: Sequence[str]) -> str:
@@ -252,10 +213,10 @@ def _head(figure: str, figures: Sequence[str]) -> str:
 
 
 def _figure(row: FigureCheck) -> Cell:
-    text = _mebibytes(row.observed_bytes)
+    words = _mebibytes(row.observed_bytes)
     if row.ok is not False:
-        return Cell(text)
-    return Cell(f"{text} (expected {BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
+        return Cell(words)
+    return Cell(f"{words} (expected {BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
 
 
 def _mebibytes(size: int | None) -> str:
@@ -266,11 +227,7 @@ def _mebibytes(size: int | None) -> str:
     return str(whole) if not rest else f"{size / units.MIB:.3f}"
 
 
-# -- status ------------------------------------------------------------------------------------------------------------
-
-
 def status_page(report: Report) -> Page:
-    """Return the verdict, the worst problem and the GPUs. `-v` adds the stages and the findings that need no action."""
     result: DoctorResult | None = report.results.get("doctor")
     whose = [finding for finding in report.findings if finding.id == "status.interpreter"]
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
@@ -279,7 +236,7 @@ def status_page(report: Report) -> Page:
     body: list[Block] = [devices_table(gpus, report.findings), Line()] if gpus else []
     body += versions_line(report.facts)
     for entry in whose:
-        body += [Line(f"{entry.title}: {entry.message}"), *([advice_line(entry.fix)] if entry.fix else [])]
+        body += [Line(entry.text), *([text.advice_line(entry.fix)] if entry.fix else [])]
     details = ladder(result.rungs if result is not None else ())
     then = NONE_THEN if cause is not None and cause.id == NONE else None
     then = "gpucheck smoke" if (line or cause) and result is not None and result.torch_works else then
@@ -289,24 +246,23 @@ def status_page(report: Report) -> Page:
 def _status_answer(
     result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
 ) -> tuple[Line | None, Finding | None, list[Line]]:
-    """Return the first line, the finding that it states (or that is the first line), and the lines below; nothing where
-    a finding has to come first."""
+    """Return the first line, the finding that it states or that is the first line, and the lines below."""
     by_id = {finding.id: finding for finding in reversed(findings)}
     if NONE in by_id:
         return None, by_id[NONE], []
     works = result is not None and result.torch_works
     first = by_id.get(result.first or "") if result is not None else None
-    worst = worst_of(finding for finding in findings if finding.verdict in ASKING)
+    worst = text.worst_of(finding for finding in findings if finding.verdict in ASKING)
     if first is not None and first.verdict in ASKING:
         short = first.message.startswith("torch ")
-        text = first.message if short else first.title
+        words = first.message if short else first.title
         lead = "" if works or ("torch" in first.title and not short) else "torch cannot use the GPU: "
         under = [] if short or not first.message else [Line(first.message)]
-        return answer(first.verdict, f"{lead}{text}"), first, under
+        return text.answer(first.verdict, f"{lead}{words}"), first, under
     if works and (worst is None or worst.verdict == "warn"):
         warnings = sum(finding.verdict == "warn" for finding in findings)
-        more = f"; {counted(warnings, 'warning')}" if warnings else ""
-        return answer("warn" if warnings else "pass", f"{_works(facts)}{more}"), None, []
+        more = f"; {text.counted(warnings, 'warning')}" if warnings else ""
+        return text.answer("warn" if warnings else "pass", f"{_works(facts)}{more}"), None, []
     return None, by_id.get("doctor.no_gpu") if worst is None else None, []
 
 

@@ -10,28 +10,10 @@ from gpucheck import units
 from gpucheck.render import text
 from gpucheck.render.measured import rate_text
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import (
-    ADVICE,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    answer,
-    counted,
-    filled,
-    finding_of,
-    finding_text,
-    table,
-    table_of,
-    verdict_cell,
-    worst_of,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, table_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.fleet import FleetGroup, FleetResult, NodeDocument, NodeState
+from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodeState
 
 VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
     "bad": ("fail", "bad"),
@@ -40,10 +22,14 @@ VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
     "undecided": ("inconclusive", "undecided"),
     "good": ("pass", "good"),
 }
-_NODES = (
-    Column("node", "left"),
-    Column("state", "left"),
-    Column("cause → what to do", "left", wraps=True),
+_NODES: tuple[ColumnOf[FleetNode], ...] = (
+    filled(Column("node", "left"), lambda row: row.host),
+    filled(Column("state", "left"), lambda row: text.verdict_cell(*VERDICTS[row.state])),
+    # Cause and fix share a cell: a separate column would be the first to go at 80 columns.
+    filled(
+        Column("cause → what to do", "left", wraps=True),
+        lambda row: f"{row.cause or UNKNOWN}{f' {text.ADVICE}{row.fix}' if row.fix else ''}",
+    ),
 )
 _GROUPS: tuple[ColumnOf[FleetGroup], ...] = (
     filled(Column("model", "left"), lambda group: group.model),
@@ -59,8 +45,6 @@ _EXITS: dict[int | None, Verdict] = {0: "pass", 1: "fail", 3: "skip", 4: "inconc
 
 
 def page(report: Report) -> Page:
-    """Return a fleet's verdict, its bad nodes with cause and action, then counts; for one node, the results of its
-    parts."""
     judged, checked = report.results.get("fleet_judge"), report.results.get("fleet_check")
     if judged is not None:
         return _fleet(report, judged)
@@ -68,36 +52,30 @@ def page(report: Report) -> Page:
         return ranks_page(report)
     if checked is not None:
         return _node(report, checked)
-    return Page(findings=report.findings, cause=worst_of(report.findings))
+    return Page(findings=report.findings, cause=text.worst_of(report.findings))
 
 
 def _fleet(report: Report, fleet: FleetResult) -> Page:
-    first = finding_of(report, "fleet.nodes", "fleet.suspect")
+    first = report.finding("fleet.nodes", "fleet.suspect")
     headline = first or next(iter(report.findings), None)
     asking = [row for row in fleet.nodes if row.state != "good"]
-    body: list[Block] = []
-    if asking:
-        # Cause and fix share a cell: a separate column would be the first to go at 80 columns.
-        causes = [f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN for row in asking]
-        states = [verdict_cell(*VERDICTS[row.state]) for row in asking]
-        rows = zip([row.host for row in asking], states, causes, strict=True)
-        body.append(table(_NODES, rows))
-    body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
+    body: list[Block] = [table_of(asking, _NODES), Line()] if asking else []
+    body.append(Line(_counts(fleet)))
     # The nodes come first: warnings about documents and settings explain them, and are seldom the reason to look.
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     told = None
     if headline is not None and headline.id != "fleet.suspect":
-        told = answer(report.summary.verdict if first is None else first.verdict, headline.title)
+        told = text.answer(report.summary.verdict if first is None else first.verdict, headline.title)
     return Page(told, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
 
 
 def _counts(fleet: FleetResult) -> str:
     states = [f"{fleet.counts[state]} {word}" for state, (_, word) in VERDICTS.items() if fleet.counts.get(state)]
     devices = sum(row.devices for row in fleet.nodes)
-    nodes = f"{counted(len(fleet.nodes), 'node')} ({', '.join(states)})" if states else "no nodes"
-    return f"run {fleet.run or UNKNOWN}: {nodes}, {counted(devices, 'device')}"
+    nodes = f"{text.counted(len(fleet.nodes), 'node')} ({', '.join(states)})" if states else "no nodes"
+    return f"run {fleet.run or UNKNOWN}: {nodes}, {text.counted(devices, 'device')}"
 
 
 def _node(report: Report, node: NodeDocument) -> Page:
@@ -107,27 +85,24 @@ def _node(report: Report, node: NodeDocument) -> Page:
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
         word = "not done"
-        cause = next((one for one in ranked if one.id == "fleet.part" and one.evidence.get("part") == node.step), None)
-    word += "" if cause is None else f": {finding_text(cause)}"
-    told = answer(report.summary.verdict, f"{node.host} is {word}")
+        of_parts = (row for row in ranked if row.id == "fleet.part")
+        cause = next((row for row in of_parts if row.evidence.get("part") == node.step), None)
+    word += "" if cause is None else f": {cause.text}"
+    told = text.answer(report.summary.verdict, f"{node.host} is {word}")
     rows: list[Sequence[str | Cell]] = []
     for part in node.parts:
         # Results of a part that ran out of time do not count as passed.
         ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
-        rows.append([part.id, verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
-    parts = table(_PARTS, rows)
-    devices, rates = counted(len(node.devices), "device"), counted(len(node.figures), "rate")
+        rows.append([part.id, text.verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
+    parts = text.table(_PARTS, rows)
+    devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
     named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in asking if finding is not cause]
     return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named, cause=cause)
 
 
-# -- for other programs ------------------------------------------------------------------------------------------------
-
-
 def listed(report: Report, which: Literal["good", "bad"]) -> str:
-    """Return the good nodes, or those that must not be used, one name per line. No node is bad if the check itself is
-    suspect."""
+    """Return the good nodes, or those that must not be used, one name per line."""
     fleet = report.results.get("fleet_judge")
     names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
     return "".join(f"{name}\n" for name in names)

@@ -1,7 +1,4 @@
-"""Render saved reports as one HTML page without scripts or requests, for light and dark screens and for paper.
-
-All text from a report passes through `_text`, so that it never becomes markup.
-"""
+"""Render saved reports as one HTML page without scripts or requests. `_text` escapes all text."""
 
 from __future__ import annotations
 
@@ -53,46 +50,35 @@ th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
 @media (max-width: 45rem) { body { font-size: 13px; } th, td { white-space: pre-wrap; padding-right: .4rem; } }
 @media print { body { max-width: none; } .scroll { overflow: visible; } td { white-space: pre-wrap; } }
 """
-# A longer cell may be broken into lines.
-LONG = 40
 
 
 def page(report: Report) -> Page:
-    """Return the screen of `gpucheck report`: the number of results on the page, by verdict."""
     return Page(cause=next(iter(report.findings), None))
 
 
 def document(report: Report) -> str:
-    """Return the page of one report."""
     return sheet([("", report)])
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:
-    """Return the number of documents with each verdict: `10 pass, 1 warn, 1 inconclusive`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
 def sheet(reports: Sequence[tuple[str, Report]], *, serials: bool = False) -> str:
-    """Return one page of these reports with their file names, the worst first.
-
-    A renderer's exception passes through if a report has details that gpucheck never writes.
-    """
-    shown = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
-    shown.sort(key=lambda pair: WORST_FIRST.index(answer_of(pair[1])[0]))
-    answers = [answer_of(report) for _, report in shown]
-    verdicts = [verdict for verdict, _ in answers]
-    worst = min(verdicts, key=WORST_FIRST.index)
-    titles = [f"gpucheck {report.command}" for _, report in shown]
-    head = titles[0] if len(shown) == 1 else f"gpucheck: {len(shown)} results"
-    body = [f"<h1>{_text(head)}: {counts(verdicts) if len(shown) > 1 else worst}</h1>"]
-    for machine in dict.fromkeys(_machine(report, serials=serials) for _, report in shown):
+    """Return one page of these reports with their file names, the worst first."""
+    sent = [(to_send(report, serials=serials), Path(file).name) for file, report in reports]
+    shown = [(*answer_of(report), f"gpucheck {report.command}", report, file) for report, file in sent]
+    shown.sort(key=lambda row: WORST_FIRST.index(row[0]))
+    worst, _, head, *_ = shown[0]
+    head = head if len(shown) == 1 else f"gpucheck: {len(shown)} results"
+    verdicts = counts([verdict for verdict, *_ in shown]) if len(shown) > 1 else worst
+    body = [f"<h1>{_text(head)}: {verdicts}</h1>"]
+    for machine in dict.fromkeys(_machine(report, serials=serials) for *_, report, _ in shown):
         body += [f"<p>{_text(line)}</p>" for line in machine]
-    if len(shown) > 1:
-        body += [
-            f'<p><a href="#d{place}">{place}. {_text(title)}</a> {SIGNS[verdict][0]} {verdict}: {_code(said)}</p>'
-            for place, (title, (verdict, said)) in enumerate(zip(titles, answers, strict=True), 1)
-        ]
-    for place, ((file, report), title, (verdict, _)) in enumerate(zip(shown, titles, answers, strict=True), 1):
+    for place, (verdict, said, title, *_) in enumerate(shown if len(shown) > 1 else (), 1):
+        link = f'<a href="#d{place}">{place}. {_text(title)}</a>'
+        body.append(f"<p>{link} {SIGNS[verdict][0]} {verdict}: {_code(said)}</p>")
+    for place, (verdict, _, title, report, file) in enumerate(shown, 1):
         body.append(f'<section id="d{place}"><h2>{place}. {_text(title)}: {SIGNS[verdict][0]} {verdict}</h2>')
         body += [*_section(report, file), "</section>"]
     body.append(f"<footer>Made by gpucheck {gpucheck.__version__}. The page loads nothing from elsewhere.</footer>")
@@ -118,14 +104,13 @@ _OF_THE_SYSTEM = "dev|proc|sys|usr|lib|lib64|etc|bin|sbin|boot|run|var|devices|d
 _FOLDER = re.compile(
     rf"(?<![\w:/.~])~?/(?!(?:{_OF_THE_SYSTEM})/)(?:[^\s/:\"'`,;()<>|]+/)+|[A-Za-z]:\\(?:[^\s\\/:\"]+\\)+"
 )
-# Shorter values are not treated as serial numbers.
-_LEAST_SERIAL = 6
 
 
 def to_send(report: Report, *, serials: bool) -> Report:
-    """Return the report without the sender's folders. The serial numbers of GPUs are kept only with `serials`."""
+    """Return the report without the sender's folders, and without serial numbers of GPUs unless `serials`."""
     known = [device.serial for device in report.facts.devices if device.serial and not serials]
-    hidden = "|".join(re.escape(serial) for serial in known if len(serial) >= _LEAST_SERIAL)
+    # Shorter values are not treated as serial numbers.
+    hidden = "|".join(re.escape(serial) for serial in known if len(serial) >= 6)
     pattern = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
 
     def without(value: Any) -> Any:
@@ -161,10 +146,7 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
-    """Return a document's verdict and its first line without the sign.
-
-    The verdict is the worst among those of the report, its findings and the sign of its first line.
-    """
+    """Return a document's verdict, the worst of report, findings and first line, and that line without its sign."""
     quiet = text.parts_of(report, verbose=False)
     line = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
@@ -214,5 +196,5 @@ def _table(table: Table) -> Iterable[str]:
 
 
 def _cell(column: Column, content: str, tag: str, style: str = "") -> str:
-    shape = "right" if column.align == "right" else "long" if len(content) > LONG else ""
+    shape = "right" if column.align == "right" else "long" if len(content) > 40 else ""
     return f'<{tag} class="{f"{shape} {style}".strip()}">{_text(content)}</{tag}>'

@@ -19,14 +19,9 @@ if TYPE_CHECKING:  # rich is loaded when there is something to say
     from rich.status import Status
     from rich.text import Text
 
-HINT = "Ctrl-C: stop and report"
-
 
 class LiveView:
-    """Shows a command's events as they come. It is an `Emit`; close it before anything else is printed.
-
-    `quiet` shows only warnings.
-    """
+    """Show a command's events as they come. `quiet` shows only warnings. Close it before anything else is printed."""
 
     def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
         self._stream = stream
@@ -34,6 +29,7 @@ class LiveView:
         self._started = time.monotonic()
         # The estimated end of the work, in seconds from the start: the estimate only decreases.
         self._ends_s = math.inf
+        self._event = Progress("")
         self._status: Status | None = None
         self._went_wrong: list[Line] = []
 
@@ -64,8 +60,7 @@ class LiveView:
                 self._judged(finding or of_fault(fault))
 
     def _judged(self, finding: Finding) -> None:
-        """Keep a failure, which is shown when the next step begins. On a pipe, and after the last step, only the report
-        shows it."""
+        """Keep a failure, which a terminal shows when the next step begins."""
         if finding.verdict in ("fail", "inconclusive") and self._moves:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(signed(finding.verdict, f"{who}{finding.title}"))
@@ -81,28 +76,17 @@ class LiveView:
             if not event.live:
                 self._say([Line(said_of(event))])
             return
-        self._ends_s = min(self._ends_s, end_of(event, time.monotonic() - self._started))
-        line = _LiveLine(event, self._started, self._ends_s, self._console)
+        if event.done and event.total:  # the remaining steps should take as long as those done
+            elapsed_s = time.monotonic() - self._started
+            self._ends_s = min(self._ends_s, elapsed_s / event.done * event.total)
+        self._event = event
         if self._status is None:
-            self._status = self._console.status(line, spinner="line")
+            self._status = self._console.status(self, spinner="line")
             self._status.start()
-        self._status.update(line)
-
-    def close(self) -> None:
-        """End the live line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
-
-class _LiveLine:
-    """The live line: the step, its progress and the time left, updated each time that it is drawn. A narrow screen cuts
-    its end."""
-
-    def __init__(self, event: Progress, started: float, ends_s: float, out: Console) -> None:
-        self._event, self._started, self._ends_s, self._out = event, started, ends_s, out
+        self._status.update(self)
 
     def __rich__(self) -> Text:
+        """Return the live line, with the time at which it is drawn. A narrow screen cuts its end."""
         from rich.text import Text
 
         from gpucheck.render import terminal
@@ -111,19 +95,15 @@ class _LiveLine:
         left_s = self._ends_s - elapsed_s
         # The time left if it is known and not yet over; else the time so far.
         took = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
-        line = " · ".join([said_of(self._event), took, HINT])
-        return Text(terminal.writable(self._out, line), no_wrap=True, overflow="crop")
+        line = " · ".join([said_of(self._event), took, "Ctrl-C: stop and report"])
+        return Text(terminal.writable(self._console, line), no_wrap=True, overflow="crop")
 
-
-def end_of(event: Progress, elapsed_s: float) -> float:
-    """Return when the work should end, if the remaining steps take as long as those done; infinite if unknown.
-
-    Both times are seconds from the command's start. `elapsed_s` is the time at which this step begins.
-    """
-    return elapsed_s / event.done * event.total if event.done and event.total else math.inf
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 def said_of(event: Progress) -> str:
-    """Return the current step, its number of the total, and the best result so far if there is one."""
     count = f"{event.done + 1}/{event.total} " if event.done is not None and event.total else ""
     return f"{count}{event.step}{f' · best so far {event.best}' if event.best else ''}"

@@ -9,28 +9,12 @@ from typing import Literal
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
 from gpucheck.render import text
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    Row,
-    counted,
-    filled,
-    finding_text,
-    numbers,
-    short_name,
-    worst_of,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import Headline, OverlapResult
 
-NOTHING = "nothing was measured"
 # The first line is made to fit a terminal's usual width.
 WIDTH = 80
 # Each flag has a word beside the figure and a meaning that `-v` shows. The most serious flag is first.
@@ -57,11 +41,7 @@ FLAGS: dict[str, tuple[str, str]] = {
 CACHES = {"warm": "in cache", "cold": "cold"}
 
 
-# -- columns of every measurement --------------------------------------------------------------------------------------
-
-
 def median_rate(measurement: Measurement) -> float | None:
-    """Return the measurement's median rate, or None if it has no rate."""
     return measurement.rate.median if measurement.rate else None
 
 
@@ -78,8 +58,7 @@ def time_text(measurement: Measurement | None) -> str:
     return UNKNOWN if measurement is None or measurement.time_s is None else units.duration(measurement.time_s.median)
 
 
-def notes_column(keep: int, note: Callable[[Row], Cell]) -> ColumnOf[Row]:
-    """Return the last column of a table, with notes on each row's figure."""
+def notes_column(keep: int, note: Callable[[text.Row], Cell]) -> ColumnOf[text.Row]:
     return filled(Column("notes", "left", keep=keep, wraps=True, cropped=14), note)
 
 
@@ -116,7 +95,6 @@ def ratio_text(ratio: float | None, digits: int = 2) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """Return a rate as text with its unit."""
     if unit == "B/s":
         return units.byte_rate(rate)
     return units.flop_rate(rate, unit) if unit in ("FLOP/s", "OP/s") else f"{units.significant(rate)} {unit}"
@@ -127,18 +105,9 @@ def flop_scale(fastest: float) -> tuple[float, str]:
     return (1e12, "T") if fastest >= 1e12 else (1e9, "G")
 
 
-# -- the lines around a table ------------------------------------------------------------------------------------------
-
-
 def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, list[Measurement]]]:
-    """Yield each device with its measurements, in the order of each device's first measurement."""
     for device in dict.fromkeys(row.device for row in measurements):
         yield device, [row for row in measurements if row.device == device]
-
-
-def head(device: DeviceRef, *, several: bool) -> list[Line]:
-    """Return the device's heading above its table if there are several. The first line names a single device."""
-    return [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")] if several else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,63 +119,50 @@ class Answer:
     place: str = ""
 
 
-def answer_of(row: Measurement, device: DeviceRef, text: str, place: str = "") -> Answer:
-    """Return the answer of a row, with the doubt about its figure appended."""
-    return Answer(device, f"{text}{doubt(row)}", place)
-
-
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
-    """Return a benchmark's page.
-
-    The first line is the worst device's answer. A failure without a threshold, or a finding on a device without a
-    figure, takes its place. The answers of other devices are above the tables. The number of samples, their spread and
-    the verification are below.
-    """
+    """Return a benchmark's page. The first line is the worst device's answer, or a failure without a threshold, or a
+    finding on a device without a figure. The answers of other devices are above the tables, the samples below."""
     measured_on = {answer.device.id for answer in answers}
     several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
     findings = [named(finding, several=several) for finding in remarks_once(report.findings)]
     lines = [(_verdict(report, answer, several=several), answer) for answer in answers]
     lines.sort(key=lambda line: WORST_FIRST.index(line[0]))
-    worst = worst_of(findings)
+    worst = text.worst_of(findings)
     cause = worst if worst is not None and _leads(worst, answers) else None
     above: list[Block] = []
     if cause is not None:
         # A skip never shows as a pass, even if all measured rows passed.
         verdict = cause.verdict if several or cause.verdict == "skip" else report.summary.verdict
-        first = text.answer(verdict, finding_text(cause))
+        first = text.answer(verdict, cause.text)
     elif lines:
         (verdict, leading), *lines = lines
         first = text.answer(verdict, _fitting(leading))
     else:
         count = len(report.measurements)
-        first = text.answer(report.summary.verdict, f"{counted(count, 'row')} measured" if count else NOTHING)
+        measured = f"{text.counted(count, 'row')} measured" if count else "nothing was measured"
+        first = text.answer(report.summary.verdict, measured)
     for verdict, answer in lines:
         above.append(text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}"))
     if answers and several:
         # A device that was left out has one line with the reason, unless another line is about it.
-        told = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
-        skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in told}
-        above += [text.answer("skip", f"{finding.title}: {finding.message}") for finding in skips.values()]
+        shown = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
+        skips = {row.device: row for row in reversed(findings) if row.verdict == "skip" and row.device not in shown}
+        above += [text.answer("skip", finding.text) for finding in skips.values()]
         findings = [finding for finding in findings if finding not in skips.values()]
     advice = [row.fix for name in ids.OF_ROLE["advises"] for row in findings if row.id == name and row.fix]
     # Advice is shown alone if nothing is wrong.
     then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
     if then is not None:
         findings = [replace(row, fix=None) if row.fix == then and row is not cause else row for row in findings]
-    body = _from_text_on(body)
+    body = body[1:] if body and body[0] == Line() else body
     below = [Line(rests, "dim")] if (rests := rests_on(report)) else []
     gap = [Line()] if below and body and not isinstance(body[-1], Line) else []
     above += [Line()] if above and body else []
-    return Page(first, [*above, *body, *gap, *below], _from_text_on(details), findings, cause, then)
-
-
-def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks without a leading gap, because the caller adds one."""
-    return blocks[1:] if blocks and blocks[0] == Line() else blocks
+    return Page(first, [*above, *body, *gap, *below], details, findings, cause, then)
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
-    """Return whether a finding is the first line because it outranks any figure or its device has no figure."""
+    """Return whether a finding is the first line: it outranks any figure, or its device has no figure."""
     if not answers or worst.verdict not in ASKING:
         return not answers
     several = len(answers) > 1 or worst.device is not None
@@ -216,13 +172,13 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
     """Return the verdict of the answer's line: the worst of the device's findings, or the report's for one device."""
-    mine = worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
+    mine = text.worst_of(row for row in report.findings if row.device == answer.device.id and row.verdict in ASKING)
     return report.summary.verdict if not several else mine.verdict if mine else "pass"
 
 
 def _fitting(answer: Answer) -> str:
     """Return the answer with its device, named as fully as fits into 80 columns after the verdict's sign."""
-    short, place = short_name(answer.device), answer.place
+    short, place = text.short_name(answer.device), answer.place
     name = f"{short} ({answer.device.id})" if short != answer.device.id else short
     texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
     return next((said for said in texts if len(said) <= WIDTH - len("✓ ")), texts[-1])
@@ -237,33 +193,28 @@ def named(finding: Finding, *, several: bool) -> Finding:
 
 def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings without repeated remarks on the machine. The worst of each remark is kept."""
-    kept: dict[str, Finding] = {}
+    alike: dict[str, list[Finding]] = {}
     for finding in findings:
         rest = finding.id.partition(".")[2]
         key = f"{rest} {finding.device if rest == 'clock' else ''}" if rest in ids.OF_THE_MACHINE else str(id(finding))
-        known = kept.get(key)
-        if known is None or _rank(finding) < _rank(known):
-            kept[key] = finding
-    return list(kept.values())
+        alike.setdefault(key, []).append(finding)
 
+    def rank(finding: Finding) -> tuple[int, float]:
+        return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
 
-def _rank(finding: Finding) -> tuple[int, float]:
-    return WORST_FIRST.index(finding.verdict), -float(finding.evidence.get("cores_used_by_others") or 0.0)
-
-
-# A spread of more than this many medians is shown as a multiple, not in percent.
-_FAR = 10.0
+    return [min(remarks, key=rank) for remarks in alike.values()]
 
 
 def rests_on(report: Report) -> str:
     """Return the line below the tables: number of samples, their spread, and whether all results were verified."""
     times = [row.time_s for row in report.measurements if row.time_s]
-    samples = [time.n for time in times]
-    counts = " to ".join(dict.fromkeys((str(min(samples)), str(max(samples))))) if samples else ""
-    parts = [f"{counts} sample{'s' * (counts != '1')} each"] if samples else []
+    parts = []
+    if samples := sorted(time.n for time in times):
+        counts = " to ".join(dict.fromkeys((str(samples[0]), str(samples[-1]))))
+        parts.append(f"{counts} sample{'s' * (counts != '1')} each")
     widest = max(((time.p95 - time.p05) / time.median for time in times if time.p95 and time.p05), default=None)
     if widest is not None:
-        parts[0] += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
+        parts[0] += f", spread up to {units.percent(widest) if widest < 10 else ratio_text(widest)}"
     checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
     beside = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
     parts += ["all results verified"] if checks == {"pass"} and not beside & {"fail", "inconclusive"} else []
@@ -272,23 +223,26 @@ def rests_on(report: Report) -> str:
 
 def pages_of(
     report: Report,
-    devices: Iterable[tuple[DeviceRef, Sequence[Row]]],
-    answer: Callable[[DeviceRef, Sequence[Row]], Answer | None],
-    blocks: Callable[[DeviceRef, Sequence[Row]], Sequence[Block]],
-    details: Sequence[Block],
+    devices: Iterable[tuple[DeviceRef, Sequence[text.Row]]],
+    answer: Callable[[DeviceRef, Sequence[text.Row]], Answer | None],
+    blocks: Callable[[DeviceRef, Sequence[text.Row]], Sequence[Block]],
+    flagged: Iterable[Measurement | OverlapResult] | None = None,
     beside: Sequence[Block] = (),
 ) -> Page:
-    """Return a benchmark's page with each device's answer and blocks. `beside` is below them."""
+    """Return a benchmark's page with each device's answer and blocks, and `beside` below them. `-v` explains the flags
+    of the `flagged` rows, which are all measurements if none are given."""
     known = list(devices)
     laid_out: list[Block] = []
     for device, rows in known:
-        if shown := blocks(device, rows):
-            laid_out += [*head(device, several=len(known) > 1), *shown]
+        shown = blocks(device, rows)
+        if shown and len(known) > 1:  # the first line names a single device
+            laid_out += [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")]
+        laid_out += shown
     answers = [answered for device, rows in known if (answered := answer(device, rows)) is not None]
+    details = flag_lines(report.measurements if flagged is None else flagged)
     return bench_page(report, answers, [*laid_out, *beside], details)
 
 
 def flag_lines(rows: Iterable[Measurement | OverlapResult | Headline]) -> list[Line]:
-    """Return a line for each flag of these rows with its meaning."""
     flags = dict.fromkeys(flag for row in rows for flag in row.flags if flag in FLAGS)
     return [Line(f"{FLAGS[flag][0] or flag}: {FLAGS[flag][1]}", "dim") for flag in flags]

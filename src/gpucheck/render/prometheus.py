@@ -23,53 +23,51 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 Labels = Mapping[str, str | None]
 Sample = tuple[str, Labels, float | None]
 
-# Every metric with its name after the prefix, its type and its help. A file may have any of them.
-METRICS: dict[str, tuple[str, str]] = {
-    "success": ("gauge", "1: the command was completed and nothing failed."),
-    "exit_code": ("gauge", "Exit status of the command."),
-    "last_run_timestamp_seconds": ("gauge", "When the command ended, in seconds since 1970."),
-    "duration_seconds": ("gauge", "How long the command took."),
-    "build_info": ("gauge", "Versions of gpucheck, torch and the driver; always 1."),
-    "check_verdict": ("gauge", "1 for the verdict that the check has, 0 for the others."),
-    "device_info": ("gauge", "Name and place of a device; always 1."),
-    "device_memory_total_bytes": ("gauge", "Memory of the device."),
-    "device_memory_used_bytes": ("gauge", "Memory in use on the device."),
-    "device_utilization_ratio": ("gauge", "Share of the time with a kernel at work."),
-    "device_temperature_celsius": ("gauge", "Temperature of the device."),
-    "device_power_watts": ("gauge", "Power that the device draws."),
-    "device_power_limit_watts": ("gauge", "Power limit in force."),
-    "device_sm_clock_hertz": ("gauge", "Clock of the multiprocessors."),
-    "device_pcie_replays_total": ("counter", "Packets sent again over PCIe since the driver was loaded."),
-    "device_ecc_corrected_total": ("counter", "Corrected memory errors since the driver was loaded."),
-    "device_ecc_uncorrected_total": ("counter", "Uncorrected memory errors since the driver was loaded."),
-    "measurement_seconds": ("gauge", "Median time of a call."),
-    "measurement_bytes_per_second": ("gauge", "Median rate in bytes."),
-    "measurement_flop_per_second": ("gauge", "Median rate in floating-point operations."),
-    "measurement_operations_per_second": ("gauge", "Median rate in operations on whole numbers."),
-    "measurement_per_second": ("gauge", "Median rate in samples, launches or what else the benchmark counts."),
-    "fleet_nodes": ("gauge", "Nodes of the run by state."),
-    "fleet_suspect": ("gauge", "1: more nodes are bad than --max-bad allows."),
-    "fleet_node_state": ("gauge", "1 for the state that the node is in."),
-    "fleet_rate_ratio": ("gauge", "Rate of a slow device over that of its siblings, or of the part's peak."),
+# Every metric by its name after the prefix, with its help and, for a figure of a device, the function that reads it.
+METRICS: dict[str, tuple[str, Callable[[Device], float | None] | None]] = {
+    "success": ("1: the command was completed and nothing failed.", None),
+    "exit_code": ("Exit status of the command.", None),
+    "last_run_timestamp_seconds": ("When the command ended, in seconds since 1970.", None),
+    "duration_seconds": ("How long the command took.", None),
+    "build_info": ("Versions of gpucheck, torch and the driver; always 1.", None),
+    "check_verdict": ("1 for the verdict that the check has, 0 for the others.", None),
+    "device_info": ("Name and place of a device; always 1.", None),
+    "device_memory_total_bytes": ("Memory of the device.", lambda device: device.memory_total_bytes),
+    "device_memory_used_bytes": ("Memory in use on the device.", lambda device: device.memory_used_bytes),
+    "device_utilization_ratio": (
+        "Share of the time with a kernel at work.",
+        lambda device: device.utilization_percent and device.utilization_percent / 100,
+    ),
+    "device_temperature_celsius": ("Temperature of the device.", lambda device: device.temperature_celsius),
+    "device_power_watts": ("Power that the device draws.", lambda device: device.power_w),
+    "device_power_limit_watts": ("Power limit in force.", lambda device: device.power_limit_w),
+    "device_sm_clock_hertz": ("Clock of the multiprocessors.", lambda device: device.sm_clock_hz),
+    "device_pcie_replays_total": (
+        "Packets sent again over PCIe since the driver was loaded.",
+        lambda device: device.pcie.replays if device.pcie else None,
+    ),
+    "device_ecc_corrected_total": (
+        "Corrected memory errors since the driver was loaded.",
+        lambda device: device.ecc.volatile_corrected if device.ecc else None,
+    ),
+    "device_ecc_uncorrected_total": (
+        "Uncorrected memory errors since the driver was loaded.",
+        lambda device: device.ecc.volatile_uncorrected if device.ecc else None,
+    ),
+    "measurement_seconds": ("Median time of a call.", None),
+    "measurement_bytes_per_second": ("Median rate in bytes.", None),
+    "measurement_flop_per_second": ("Median rate in floating-point operations.", None),
+    "measurement_operations_per_second": ("Median rate in operations on whole numbers.", None),
+    "measurement_per_second": ("Median rate in samples, launches or what else the benchmark counts.", None),
+    "fleet_nodes": ("Nodes of the run by state.", None),
+    "fleet_suspect": ("1: more nodes are bad than --max-bad allows.", None),
+    "fleet_node_state": ("1 for the state that the node is in.", None),
+    "fleet_rate_ratio": ("Rate of a slow device over that of its siblings, or of the part's peak.", None),
 }
 _RATES = {
     "B/s": "measurement_bytes_per_second",
     "FLOP/s": "measurement_flop_per_second",
     "OP/s": "measurement_operations_per_second",
-    "1/s": "measurement_per_second",
-}
-# The function that reads each metric from a device.
-_READINGS: dict[str, Callable[[Device], float | None]] = {
-    "device_memory_total_bytes": lambda device: device.memory_total_bytes,
-    "device_memory_used_bytes": lambda device: device.memory_used_bytes,
-    "device_utilization_ratio": lambda device: device.utilization_percent and device.utilization_percent / 100,
-    "device_temperature_celsius": lambda device: device.temperature_celsius,
-    "device_power_watts": lambda device: device.power_w,
-    "device_power_limit_watts": lambda device: device.power_limit_w,
-    "device_sm_clock_hertz": lambda device: device.sm_clock_hz,
-    "device_pcie_replays_total": lambda device: device.pcie.replays if device.pcie else None,
-    "device_ecc_corrected_total": lambda device: device.ecc.volatile_corrected if device.ecc else None,
-    "device_ecc_uncorrected_total": lambda device: device.ecc.volatile_uncorrected if device.ecc else None,
 }
 
 
@@ -84,10 +82,11 @@ def metrics(report: Report) -> str:
             said = ",".join(f'{key}="{text}"' for key, text in texts.items())
             samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
     lines = []
-    for name, (kind, help) in METRICS.items():
-        if found := samples.get(name):
+    for name, (help, _) in METRICS.items():
+        if series_of := samples.get(name):
+            kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
-            for series, value in found.items():
+            for series, value in series_of.items():
                 is_whole = float(value).is_integer() and abs(value) < 1e15
                 lines.append(f"{PREFIX}{name}{series} {int(value) if is_whole else repr(float(value))}")
     return "\n".join(lines) + "\n"
@@ -110,8 +109,8 @@ def _samples(report: Report) -> Iterator[Sample]:
     for device in facts.devices:
         named = {"UUID": device.uuid, "device": device.id or device.pci_address or device.kind}
         yield "device_info", {**command, **named, "name": device.name, "pci_bus_id": device.pci_address}, 1
-        for name, value in _READINGS.items():
-            yield name, {**command, **named}, value(device)
+        for name, (_, read) in METRICS.items():
+            yield name, {**command, **named}, read(device) if read else None
     for row in report.measurements:
         yield from _rates(row, command)
     if (fleet := report.results.get("fleet_judge")) is not None:

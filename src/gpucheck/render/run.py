@@ -5,66 +5,41 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Column,
-    Line,
-    Page,
-    answer,
-    by_column,
-    column_of_numbers,
-    counted,
-    filled,
-    finding_line,
-    finding_of,
-    finding_text,
-    numbers,
-    said,
-    table,
-    table_of,
-)
+from gpucheck.render import text
+from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Line, Page, filled, numbers, table_of
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
-from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, JobRank, RanksResult, RunLine, RunResult
 
-# A traced line has a row if its bytes at the peak are at least this share of the largest line's.
-_LEAST_TRACED = 0.01
 NAMES = {
     "to_device": "copy to device",
     "to_host": "copy to host",
     "between": "copy between devices",
     "data": "DataLoader",
-    "bool": "bool()",
-    "float": "float()",
-    "int": "int()",
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "nonzero": "nonzero()",
+    **{name: f"{name}()" for name in ("bool", "float", "int", "nonzero")},
+    **{name: f".{name}()" for name in ("item", "tolist")},
 }
-
-
 # The exit statuses of a program that was ended on request.
 _ASKED_TO_END = tuple(-getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def page(report: Report) -> Page:
-    """Return the page of a run: what the program waits for, what to change, the time, the lines and the memory."""
     if "run_dry" in report.results:
         return _dry_page(report)
-    result, time, ended = report.results.get("run"), finding_of(report, "run.time"), finding_of(report, "run.ended")
+    result, time, ended = report.results.get("run"), report.finding("run.time"), report.finding("run.ended")
     if result is None or time is None:
         return Page(findings=report.findings)
     where = "; ".join(device.name for device in result.devices)
     # The answer is what ended the program, or what it waited for if it ended normally or on request.
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
-    main = finding_of(report, "run.memory.full") or (ended if by_itself else None) or time
-    text = finding_text(main) + (f" · {where}" if where else "")
+    main = report.finding("run.memory.full") or (ended if by_itself else None) or time
+    sentence = main.text + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     job = next((finding for finding in report.findings if finding.id.startswith("run.ranks.")), None)
     if "ranks" in report.results and job is not None:
@@ -72,25 +47,22 @@ def page(report: Report) -> Page:
             body = [*_periodic(report.findings), *body]
         elif main.id != "run.memory.full":
             # The job's verdict comes first, and this rank's verdict follows.
-            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
-            text = finding_text(main)
+            main, body = job, [*ranks_page(report).body, Line(), Line(f"rank 0: {sentence}"), *body]
+            sentence = main.text
     folder = os.getcwd()
-    rows = list(costly(result))
-    if rows:
-        body += [Line(), _lines(rows, folder)]
+    if rows := list(costly(result)):
+        spent = (Column("time, ms", keep=9), text.column_of_numbers([row.time_s for row in rows], 1e-3))
+        memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
+        body += [Line(), _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)]
     body += [Line(), *_memory(result), *_traced(result, folder)]
-    body = [finding_line(ended), *body] if ended is not None and main is time else body
+    body = [text.signed(ended.verdict, ended.text), *body] if ended is not None and main is time else body
     # The finding on time is also shown if the program's end is the answer and the finding is a warning.
     is_told = main.id == "run.ended" and time.verdict == "warn"
     others = [row for row in report.findings if row is not ended and (row is not time or is_told)]
-    return Page(answer(main.verdict, text), body, [], others, main)
-
-
-# -- ranks -------------------------------------------------------------------------------------------------------------
+    return Page(text.answer(main.verdict, sentence), body, [], others, main)
 
 
 def ranks_page(report: Report) -> Page:
-    """Return the page of a job: the rank that holds it up, and each rank's part of a step, the latest rank first."""
     result, found = report.results["ranks"], report.findings
     main = next(finding for finding in found if finding.id.startswith("run.ranks."))
     body: list[Block] = [*_periodic(found)]
@@ -99,17 +71,16 @@ def ranks_page(report: Report) -> Page:
     if result.arrival != "arrival":
         how = "collectives by when the host issued them"
         body.append(Line(f"{how}; gpucheck was never tried with NCCL between GPUs", "dim"))
-    return Page(None, body, [Line(f"not seen: {text}") for text in result.not_seen], found, main)
+    return Page(None, body, [Line(f"not seen: {what}") for what in result.not_seen], found, main)
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
-    """Return the lines on extra work in every n-th step. They need no action but explain the time."""
-    return (finding_line(finding) for finding in findings if finding.id == "run.ranks.periodic")
+    return (text.signed(finding.verdict, finding.text) for finding in findings if finding.id == "run.ranks.periodic")
 
 
 def _ranks(result: RanksResult) -> Block:
     rows = sorted(result.ranks, key=lambda row: -(row.late_s or row.own_s or 0.0))
-    shares = [row.last_share for row in rows]
+    has_shares = any(row.last_share for row in rows)
     times = {
         "late_s": Column("late, ms"),
         "data_s": Column("data, ms", keep=8),
@@ -121,17 +92,13 @@ def _ranks(result: RanksResult) -> Block:
     # Phases are not shown with pipelines, because they include waits for other ranks.
     if any(row.own_s is not None for row in rows):
         times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
-    return by_column(
-        [
-            (Column("rank"), [str(row.rank) for row in rows]),
-            (Column("host", "left", keep=3), [row.host for row in rows]),
-            (Column("last"), [units.percent(share or 0.0) if any(shares) else "" for share in shares]),
-            *(
-                (column, column_of_numbers([getattr(row, name) for row in rows], 1e-3))
-                for name, column in times.items()
-            ),
-        ]
-    )
+    columns: list[ColumnOf[JobRank]] = [
+        filled(Column("rank"), lambda row: str(row.rank)),
+        filled(Column("host", "left", keep=3), lambda row: row.host),
+        filled(Column("last"), lambda row: units.percent(row.last_share or 0.0) if has_shares else ""),
+        *(numbers(column, attrgetter(name), 1e-3) for name, column in times.items()),
+    ]
+    return table_of(rows, columns)
 
 
 def _time(result: RunResult) -> Iterator[Block]:
@@ -149,20 +116,13 @@ def _time(result: RunResult) -> Iterator[Block]:
     names = ("data", "copies", "waits", "rest", "device busy")
     busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
     parts = [units.percent(share) for share in (shares.data, shares.copies, shares.waits, shares.rest)]
-    yield table([Column(name) for name in names], [[*parts, busy]])
-
-
-def _lines(rows: Sequence[RunLine], folder: str) -> Block:
-    spent = (Column("time, ms", keep=9), column_of_numbers([row.time_s for row in rows], 1e-3))
-    memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
-    return _by_line(rows, [at(row.file, row.line, folder) for row in rows], spent, memory)
+    yield text.table([Column(name) for name in names], [[*parts, busy]])
 
 
 def _by_line(
     rows: Sequence[RunLine] | Sequence[DryLine], places: list[str], *beside: tuple[Column, list[str]]
 ) -> Block:
-    """Return a table of source lines with action, count and bytes. `beside` holds further columns."""
-    return by_column(
+    return text.by_column(
         [
             (Column("line", "left"), places),
             (Column("what", "left", keep=8), [NAMES.get(line.kind, line.kind) for line in rows]),
@@ -196,8 +156,8 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
     if traced is None or not traced.lines:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
-    # Lines with few bytes at the peak are shown only if they keep memory after each step.
-    least = _LEAST_TRACED * max(row.peak_bytes for row in traced.lines)
+    # Lines with less than 1 % of the largest line's bytes are shown only if they keep memory after each step.
+    least = 0.01 * max(row.peak_bytes for row in traced.lines)
     lines = table_of(
         [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step],
         [
@@ -209,21 +169,16 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
             filled(Column("held by", "left", keep=3), lambda row: row.held_by or UNKNOWN),
         ],
     )
-    peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
-    head = f"{counted(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
-    return [Line(), Line(head), lines]
-
-
-# -- on a simulated device ---------------------------------------------------------------------------------------------
+    head = f"{text.counted(traced.steps, 'step')} traced{cost}" if traced.steps else "no step was traced"
+    return [Line(), Line(f"{head}; tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"), lines]
 
 
 def _dry_page(report: Report) -> Page:
-    """Return the page of a dry run: the verdict and its extent, the findings, the lines, and the memory by line."""
     result: DryResult = report.results["run_dry"]
     bad = [finding for finding in report.findings if finding.verdict in ASKING]
     remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
     shown = [row for row in report.findings if row.verdict != "pass" and row.id != "run.waits" and row not in remarks]
-    body: list[Block] = [Line(finding_text(finding)) for finding in remarks]
+    body: list[Block] = [Line(finding.text) for finding in remarks]
     if result.lines:
         places = [f"{line.file}:{line.line}" for line in result.lines]
         body += [*([Line()] if body else []), _by_line(result.lines, places)]
@@ -231,7 +186,7 @@ def _dry_page(report: Report) -> Page:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
     first = _verdict(result, bad)
     said = next((finding for finding in bad if finding.title in first and not finding.message), None)
-    return Page(answer(report.summary.verdict, first), body, findings=shown, cause=said)
+    return Page(text.answer(report.summary.verdict, first), body, findings=shown, cause=said)
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
@@ -242,7 +197,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         *(finding.title for finding in bad if finding.id in ("run.dry.memory", "run.dry.followed")),
     ]
     parts = parts or [placed(result)]
-    steps = counted(result.steps, "step")
+    steps = text.counted(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:
         how = f"DataLoader loops ended early, {steps}"
@@ -255,10 +210,10 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
     caught = [finding for finding in found if "times" in finding.evidence and not finding.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
-        yield f"{counted(ended, noun)} {what}"
+        yield f"{text.counted(ended, noun)} {what}"
     if caught:
         times = sum(finding.evidence["times"] for finding in caught)
-        yield f"{counted(len(caught), noun)} {what}, caught by the program ({counted(times, 'time')})"
+        yield f"{text.counted(len(caught), noun)} {what}, caught by the program ({text.counted(times, 'time')})"
 
 
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
@@ -274,8 +229,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
         "gradients": memory.gradients_bytes,
         "optimizer states": memory.optimizer_bytes,
     }
-    sizes = [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]
-    if sizes:
+    if sizes := [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]:
         yield Line(", ".join(sizes))
     if peak.held:
         yield table_of(
@@ -289,13 +243,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
 
 
-# -- model: the faults with line and fix, then the tree and the memory of a training step ------------------------------
-
-_INDENT = "  "
-
-
 def model_page(report: Report) -> Page:
-    """Return the page of `model`: the verdict, the findings with the worst first, the folded tree, and the totals."""
     result = report.results.get("model")
     if result is None:
         return Page(findings=report.findings)
@@ -303,7 +251,7 @@ def model_page(report: Report) -> Page:
     shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
     bad = [finding for finding in shown if finding.verdict in ASKING]
     rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
-    body = [*said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
+    body = [*text.said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
 
 
@@ -311,9 +259,9 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(finding.id == "model.mismatch" for finding in bad)
     others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
-    parts = [f"{what} mixes devices in {counted(places, 'place')}"] if places else []
+    parts = [f"{what} mixes devices in {text.counted(places, 'place')}"] if places else []
     if others:
-        parts.append(f"{counted(others, 'other fault' if parts else 'fault')} in how it moves")
+        parts.append(f"{text.counted(others, 'other fault' if parts else 'fault')} in how it moves")
     verdict = report.summary.verdict
     if not parts and verdict == "pass":
         ran = f", and {what} runs" if result.run is not None else ""
@@ -321,14 +269,14 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
-    return answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
+    return text.answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:
     return table_of(
         rows,
         [
-            filled(Column("module", "left"), lambda row: _INDENT * row.depth + _name(row)),
+            filled(Column("module", "left"), lambda row: "  " * row.depth + _name(row)),
             filled(Column("kind", "left", keep=3), lambda row: row.kind),
             filled(Column("parameters", keep=4), lambda row: _spaced(row.parameters)),
             numbers(Column("MiB", keep=8), lambda row: row.parameter_bytes, units.MIB),

@@ -7,24 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    advice_line,
-    answer,
-    filled,
-    finding_of,
-    numbers,
-    short_name,
-    table_of,
-    verdict_cell,
-    worst_of,
-)
+from gpucheck.render import text
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressResult
@@ -32,44 +16,41 @@ from gpucheck.stress.judge import memory_tested, text_of
 
 # The meaning of each kind's bytes. Memory is written, read and compared, and copies go both ways at once.
 _BYTES_OF = {"memory": " tested", "copies": " both ways"}
+# Memory is tested in words of 64 bits, and its rate is shown in bytes.
+_WORDS = "word/s"
 
 
 def page(report: Report) -> Page:
-    """Return the page: the worst finding first, then a row for each device. The details are shown with `-v`."""
     result = report.results.get("stress")
-    worst = worst_of(finding for finding in report.findings if finding.verdict in ASKING)
+    worst = text.worst_of(finding for finding in report.findings if finding.verdict in ASKING)
     if result is None or not any(device.steps for device in result.devices):
         cause = worst or next(iter(report.findings), None)
-        return Page(None if cause else answer("skip", "nothing was done"), findings=report.findings, cause=cause)
+        return Page(None if cause else text.answer("skip", "nothing was done"), findings=report.findings, cause=cause)
     whole = report.summary.complete and report.summary.verdict != "inconclusive"
-    line = None if worst else answer("pass" if whole else "inconclusive", _all_well(report, result))
+    line = None if worst else text.answer("pass" if whole else "inconclusive", _all_well(report, result))
     columns = _columns(result, report.findings)
     # A narrow screen shows only each device's first kind of work and its state.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
-    return Page(line, body, _unknown(result), report.findings, worst, under=_under(result))
+    return Page(line, body, _details(result.devices), report.findings, worst, under=[_subject(result.devices)])
 
 
 def _all_well(report: Report, result: StressResult) -> str:
     steps = sum(device.steps for device in result.devices)
     for_s = max((point.at_s for device in result.devices for point in device.points), default=0.0)
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
-    speed = finding_of(report, "stress.slow")
+    speed = report.finding("stress.slow")
     tails = (memory_tested(result.devices), speed.title if speed else "")
     return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
 
 
-def _under(result: StressResult) -> list[Line]:
-    devices = result.devices
-    names = dict.fromkeys(short_name(device.device) for device in devices)
+def _subject(devices: Sequence[StressDevice]) -> Line:
+    names = dict.fromkeys(text.short_name(device.device) for device in devices)
     what = f"{len(devices)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
     sizes = [device.filled_bytes for device in devices if device.filled_bytes] or [0]
     filled_text = " to ".join(dict.fromkeys(units.capacity(size) for size in (min(sizes), max(sizes))))
     dtypes = ", ".join(dict.fromkeys(device.dtype for device in devices if device.dtype))
-    return [Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")]
-
-
-# -- a row for each device ---------------------------------------------------------------------------------------------
+    return Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")
 
 
 def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
@@ -88,20 +69,16 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
 def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
     values = [value for device in result.devices if (value := _rate(device, kind))]
     raw = next((point.unit for device in result.devices for point in device.points if point.kind == kind), "")
-    unit = of_bytes(0.0, raw)[1] + _BYTES_OF.get(kind, "")
+    unit = ("B/s" if raw == _WORDS else raw) + _BYTES_OF.get(kind, "")
     tera = kind not in _BYTES_OF and bool(values) and max(values) >= 1e12
     scale, letter = (1e12, "T") if tera else (1e6, "M") if values and max(values) < 1e8 else (1e9, "G")
     return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda device: _rate(device, kind), scale)
 
 
 def _rate(device: StressDevice, kind: str) -> float | None:
-    rates = [of_bytes(point.rate.median, point.unit)[0] for point in device.points if point.kind == kind]
+    points = [point for point in device.points if point.kind == kind]
+    rates = [point.rate.median * (8 if point.unit == _WORDS else 1) for point in points]
     return statistics.median(rates) if rates else None
-
-
-def of_bytes(rate: float, unit: str) -> tuple[float, str]:
-    """Return a rate and its unit for display. Rates in 64-bit words of memory become bytes."""
-    return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
 
 
 def _lowest_clock(device: StressDevice) -> str:
@@ -115,7 +92,6 @@ def _heat(device: StressDevice) -> str:
 
 
 def _power(device: StressDevice) -> str:
-    """Return the median power and its share of the limit."""
     watts = [point.power_w for point in device.points if point.power_w]
     if not watts:
         return ""
@@ -125,26 +101,23 @@ def _power(device: StressDevice) -> str:
 
 def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
     if device.ended == "fault":
-        return verdict_cell("fail", "failed" if device.steps else "did not start")
+        return text.verdict_cell("fail", "failed" if device.steps else "did not start")
     if device.ended == "error":
-        return verdict_cell("skip", "not run")
+        return text.verdict_cell("skip", "not run")
     words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
     mine = []
     for finding in findings:
         names = (finding.evidence.get("name"), *finding.evidence.get("names", ()))
         is_its_own = device.name in names or (finding.id == "stress.errors" and finding.device == device.name)
         mine += [finding] if is_its_own and finding.id in words and finding.verdict in ASKING else []
-    if (worst := worst_of(mine)) is not None:
-        return verdict_cell(worst.verdict, words[worst.id])
-    return verdict_cell("inconclusive", "cut off") if device.ended == "signal" else verdict_cell("pass", "correct")
+    if (worst := text.worst_of(mine)) is not None:
+        return text.verdict_cell(worst.verdict, words[worst.id])
+    if device.ended == "signal":
+        return text.verdict_cell("inconclusive", "cut off")
+    return text.verdict_cell("pass", "correct")
 
 
-# -- details -----------------------------------------------------------------------------------------------------------
-
-
-def _unknown(result: StressResult) -> list[Block]:
-    lines = dict.fromkeys(f"{what} unknown: {why}" for device in result.devices for what, why in device.unknown.items())
-    wrong_steps = [
-        advice_line(f"{device.name}: {text_of(wrong)}") for device in result.devices for wrong in device.wrong
-    ]
-    return [*(Line(text, "dim") for text in lines), *wrong_steps]
+def _details(devices: Sequence[StressDevice]) -> list[Line]:
+    unknown = dict.fromkeys(f"{what} unknown: {why}" for device in devices for what, why in device.unknown.items())
+    wrong = [f"{device.name}: {text_of(step)}" for device in devices for step in device.wrong]
+    return [*(Line(line, "dim") for line in unknown), *map(text.advice_line, wrong)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -62,15 +63,14 @@ def _renderables(out: Console, blocks: Sequence[Block]) -> Iterator[RenderableTy
             yield from _table_for(out, block)
 
 
-# -- a first view of a screen ------------------------------------------------------------------------------------------
-
 # The most table rows, and lines of findings beside the failures, in a first view: as many as a machine has GPUs.
 MOST_ROWS, MOST_LINES = 16, 6
+# A finding without its sign and details: the text up to the first colon that does not follow a device's name.
+_IN_BRIEF = re.compile(r"\S+ (((cpu|[a-z]+:\d+|NVML \d+): )?.+?)(: |$)", re.DOTALL)
 
 
 def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Return the blocks without the last rows and findings that may be left out, and count these. A pipe gets all
-    blocks."""
+    """Return the blocks without the last rows and findings that may be left out, and count these."""
     if out.width >= NATURAL_WIDTH:
         return blocks
     kept: list[Block] = []
@@ -85,15 +85,15 @@ def _first_view(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
             kept += [shorter, Line(f"and {len(block.rows) - len(shorter.rows)} more rows: -v", "dim")]
         elif block in findings[cut:]:
             if block is findings[cut]:
-                kept.append(Line(f"also: {text.in_brief(line.text for line in gone)}; details: -v", "yellow"))
+                brief = "; ".join(match[1] for line in gone if (match := _IN_BRIEF.match(line.text)))
+                kept.append(Line(f"also: {brief}; details: -v", "yellow"))
         else:
             kept.append(block)
     return kept
 
 
 def _shortened(table: Table) -> Table:
-    """Return the table with its most important rows: those that need action are kept first, and the order is
-    unchanged."""
+    """Return the table with its most important rows, in their order: those that need action are kept first."""
     styles = [" ".join(cell.style for cell in row) for row in table.rows]
     gravity = [0 if "red" in style else 1 if "yellow" in style else 2 for style in styles]
     ranked = sorted(range(len(styles)), key=gravity.__getitem__)
@@ -106,14 +106,8 @@ def _of_rows(whole: Table, places: Sequence[int]) -> Table:
     return replace(text.table(whole.columns, [whole.rows[place] for place in places]), narrow=narrow, dense=whole.dense)
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def writable(out: Console, text: str) -> str:
-    """Return `text` with commands as they are typed here, in ASCII where the stream's encoding lacks a character.
-
-    A picture, which is seen elsewhere, keeps the commands.
-    """
+    """Return `text` with commands as they are typed here, in ASCII where the stream's encoding lacks a character."""
     text = text if out.record else naming.as_typed(text)
     try:
         text.encode(out.encoding)
@@ -147,8 +141,7 @@ def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterato
 
 
 def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]) -> int:
-    """Return the width of these columns side by side. Text that wraps, or is not `whole`, counts with its least
-    width."""
+    """Return the width of these columns. Text that wraps, or is not `whole`, counts with its least width."""
     widths = []
     for index in kept:
         column = table.columns[index]
@@ -157,8 +150,7 @@ def _width(out: Console, table: Table, kept: Sequence[int], whole: Sequence[int]
             widest = min(widest, column.cropped)
         widest = max(_head_width(out, column), widest)
         widths.append(min(widest, LEAST_WRAPPED) if column.wraps else widest)
-    # Each cell has a space on either side, and there is one between columns. A dense table has no space before its
-    # cells.
+    # A cell has a space on either side, and there is one between columns; a dense table has none before its cells.
     return sum(widths) + 2 * len(widths) + (0 if table.dense else len(widths) - 1)
 
 
@@ -204,15 +196,9 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
                 yield Text(writable(out, f"{name}: {cell.text}" if name else cell.text), style=cell.style)
 
 
-# -- a screen that refreshes in place ----------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
-    """Give a function that shows blocks in place on a terminal, and one after another elsewhere.
-
-    The last blocks stay visible at the end.
-    """
+    """Give a function that shows blocks in place on a terminal, and one after another elsewhere."""
     from rich.live import Live  # only `devices --watch` refreshes a screen
 
     out = console(stream)
@@ -241,8 +227,7 @@ def refreshing(stream: IO[str]) -> Iterator[Callable[[Sequence[Block]], None]]:
 
 
 def _colours(names: str) -> TerminalTheme:
-    """Return the background, the text colour, and a terminal's black, red, green, yellow, blue, magenta, cyan and
-    white, each as `rrggbb`."""
+    """Return a theme: background, text, black, red, green, yellow, blue, magenta, cyan, white, each as `rrggbb`."""
     background, text_colour, *eight = [tuple(bytes.fromhex(name)) for name in names.split()]
     return TerminalTheme(background, text_colour, eight)  # type: ignore[arg-type]
 

@@ -1,7 +1,5 @@
-"""The blocks of a page, which are tables and lines of text. A report becomes blocks by its command's layout.
-
-The file of each layout turns a report into blocks, terminal.py prints them, and this file makes Markdown of them.
-"""
+"""The blocks of a page, which are tables and lines of text. A report becomes blocks by its command's layout;
+terminal.py prints them, and this file makes Markdown of them."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from gpucheck import units
 from gpucheck.report.facts import Device
@@ -46,12 +44,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first).
-
-    A head may have two lines: the first names a group of columns. Text that `wraps` may take several lines on a screen.
-    Text that may be `cropped` loses its end after that many characters (0: never) before another column is dropped. If
-    the text also wraps, it wraps at that width instead.
-    """
+    """A column: its head, how it is aligned, and how long it stays when the screen is narrow (`keep` 0 goes first). The
+    first of two lines of a head names a group of columns. Text that `wraps` may take several lines. Text that may be
+    `cropped` loses its end after that many characters (0: never), or wraps there, before another column is dropped."""
 
     head: str
     align: Literal["left", "right"] = "right"
@@ -62,12 +57,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; every row has a cell for each column.
-
-    `narrow` is a table of the same rows. It is shown instead if this table is too wide even without the columns that
-    may be dropped. A `dense` table has less room between its columns. `may_go` is true if a first view may leave out
-    rows.
-    """
+    """A table. `narrow` is a table of the same rows, shown if this one is too wide even without the columns that may be
+    dropped. A `dense` table has less room between its columns. `may_go`: a first view may leave out rows."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -77,11 +68,7 @@ class Table:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
-    """Return a table of these rows.
-
-    A column whose cells are all empty is left out. So is a column that may be dropped, if all of its values are
-    unknown.
-    """
+    """Return a table of these rows, without empty columns and without unknown columns that may be dropped."""
     made = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     kept = []
     for place, column in enumerate(columns):
@@ -92,8 +79,6 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Ta
 
 
 def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
-    """Return a table of columns, each with its cells. Raises ValueError if the columns have different numbers of
-    cells."""
     heads, cells = zip(*columns, strict=True)
     return table(heads, zip(*cells, strict=True))
 
@@ -133,16 +118,13 @@ def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
     return Cell(f"{sign} {text or verdict}", style)
 
 
-def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
-    """Return numbers with the same precision down a column: the lower quartile has `digits` significant digits.
-
-    A number too small for that precision keeps one significant digit.
-    """
+def column_of_numbers(values: Sequence[float | None], scale: float = 1.0) -> list[str]:
+    """Return numbers with the precision of three significant digits of the lower quartile, but at least one digit."""
     scaled = [None if value is None else value / scale for value in values]
     known = sorted(abs(value) for value in scaled if value)
     # A number a hundred times smaller than the largest must not add digits to the whole column.
     large = [value for value in known if value >= known[-1] / 100]
-    places = len(units.significant(large[len(large) // 4], digits).partition(".")[2]) if large else 0
+    places = len(units.significant(large[len(large) // 4]).partition(".")[2]) if large else 0
     texts = []
     for value in scaled:
         text = UNKNOWN if value is None else f"{value:.{places}f}"
@@ -152,21 +134,17 @@ def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits
 
 # A bar's cells that are filled to one eighth, two eighths, and so on.
 EIGHTHS = "▏▎▍▌▋▊▉"
-HALF = EIGHTHS.index("▌")
 # Replacements of gpucheck's own signs for encodings that lack them.
-_PAIRS = ("→", "->", "≥", ">=", "≤", "<=", "…", "...", "×", "x", "µ", "u", "²", "2", "░", ".", "█", "#")
+_PLAIN = {"→": "->", "≥": ">=", "≤": "<=", "…": "...", "×": "x", "µ": "u", "²": "2", "°": "", "░": ".", "█": "#"}
 ASCII = str.maketrans(
-    {"°": ""}
-    | dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
+    _PLAIN
     | {sign: plain for sign, plain, _ in SIGNS.values()}
-    | {part: "#" if place >= HALF else "." for place, part in enumerate(EIGHTHS)}
+    | {part: "#" if place >= EIGHTHS.index("▌") else "." for place, part in enumerate(EIGHTHS)}
 )
 
 
 def bar(share: float | None, width: int) -> str:
-    """Return a bar of `width` cells, of which `share` (0 to 1) is filled; empty if the share is unknown. A share above
-    zero is always visible.
-    """
+    """Return a bar of `width` cells. A share above zero is always visible."""
     if share is None:
         return ""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
@@ -197,11 +175,11 @@ Block = Table | Line
 class Page:
     """The page of a command, in reading order.
 
-    `answer` is the first line: the verdict, the most important figure and its device. `under` has details that do not
-    fit there. The `findings` that need action follow, worst first, each with its command, and then the `body`. `cause`
-    is the finding that the answer already states, so that only its command is added. It is the first line if there is
-    no `answer`. `then` is a command for a page on which no finding has one. `details` and findings that need no action
-    are shown only with `-v` and in files. `order` ranks findings with the same verdict, the lowest first.
+    `answer` is the first line: the verdict, the most important figure and its device; `under` has details that do not
+    fit there. `cause` is the finding that the answer states, of which only the fix is added, or the first line if there
+    is no `answer`. The `findings` that need action follow, the worst first and by `order`, then the `body`. `then` is a
+    command for a page on which no finding has one. `details` and the other findings are shown only with `-v` and in
+    files.
     """
 
     answer: Line | None = None
@@ -212,16 +190,6 @@ class Page:
     then: str | None = None
     under: Sequence[Line] = ()
     order: Callable[[Finding], int] = lambda finding: 0
-
-
-def finding_text(finding: Finding) -> str:
-    """Return a finding's title and message."""
-    return f"{finding.title}: {finding.message}" if finding.message else finding.title
-
-
-def finding_line(finding: Finding) -> Line:
-    """Return a finding in one line: sign, title and message."""
-    return signed(finding.verdict, finding_text(finding))
 
 
 def signed(verdict: Verdict, text: str) -> Line:
@@ -240,13 +208,7 @@ def advice_line(text: str) -> Line:
     return Line(f"{ADVICE}{text}")
 
 
-def finding_of(report: Report, *ids: str) -> Finding | None:
-    """Return the report's first finding with one of these IDs, or None if there is none."""
-    return next((finding for finding in report.findings if finding.id in ids), None)
-
-
 def worst_of(findings: Iterable[Finding]) -> Finding | None:
-    """Return the first finding with the worst verdict, or None if there is no finding."""
     return min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
 
 
@@ -260,7 +222,7 @@ _OF_MANY_GPUS = re.compile(
 
 
 def short_name(device: Device | DeviceRef) -> str:
-    """Return a device's name without the parts that all devices of its vendor have. A short name saves a column."""
+    """Return a device's name without the parts that all devices of its vendor have."""
     if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
     short = _OF_MANY_GPUS.sub("", device.name or "").strip()
@@ -268,73 +230,59 @@ def short_name(device: Device | DeviceRef) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `1 file` or `2 files`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-# -- a report as blocks ------------------------------------------------------------------------------------------------
-
-# The file of each command's layout, and its function if that is not `page`. Only the shown layout is loaded.
+# The file and the function of each command's layout. Only the shown layout is loaded.
 LAYOUTS = {
-    "status": "doctor.status_page",
-    "devices": "devices",
-    "memory": "doctor.memory_page",
-    "doctor": "doctor",
-    "explain": "explain",
-    "smoke": "doctor.smoke_page",
-    "bench transfer": "transfer",
-    "bench bandwidth": "bench.bandwidth_page",
-    "bench matmul": "bench.matmul_page",
-    "bench overlap": "bench.overlap_page",
-    "bench crossover": "bench.crossover_page",
-    "bench collective": "bench.collective_page",
-    "bench all": "bench.all_page",
-    "find-batch-size": "batch_size",
-    "model": "run.model_page",
-    "compare": "compare",
-    "report": "html",
-    "fleet check": "fleet",
-    "fleet judge": "fleet",
-    "lint": "explain.lint_page",
-    "run": "run",
-    "stress": "stress",
+    "status": "doctor:status_page",
+    "devices": "devices:page",
+    "memory": "doctor:memory_page",
+    "doctor": "doctor:page",
+    "explain": "explain:page",
+    "smoke": "doctor:smoke_page",
+    "bench transfer": "transfer:page",
+    "bench bandwidth": "bench:bandwidth_page",
+    "bench matmul": "bench:matmul_page",
+    "bench overlap": "bench:overlap_page",
+    "bench crossover": "bench:crossover_page",
+    "bench collective": "bench:collective_page",
+    "bench all": "bench:all_page",
+    "find-batch-size": "batch_size:page",
+    "model": "run:model_page",
+    "compare": "compare:page",
+    "report": "html:page",
+    "fleet check": "fleet:page",
+    "fleet judge": "fleet:page",
+    "lint": "explain:lint_page",
+    "run": "run:page",
+    "stress": "stress:page",
 }
-
-# These commands always show their tables in full.
-_LISTS = frozenset({"bench all", "explain", "lint"})
 
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
-    """Return the report's blocks. `verbose` adds those that need no action: passes, methods and curves."""
+    """Return the report's blocks. `verbose` adds those that need no action."""
     laid_out: list[Block] = []
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
-    is_whole = verbose or report.command in _LISTS
+    is_whole = verbose or report.command in ("bench all", "explain", "lint")
     return [replace(block, may_go=not is_whole and (block.may_go or isinstance(block, Table))) for block in laid_out]
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
-    """Return the report's blocks in parts. The first part has the answer and the findings that need action."""
-    report = replace(
-        report, findings=tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
-    )
-    page: Page = _layout(LAYOUTS[report.command])(report)
+    """Return the report's blocks in parts, the answer and the findings that need action first."""
+    findings = tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
+    report = replace(report, findings=findings)
+    page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
     again = typed(report.argv) if report.argv else ""
     parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
         # A benchmark with --baseline shows its measurements first, then the changes.
-        parts.append(_layout("compare.comparison")(report))
+        parts.append(resolve_name("gpucheck.render.compare:comparison")(report))
     if verbose:
         at_rest = [finding for finding in page.findings if finding.verdict not in ASKING and finding is not page.cause]
         parts += [said(at_rest), page.details]
     return parts
-
-
-def _layout(name: str) -> Callable[[Report], Any]:
-    """Load the file of a layout, and return its function."""
-    file, _, function = name.partition(".")
-    layout: Callable[[Report], Any] = resolve_name(f"gpucheck.render.{file}:{function or 'page'}")
-    return layout
 
 
 # An option and its value, possibly repeated. A fix with more words, or with punctuation at the end, is a sentence.
@@ -369,15 +317,12 @@ def without(argv: Sequence[str], option: str) -> list[str]:
 
 
 def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
-    """Return the answer, the findings that need action with their commands, and a line if the work is incomplete.
-
-    The worst finding is first. `again` is the command to repeat incomplete work, shown if there is no other command.
-    """
+    """Return the answer, the findings that need action with their fixes, and how to repeat incomplete work."""
     ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
     asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
     cause, first = page.cause, page.answer
     if cause is not None and first is None:
-        first = answer(cause.verdict, finding_text(cause))
+        first = answer(cause.verdict, cause.text)
     laid_out: list[Block] = [*([first] if first else []), *page.under]
     if cause is not None and cause.fix:
         laid_out.append(advice_line(cause.fix))
@@ -393,10 +338,7 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
 
 
 def said(findings: Sequence[Finding]) -> list[Line]:
-    """Return a line for each group of findings, with its fix below. GPUs with the same finding share a line.
-
-    Only the first fix of a group is shown, because the others differ only in the GPU's address.
-    """
+    """Return a line for each group of findings, and its first fix: the others differ only in the GPU's address."""
     lines: list[Line] = []
     for group in grouped(findings):
         lines.append(signed(group.verdict, group.line))
@@ -407,22 +349,9 @@ def said(findings: Sequence[Finding]) -> list[Line]:
     return lines
 
 
-# The text up to the first colon that does not follow a device's name.
-_IN_BRIEF = re.compile(r"((cpu|[a-z]+:\d+|NVML \d+): )?.+?(?=: |$)")
-
-
-def in_brief(lines: Iterable[str]) -> str:
-    """Return findings in one line without signs, details and fixes: `cuda:6  91 °C, limit 87 °C`."""
-    told = [line.partition(" ")[2] for line in lines if not line.startswith(ADVICE)]
-    return "; ".join(found[0] if (found := _IN_BRIEF.match(line)) else line for line in told)
-
-
 def markdown_page(report: Report) -> str:
-    """Return the report as a Markdown page, with everything that `-v` shows."""
     return markdown(f"gpucheck {report.command}", blocks(report, verbose=True))
 
-
-# -- Markdown ----------------------------------------------------------------------------------------------------------
 
 # Brackets make links and images, `<` makes tags, and the others make emphasis, cells and code.
 _SPECIAL = re.compile(r"[\\|*_<`\[\]]")

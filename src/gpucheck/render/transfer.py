@@ -12,22 +12,9 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
-from gpucheck.render import measured
+from gpucheck.render import measured, text
 from gpucheck.render.measured import Answer
-from gpucheck.render.text import (
-    Block,
-    Cell,
-    Column,
-    ColumnOf,
-    Line,
-    Page,
-    by_column,
-    column_of_numbers,
-    filled,
-    numbers,
-    table,
-    table_of,
-)
+from gpucheck.render.text import Block, Cell, Column, ColumnOf, Line, Page, filled, numbers, table_of
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import TransferResult
@@ -37,7 +24,6 @@ _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link")
 
 
 def page(report: Report) -> Page:
-    """Return for each device a table of rates by size and direction, then what its other parts measured."""
     results = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
 
     def answer(device: DeviceRef, rows: Sequence[Measurement]) -> Answer | None:
@@ -46,20 +32,17 @@ def page(report: Report) -> Page:
 
     def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
         copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
-        sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id)))] if copied else []
-        lines = _idioms(written)
-        return [*sizes, *([Line()] if sizes and lines else []), *lines]
+        sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id))), Line()] if copied else []
+        return [*sizes, *_idioms(written)] if written else sizes[:1]
 
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
     beside: list[Block] = []
     for shared in (_both_ways(report), _peer(report.measurements)):
         beside += [*([Line()] if (alone or beside) and shared else []), *shared]
-    details = measured.flag_lines(report.measurements)
-    return measured.pages_of(report, measured.by_device(alone), answer, blocks, details, beside)
+    return measured.pages_of(report, measured.by_device(alone), answer, blocks, beside=beside)
 
 
 def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult) -> Answer | None:
-    """Return the share of the link that pinned copies reach, in the slower direction; else the largest copy's rate."""
     copies = [*judge.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
     if copies:
@@ -68,28 +51,22 @@ def _answer(report: Report, device: DeviceRef, rows: Sequence[Measurement], resu
         if link is not None and link.limit_bytes_per_s and max(map(judging.rate, copies)) <= link.limit_bytes_per_s:
             share = judging.rate(slowest) / link.limit_bytes_per_s
             reached, place = f"{units.percent(share)} of the link: {reached}", link.label
-        return measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)
+        return Answer(device, f"pinned copies reach {reached}{measured.doubt(slowest)}", place)
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
         way, kind = best.case["direction"], best.case["host_memory"]
         what = "copies in host memory" if way == "host_to_host" else f"{kind} copies {WAYS[way]}"
-        return measured.answer_of(best, device, f"{what} reach {units.byte_rate(judging.rate(best))}")
+        return Answer(device, f"{what} reach {units.byte_rate(judging.rate(best))}{measured.doubt(best)}")
     timed = [row for row in rows if row.time_s is not None]
     if timed:
         least = min(timed, key=judging.size)
-        size = units.capacity(judging.size(least))
-        text = f"a copy of {size} takes {measured.time_text(least)}: all of it latency"
-        return measured.answer_of(least, device, text)
+        copy = f"a copy of {units.capacity(judging.size(least))} takes {measured.time_text(least)}"
+        return Answer(device, f"{copy}: all of it latency{measured.doubt(least)}")
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
     return next((Answer(device, cost.title) for cost in costs if cost.device in (None, device.id)), None)
 
 
-# -- copies by size ----------------------------------------------------------------------------------------------------
-
-
 def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Block:
-    """Return a table with a row for each size. For each direction it has pageable and pinned rates as called, the gain,
-    the link's rate, and the time of a call."""
     sizes = sorted({row.case["size_bytes"] for row in measurements})
     rows = {
         (row.case["direction"], row.case["host_memory"], row.case["timed"], row.case["size_bytes"]): row
@@ -108,9 +85,9 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
             of_kind = [rows.get((way, memory, timed, size)) for size in sizes]
             link = timed == "link"
             fastest = fastest if link else of_kind
-            rates = column_of_numbers([measured.median_rate(row) if row else None for row in of_kind], 1e9)
+            rates = text.column_of_numbers([measured.median_rate(row) if row else None for row in of_kind], 1e9)
             columns.append((Column(f"{next(heads, '')}\n{'link' if link else memory}", keep=3 if link else 9), rates))
-            if (memory, timed) == ("pinned", "as_called") and any((way, size) in gains for size in sizes):
+            if (memory, timed) == ("pinned", "as_called"):
                 ratios = [measured.ratio_text(gains.get((way, size))) for size in sizes]
                 columns.append((Column("\ngain", keep=5), ratios))
             if not link:
@@ -118,19 +95,12 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
     notes = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
-    if any(cell.text for cell in notes):
-        columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
-    return replace(by_column(columns), narrow=by_column([*narrow.values()]))
-
-
-# -- common lines of code ----------------------------------------------------------------------------------------------
+    columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
+    return replace(text.by_column(columns), narrow=text.by_column([*narrow.values()]))
 
 
 def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
-    """Return the lines of code between which a user chooses, with the time of each as a multiple of the raw copy's."""
     rows = [row for row in measurements if not str(row.case["idiom"]).startswith(("raw", "loader"))] or measurements
-    if not rows:
-        return []
     ratios = {id(row): ratio for row, ratio in judge.times_raw(measurements)}
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
@@ -143,30 +113,25 @@ def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     return [Line(f"common idioms at {size}, allocation included"), table_of(rows, columns)]
 
 
-# -- copies that share a link ------------------------------------------------------------------------------------------
-
-
 def _both_ways(report: Report) -> list[Block]:
-    """Return `both directions at once: 94.0 GB/s` for each device."""
     lines: list[Block] = []
     known = [row for row in report.findings if row.id == judge.BOTH_WAYS and row.evidence.get("sum_bytes_per_s")]
     for finding in known:
         rows = [row for row in report.measurements if row.name == finding.id and row.device.id == finding.device]
         doubt = next(filter(None, map(measured.doubt, rows)), "")
-        text = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
-        lines.append(Line(f"{finding.device}: {text}" if len(known) > 1 else text))
+        sentence = f"both directions at once: {units.byte_rate(finding.evidence['sum_bytes_per_s'])}{doubt}"
+        lines.append(Line(f"{finding.device}: {sentence}" if len(known) > 1 else sentence))
     return lines
 
 
 def _peer(measurements: Sequence[Measurement]) -> list[Block]:
-    """Return the matrix of rates, and the meaning of its marks."""
     rows = [row for row in measurements if row.name == judge.PEER]
     if not rows:
         return []
     matrix = judge.matrix(rows)
     ids: list[str] = matrix["devices"]
     # The whole matrix has one precision, because cells are compared down and across.
-    texts = iter(column_of_numbers([rate for rates in matrix["bytes_per_s"] for rate in rates], 1e9))
+    texts = iter(text.column_of_numbers([rate for rates in matrix["bytes_per_s"] for rate in rates], 1e9))
     lines: list[list[str]] = []
     for source, paths in zip(ids, matrix["path"], strict=True):
         cells = [f"{next(texts)}{'*' * (path == 'staged')}" for path in paths]
@@ -177,7 +142,7 @@ def _peer(measurements: Sequence[Measurement]) -> list[Block]:
     is_short = len({name.partition(":")[0] for name in ids}) == 1
     heads = [name.partition(":")[2] if is_short else name for name in ids]
     columns = [Column("from", "left"), *(Column(f"to {head}") for head in heads)]
-    blocks: list[Block] = [Line("device to device, GB/s: sources down, destinations across"), table(columns, lines)]
-    if any("staged" in paths for paths in matrix["path"]):
-        blocks.append(Line("* through host memory, timed on the host's clock", "dim"))
-    return blocks
+    head = Line("device to device, GB/s: sources down, destinations across")
+    is_staged = any("staged" in paths for paths in matrix["path"])
+    below = [Line("* through host memory, timed on the host's clock", "dim")] if is_staged else []
+    return [head, text.table(columns, lines), *below]

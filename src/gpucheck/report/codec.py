@@ -46,25 +46,19 @@ def from_json(kind: type[T], data: Any, *, foreign: bool = False) -> T:
 
 @functools.cache
 def hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields or a TypedDict's keys.
-
-    The annotations are text, and reading it takes longer than everything else here. A module that imports some types
-    only for type checkers gives them in `late_types`.
-    """
+    """Return the types of a dataclass's fields or a TypedDict's keys. Reading these takes longer than everything else
+    here. A module that imports some types only for type checkers gives them in `late_types`."""
     return typing.get_type_hints(kind, localns=getattr(sys.modules[kind.__module__], "late_types", dict)())
 
 
 # -- from JSON: one function for each type, made once ------------------------------------------------------------------
 
 Decode = Callable[[Any], Any]
-# Bytes, flags and nanoseconds have at most 64 bits; a file may have any number of digits.
-_LARGEST = 2**64
 
 
 @functools.cache
 def decoder(kind: Any, where: str, foreign: bool) -> Decode:
-    """Return a function that makes `kind` from JSON data and raises TypeError for data of another shape. `where` names
-    the value."""
+    """Return a function that makes `kind` from JSON and raises TypeError for another shape of the value `where`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         kinds = [decoder(argument, where, foreign) for argument in arguments if argument is not type(None)]
@@ -85,8 +79,7 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """Return any data unchanged. Raises TypeError for a number that no quantity has. The depth is limited by that of
-    the parsed JSON text."""
+    """Return any data unchanged. Raises TypeError for a number that no quantity has."""
     if isinstance(value, (int, float)):
         return _number(where, value)
     if isinstance(value, str):
@@ -101,22 +94,19 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
     Such characters move a terminal's cursor, turn text around or cannot be encoded.
     """
-    rest = text
-    for kept in keep:
-        rest = rest.replace(kept, "")
-    if rest.isprintable():
+    if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in keep else written_out(letter) for letter in text)
 
 
 def written_out(character: str) -> str:
     """The character as an escape: ESC becomes `\\x1b`."""
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return character.encode("unicode_escape").decode()
 
 
 def _number(where: str, value: Any) -> Any:
-    if not (-_LARGEST < value < _LARGEST if isinstance(value, int) else math.isfinite(value)):
+    # Bytes, flags and nanoseconds have at most 64 bits; a file may have any number of digits.
+    if not (abs(value) < 2**64 if isinstance(value, int) else math.isfinite(value)):
         raise TypeError(f"{where} is too large")
     return value
 
@@ -154,13 +144,13 @@ def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
 def _sequence(kind: Any, item: Decode, where: str, value: Any) -> Any:
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{where} is not a list")
-    return kind([item(one) for one in value])
+    return kind([item(entry) for entry in value])
 
 
 def _object(item: Decode, where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{where} is not an object")
-    return {visible(key): item(one) for key, one in value.items()}
+    return {visible(key): item(entry) for key, entry in value.items()}
 
 
 def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[str, Any]:

@@ -14,17 +14,12 @@ from gpucheck.report.measurement import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The machine was read, and the work begins."""
-
     facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step begins. `done` of `total` steps are behind; `best` is the best result so far, as text for a person.
-
-    A `live` event reports the progress within a step. It is shown on a line that refreshes, and not on a pipe.
-    """
+    """A step begins: `done` of `total` are behind. A `live` event reports the progress within a step, not on a pipe."""
 
     step: str
     done: int | None = None
@@ -42,10 +37,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One trial of a search ended; `result` names what was tried and what came out.
-
-    `axis` is the dimension along which sizes are lengths, where they are no batch sizes.
-    """
+    """One trial of a search ended. Along an `axis`, sizes are lengths and no batch sizes."""
 
     number: int
     result: dict[str, Any]
@@ -61,8 +53,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An additional result of the command, beside its measurements: `results[name]`. A later event replaces an earlier
-    one of the same name."""
+    """A result of the command beside its measurements: `results[name]`. A later event replaces an earlier one."""
 
     name: str
     value: Any
@@ -108,10 +99,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Work was interrupted: the device failed, memory ran out, or gpucheck raised an error.
-
-    The report has one finding about this: `finding` in the command's words if it is given, else the fault's own.
-    """
+    """Work was interrupted: the device failed, memory ran out, or gpucheck raised an error. The report has one finding
+    about this: `finding` in the command's words if it is given, else the fault's own."""
 
     fault: Fault
     finding: Finding | None = None
@@ -119,8 +108,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A part has ended, and its results may be written now. `why` is the reason if it did not do all of the requested
-    work."""
+    """A part has ended, and its results may be written now. `why` is the reason if work was left out."""
 
     part: str
     device: str | None = None

@@ -19,10 +19,7 @@ class ClockReasons:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A PCIe link: its current state, and the maximum of GPU and system together.
-
-    `replays` counts packets resent since the driver was loaded.
-    """
+    """A PCIe link: its state, and the maximum of GPU and system together. `replays` counts packets that were resent."""
 
     generation: int | None = None
     width: int | None = None
@@ -33,10 +30,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    """Error-correcting memory: the mode, and errors since the driver was loaded.
-
-    The numbers of errors are unknown if it is off, since nothing is counted. `enabled_by_default` is the GPU's default.
-    """
+    """Error-correcting memory: the mode, and errors since the driver was loaded. The numbers of errors are unknown if
+    it is off, since nothing is counted. `enabled_by_default` is the GPU's default."""
 
     enabled: bool | None = None
     volatile_corrected: int | None = None
@@ -48,10 +43,8 @@ class Ecc:
 @dataclass(frozen=True, slots=True)
 class SramEcc:
     """Uncorrected errors of the on-chip memory, since the driver was loaded (`volatile`) and over the GPU's lifetime.
-
     `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` counts the
-    lifetime's uncorrected errors by source: l2, sm, pcie, mcu (microcontroller) and other.
-    """
+    lifetime's uncorrected errors by source: l2, sm, pcie, mcu (microcontroller) and other."""
 
     volatile_parity: int
     volatile_secded: int
@@ -63,10 +56,8 @@ class SramEcc:
 
 @dataclass(frozen=True, slots=True)
 class RemappedRows:
-    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed.
-
-    Some GPUs that cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but `failed` does.
-    """
+    """Memory rows that were replaced by spares, and whether a replacement is pending or has failed. Some GPUs that
+    cannot replace rows report zeros instead of "not supported". Zeros prove nothing, but `failed` does."""
 
     correctable: int
     uncorrectable: int
@@ -125,11 +116,9 @@ class Mig:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a device. NVML gives the host's PID. `name` is None if a container does not know that PID.
-
-    `user`, `command` (the command line) and `age_s` are read only for `devices --processes`, because a command line may
-    contain secrets. `utilization_percent` is NVML's share of the time in which a kernel of this process ran.
-    """
+    """A process on a device. NVML gives the host's PID. `name` is None if a container does not know that PID. `user`,
+    `command` (the command line) and `age_s` are read only for `devices --processes`, because a command line may contain
+    secrets. `utilization_percent` is NVML's share of the time in which a kernel of this process ran."""
 
     pid: int
     kind: str
@@ -265,10 +254,8 @@ _ON = {True: "on", False: "off", None: None}
 @dataclass(frozen=True, slots=True)
 class Host:
     """The machine apart from its accelerators. `container_limit_bytes` is the lowest limit of the container's cgroup
-    and its ancestors.
-
-    `nvidia_pci_drivers` maps the PCI address of each NVIDIA GPU with a bound kernel driver to that driver.
-    """
+    and its ancestors. `nvidia_pci_drivers` maps the PCI address of each NVIDIA GPU with a bound kernel driver to that
+    driver."""
 
     system: str | None = None
     release: str | None = None
@@ -295,8 +282,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """The installed torch, read without importing it. `built_for` is cuda, rocm, xpu or cpu. A build for macOS includes
-    mps."""
+    """The installed torch, read without an import. `built_for` is cuda, rocm, xpu or cpu (on macOS with mps)."""
 
     version: str | None = None
     path: str | None = None

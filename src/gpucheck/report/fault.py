@@ -8,13 +8,9 @@ from typing import Any, Literal
 from gpucheck.messages import BY_ID, FIX
 from gpucheck.report.finding import Finding
 
-# `device`: it failed; `memory`: it ran out, here or on the host; `error`: something else was raised, and the device
-# works, or was not at work.
+# `device`: it failed; `memory`: it ran out, here or on the host; `error`: anything else, while the device works.
 Kind = Literal["device", "memory", "error"]
 DEVICE_ERROR = "device.error"
-# The id of an error while no benchmark was at work: the command itself failed.
-OWN_ERROR = "gpucheck.error"
-_LONGEST_LINE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +41,8 @@ class Fault:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of an error's text, or an empty text if there is none."""
-    return (text.strip().splitlines() or [""])[0][:_LONGEST_LINE]
+    """Return the first line of an error's text, cut to 400 characters."""
+    return (text.strip().splitlines() or [""])[0][:400]
 
 
 def first_line_of(error: object) -> str:
@@ -92,9 +88,9 @@ def judge(fault: Fault) -> Finding:
     group, _, name = fault.where.partition(" ")
     benchmark = name if group == "bench" and name != "all" else ""
     if fault.kind == "error":
-        id, title = f"{benchmark}.error" if benchmark else OWN_ERROR, f"{fault.where} ended with an error"
         fix = f"run `gpucheck {fault.where} --debug`, then `gpucheck smoke`"
-        return Finding(id, "fail", title, message, evidence, fix=fix)
+        title = f"{fault.where} ended with an error"
+        return Finding(f"{benchmark or 'gpucheck'}.error", "fail", title, message, evidence, fix=fix)
     if fault.kind == "memory":
         is_host = fault.cause in ("oom.cpu", "oom.host")
         title = f"memory ran out on {'the host' if is_host else fault.device or 'the device'} in {fault.where}"

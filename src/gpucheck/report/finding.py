@@ -42,10 +42,8 @@ def of(command: str, *ids: Id) -> tuple[Id, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `id` is dotted and never changes its meaning. `fix` is the next command to type, or None.
-
-    `device` is torch's name for the device that the finding is about, or None for no device or several.
-    """
+    """One finding. `id` is dotted and never changes its meaning. `fix` is the next command to type, or None. `device`
+    is torch's name for the device that the finding is about, or None for no device or several."""
 
     id: str
     verdict: Verdict
@@ -54,6 +52,11 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     fix: str | None = None
     device: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the title and the message."""
+        return f"{self.title}: {self.message}" if self.message else self.title
 
     @property
     def is_gate(self) -> bool:
@@ -73,16 +76,12 @@ def of_error(error: GpucheckError, device: str | None = None) -> Finding:
 _CARD = r"(?:cuda:\d+|NVML \d+)"
 _OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
 _OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
-# A range of two names would be no shorter than the two names.
-SHORTENED_FROM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Findings of one check with the same verdict and title. `devices` are their GPUs, with ranges shortened.
-
-    `messages` pairs each GPU's name with its message. The name is empty for a finding that is not about a GPU.
-    """
+    `messages` pairs each GPU's name with its message. The name is empty for a finding that is not about a GPU."""
 
     verdict: Verdict
     title: str
@@ -92,26 +91,22 @@ class Group:
 
     @property
     def message(self) -> str:
-        """Return the messages with the names of the GPUs: `cuda:0, cuda:1: at rest; cuda:2: lost`."""
         return told_once(self.messages)
 
     @property
     def line(self) -> str:
         """Return GPUs, title and message in a line: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
-        devices, title = ", ".join(self.devices), self.title
+        devices = ", ".join(self.devices)
         alike = len({message for _, message in self.messages}) == 1
         message = self.messages[0][1] if alike else self.message
         # A single finding may say the same of several GPUs.
         if not devices and (shared := _OF_CARDS.fullmatch(message)) and not _OF_OTHERS.search(shared[2]):
             devices, message = shared[1], shared[2]
-        return f"{f'{devices}  ' if devices else ''}{title}{f': {message}' if message else ''}"
+        return f"{f'{devices}  ' if devices else ''}{self.title}{f': {message}' if message else ''}"
 
 
 def grouped(found: Sequence[Finding]) -> list[Group]:
-    """Return the findings in groups, in the order of each group's first finding. GPUs with the same finding share one.
-
-    A finding that is not about a GPU has a group for itself.
-    """
+    """Return the findings in groups, in order. GPUs with the same finding share one, any other finding has its own."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
         title, own = finding.title, f"{finding.device}: "
@@ -160,7 +155,7 @@ def in_short(names: Sequence[str]) -> tuple[str, ...]:
             runs[-1].append(name)
         else:
             runs.append([name])
-    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) >= SHORTENED_FROM else run))
+    return tuple(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run))
 
 
 def _following(name: str) -> str:
@@ -168,11 +163,7 @@ def _following(name: str) -> str:
     return f"{stem}{int(name[len(stem) :]) + 1}" if len(stem) < len(name) else ""
 
 
-# The most texts that `few` names; the others are counted.
-MOST_NAMED = 2
-
-
 def few(texts: Sequence[str], between: str = "; ") -> str:
-    """Return the first texts and the number of the others: `a; b; and 3 more`."""
-    more = len(texts) - MOST_NAMED
-    return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    """Return the first two texts and the number of the others: `a; b; and 3 more`."""
+    more = len(texts) - 2
+    return between.join([*texts[:2], *([f"and {more} more"] if more > 0 else [])])

@@ -52,9 +52,7 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """torch's four figures on the device. They are None on a CPU, where torch keeps none and the resident set is given.
-
-    `source` says which allocator or which system interface they come from.
-    """
+    `source` says which allocator or which system interface they come from."""
 
     memory_allocated_bytes: int | None = None
     max_memory_allocated_bytes: int | None = None
@@ -67,11 +65,8 @@ class MemoryFigures:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The method of a measurement, which a comparison must match.
-
-    `clock` is `device events` or `host`, and `cache` is warm or cold. `launch` says how the calls were launched:
-    `held`, `graph`, `unheld` or `host`.
-    """
+    """The method of a measurement, which a comparison must match. `clock` is `device events` or `host`, and `cache` is
+    warm or cold. `launch` says how the calls were launched: `held`, `graph`, `unheld` or `host`."""
 
     clock: str
     launch: str
@@ -84,8 +79,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured case on one device. `work` is per call (`bytes`, `flop`); `flags` name disturbances and other
-    reasons to doubt the figure."""
+    """One measured case on one device. `work` is per call (`bytes`, `flop`); `flags` are reasons for doubt."""
 
     name: str
     device: DeviceRef

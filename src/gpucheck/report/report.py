@@ -33,11 +33,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a command's work on one device, or on several at once (None), from its plan to its end.
-
-    `ended` is None while the part is at work, and stays None if it was cut off. It is empty if the part did all of the
-    requested work, else it is the reason: `time`, `memory`, `fault` or `error`.
-    """
+    """A part of a command's work on one device, or on several at once (None), from its plan to its end. `ended` is None
+    while the part is at work, and stays None if it was cut off. It is empty if the part did all of the requested work,
+    else it is the reason: `time`, `memory`, `fault` or `error`."""
 
     id: str
     device: str | None = None
@@ -47,12 +45,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The document of one command: what was read and measured, and the verdict.
-
-    `parts` are the planned and begun parts, `skips` the work that was left out, and `faults` the faults that
-    interrupted it. A benchmark's `findings` and `results` can be derived from these, the facts and the measurements
-    again at any time.
-    """
+    """The document of one command: what was read and measured, and the verdict. `parts` are the planned and begun
+    parts, `skips` the work that was left out, and `faults` the faults that interrupted it. A benchmark's `findings` and
+    `results` can be derived from these, the facts and the measurements again at any time."""
 
     schema: str
     gpucheck: str
@@ -71,6 +66,10 @@ class Report:
     parts: tuple[Part, ...] = ()
     skips: tuple[Finding, ...] = ()
 
+    def finding(self, *ids: str) -> Finding | None:
+        """Return the first finding with one of these IDs."""
+        return next((finding for finding in self.findings if finding.id in ids), None)
+
     @property
     def incomplete(self) -> str:
         """Return the reason why the requested work is incomplete, or an empty text if all was done."""
@@ -84,9 +83,7 @@ class Report:
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
         """Return the document with a judge's findings. `code` is an exit status from outside the findings.
-
-        An incomplete document is never a pass, because the missing work may have failed.
-        """
+        An incomplete document is never a pass, because the missing work may have failed."""
         if code is None and not self.summary.complete:
             code = errors.UNDECIDED
         asked = exit_code(judgement.findings, strict=strict)
@@ -125,10 +122,7 @@ def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
 
 
 def exit_code(findings: tuple[Finding, ...], *, strict: bool = False) -> int:
-    """Return the exit status of the findings.
-
-    `fail` is 1, `inconclusive` 4, and 3 if every check was skipped; `strict` turns a warning into a failure.
-    """
+    """Return the exit status of the findings: 3 if every check was skipped."""
     verdicts = {finding.verdict for finding in findings}
     if "fail" in verdicts or (strict and "warn" in verdicts):
         return errors.FAILED
@@ -197,12 +191,7 @@ class Collector:
         settings: Settings | None = None,
         judge: Judge | None = None,
     ) -> Report:
-        """Return the report so far.
-
-        `code` is an exit status from outside the findings (an error, a signal). A report with a fault is not complete,
-        whatever `complete` says. A `judge` makes the findings from the document, and the findings that the work itself
-        made follow.
-        """
+        """Return the report so far. `code` is an exit status from outside the findings (an error, a signal)."""
         ended = all(part.ended is not None for part in self.parts.values() if part.begun)
         whole = Report(
             schema=SCHEMA,
@@ -258,7 +247,6 @@ def events_of(document: Report) -> Iterator[Event]:
     yield from (events.Answered(name, value) for name, value in document.results.items())
     yield from (events.Skipped(finding) for finding in document.skips)
     yield from (events.Failed(fault) for fault in document.faults)
-    # The ends of parts come last, as in the run itself, because writing and judging at the end of a part needs its
-    # rows.
+    # The ends of parts come last, as in the run itself: writing and judging at the end of a part needs its rows.
     ended = [part for part in reversed(document.parts) if part.ended is not None]
     yield from (events.Finished(part.id, part.device, part.ended or "") for part in ended)

@@ -1,7 +1,5 @@
-"""The results of commands apart from measurements and findings: the types of the entries in a report's `results`.
-
-Each command with a long result has its own module, which is loaded only if that result is made or read.
-"""
+"""The types of the entries in a report's `results`. Each command with a long result has its own module, which is loaded
+only if that result is made or read."""
 
 from __future__ import annotations
 
@@ -11,13 +9,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from gpucheck.report.results.bench import (
-        BenchAll,
-        CrossoverResult,
-        OverlapResult,
-        SearchResult,
-        TransferResult,
-    )
+    from gpucheck.report.results.bench import BenchAll, CrossoverResult, OverlapResult, SearchResult, TransferResult
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.model import ModelResult
@@ -27,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class Results(TypedDict, total=False):
-    """The results of a command by name. Each is present only if the command gave it. Other names come from later
-    versions, and readers keep them unchanged."""
+    """The results of a command by name, if it gave them. Readers keep names of later versions unchanged."""
 
     memory: tuple[MemoryStep, ...]
     bench_transfer: tuple[TransferResult, ...]

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 from gpucheck.report.finding import Verdict
 
-# -- of all benchmarks -------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1); None is unknown. `share` is the share of the quantity that
-    `of` names."""
+    """One figure. `value` is in `unit` (B/s, FLOP/s, s, 1). `share` is its share of what `of` names."""
 
     benchmark: str
     device: str
@@ -43,17 +40,12 @@ class BenchAll:
     benchmarks: tuple[BenchmarkSummary, ...]
 
 
-# -- of transfer -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class LinkUnderLoad:
-    """The link between host and device as it was read inside the windows of large copies.
-
-    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together. `c2c_bytes_per_s` is the rate of
-    NVML's active NVLink-C2C links in one direction, and `limit_bytes_per_s` the link's rate in one direction. Both may
-    be None, and `unknown_because` then says why the limit is unknown.
-    """
+    """The link between host and device as it was read inside the windows of large copies. `kind` is `PCIe` or
+    `NVLink-C2C`. The maxima are those of GPU and system together. `c2c_bytes_per_s` is the rate of NVML's active
+    NVLink-C2C links in one direction, and `limit_bytes_per_s` the link's rate in one direction. Both may be None, and
+    `unknown_because` then says why the limit is unknown."""
 
     kind: str | None = None
     generation: int | None = None
@@ -88,14 +80,10 @@ class TransferResult:
     gains: tuple[PinnedGain, ...] = ()
 
 
-# -- of overlap --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class OverlapResult:
-    """The share of a copy that is hidden behind compute: (copy + compute - both) / the shorter of the two; 1 means all
-    of it. The times are of a whole group of copies and products. The interval comes from the rounds and is None below
-    six."""
+    """The share of a copy that is hidden behind compute: (copy + compute - both) / the shorter of the two. The times
+    are of a whole group of copies and products. The interval comes from the rounds and is None below six."""
 
     device: str
     direction: str
@@ -112,9 +100,6 @@ class OverlapResult:
     flags: tuple[str, ...]
 
 
-# -- of crossover ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """The CPU's time over the device's at one size, with its interval; that is None below six rounds."""
@@ -128,11 +113,9 @@ class Speedup:
 @dataclass(frozen=True, slots=True)
 class CrossoverResult:
     """The size at which a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
-
     The CPU is faster up to `cpu_faster_up_to`, and the device at every tried size from `device_faster_from` on. Either
     is None if there is no such size. `largest` is the largest size that was tried, `ended_by` why none was larger
-    (`time`, `memory`), and `speedup` the ratio at the largest size.
-    """
+    (`time`, `memory`), and `speedup` the ratio at the largest size."""
 
     device: str
     operation: str
@@ -142,9 +125,6 @@ class CrossoverResult:
     largest: int
     ended_by: str | None
     speedup: Speedup | None
-
-
-# -- of matmul ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +157,11 @@ class RefusedShape(_Shape):
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s.
-
-    `best` is the fastest so far, None before any; `finalists` were measured in turns, the fastest first. `range` has
-    the text of each dimension's range; `shapes_in_range` is None if there are too many to count. `complete` is False if
-    the search was cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number of
-    the run that it belongs to, from 1; None for the only one.
-    """
+    """The search for the fastest shape of one dtype on one device. `unit` is FLOP/s or OP/s. `best` is the fastest so
+    far, None before any; `finalists` were measured in turns, the fastest first. `range` has the text of each
+    dimension's range; `shapes_in_range` is None if there are too many to count. `complete` is False if the search was
+    cut off. `shapes_refused` have no kernel; `refused` are the first of these. `run` is the number of the run that it
+    belongs to, from 1; None for the only one."""
 
     device: str
     dtype: str

@@ -30,10 +30,7 @@ Outcome = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEntry:
-    """One trial: its size, its outcome with the reason, and the memory and time that it took.
-
-    `samples_per_s` is from the median time of the steps after the first.
-    """
+    """One trial: its size, outcome, memory and time. `samples_per_s` is from the median step after the first."""
 
     batch_size: int
     outcome: Outcome
@@ -68,8 +65,7 @@ class StepRecipe:
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The method of the search. `peak` says how peaks were measured. Sizes stay below 85 % of the budget if
-    `seek_failure` is false."""
+    """The method of the search. `peak` says how peaks were measured. Without `seek_failure`, sizes stay below 85 %."""
 
     peak: str | None = None
     seek_failure: bool = True
@@ -79,10 +75,8 @@ class SearchMethod:
 
 @dataclass(frozen=True, slots=True)
 class RecommendedSize:
-    """The recommended size, which was run. `reason` says why there is none.
-
-    `headroom` is the share of the budget that its peak leaves free, and `headroom_wanted` is the requested share.
-    """
+    """The recommended size, which was run. `reason` says why there is none. `headroom` is the share of the budget that
+    its peak leaves free, and `headroom_wanted` is the requested share."""
 
     batch_size: int | None
     headroom: float | None
@@ -103,12 +97,10 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
-    """The use of the memory after a step of the largest size. An unknown value is None.
-
-    `parameter_bytes` includes buffers. `activation_bytes_per_sample` is the slope of the peak of forward and backward
-    over the batch size. `fixed_bytes` is the part of that peak that does not depend on the size, such as workspaces and
-    the device's context.
-    """
+    """The use of the memory after a step of the largest size. An unknown value is None. `parameter_bytes` includes
+    buffers. `activation_bytes_per_sample` is the slope of the peak of forward and backward over the batch size.
+    `fixed_bytes` is the part of that peak that does not depend on the size, such as workspaces and the device's
+    context."""
 
     parameter_bytes: int | None
     gradient_bytes: int | None
@@ -120,10 +112,7 @@ class MemorySplit:
 @dataclass(frozen=True, slots=True)
 class Accumulation:
     """A split of `effective_batch` into `steps` micro-batches of `micro_batch` samples each. `smaller` of them have one
-    sample fewer.
-
-    `limit` is the largest allowed micro-batch.
-    """
+    sample fewer. `limit` is the largest allowed micro-batch."""
 
     effective_batch: int
     micro_batch: int
@@ -134,13 +123,11 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBatchSize:
-    """The result of a search on one device.
-
-    `max_batch_size` is the largest size that passed, if larger ones are known not to fit. It is None if the search
-    ended early or at its cap (`limited_by`), and `at_least` then is the largest size that passed. `limiting_factor`
-    sums up `limited_by` in a word, such as `memory` for every way to run out of memory. `predicted_above` is a size
-    whose predicted peak ended the search. `budget_bytes` does not include the margin.
-    """
+    """The result of a search on one device. `max_batch_size` is the largest size that passed, if larger ones are known
+    not to fit. It is None if the search ended early or at its cap (`limited_by`), and `at_least` then is the largest
+    size that passed. `limiting_factor` sums up `limited_by` in a word, such as `memory` for every way to run out of
+    memory. `predicted_above` is a size whose predicted peak ended the search. `budget_bytes` does not include the
+    margin."""
 
     max_batch_size: int | None
     at_least: int | None = None
@@ -191,11 +178,8 @@ class FoundBatchSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedBatchSize:
-    """The estimated largest size for another device. No step was run.
-
-    `budget_bytes` is `memory_bytes` without margin, context and workspaces. `source` says where these figures come
-    from.
-    """
+    """The estimated largest size for another device. No step was run. `budget_bytes` is `memory_bytes` without margin,
+    context and workspaces. `source` says where these figures come from."""
 
     max_batch_size: int | None
     peak_bytes: int | None

@@ -13,8 +13,7 @@ NodeState = Literal["good", "bad", "silent", "undecided", "blind"]
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """A part of a node's check. `exit` is its exit status, or None if the part had to be ended; `ended` has the
-    reason."""
+    """A part of a node's check. `exit` is None if the part had to be ended; `ended` has the reason."""
 
     id: str
     exit: int | None
@@ -93,10 +92,7 @@ class NodeDocument:
 @dataclass(frozen=True, slots=True)
 class SlowDevice:
     """A device that is slower than its siblings, or than the floor of its GPU model. `ratio` is its rate over theirs,
-    or over the floor.
-
-    `device` is `all devices` if the whole node is slow.
-    """
+    or over the floor. `device` is `all devices` if the whole node is slow."""
 
     device: str
     figure: str
@@ -109,10 +105,8 @@ class SlowDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end.
-
-    `ratios` has for each figure the rate of its slowest device over the median of that model.
-    """
+    """A node: what is wrong with it and what to do. `step` is the last that it reached, empty at its end. `ratios` has
+    for each figure the rate of its slowest device over the median of that model."""
 
     host: str
     state: NodeState
@@ -127,8 +121,7 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """The devices of one model in one figure: the `centre` of their rates in `unit`, and the relative `spread`. With
-    fewer than 5 nodes there is no verdict."""
+    """The devices of one model in one figure: the `centre` of their rates in `unit`, and the relative `spread`."""
 
     model: str
     figure: str

@@ -23,10 +23,7 @@ Phase = Literal["forward", "step"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
     """A module, or `repeats` equal modules in a row. Sizes are those of one module with its submodules. Tied tensors
-    count once.
-
-    `dtypes` and `devices` are those of its parameters and buffers.
-    """
+    count once. `dtypes` and `devices` are those of its parameters and buffers."""
 
     name: str
     kind: str
@@ -50,8 +47,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBytes:
-    """The memory of a training step in addition to the weights. `reason` says why `optimizer_bytes` is unknown
-    (None)."""
+    """The memory of a training step beside the weights. `reason` says why `optimizer_bytes` is unknown (None)."""
 
     optimizer: str
     gradient_bytes: int
@@ -61,12 +57,8 @@ class TrainingBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A tensor that is still on `device` after the move. `what` describes it, and `use` says how the forward pass uses
-    it.
-
-    `attribute` is its name in the module, `holder` is the object that holds it, and `is_trained` is true if it takes a
-    gradient.
-    """
+    """A tensor that is still on `device` after the move. `what` describes it, and `use` is that of the forward pass.
+    `attribute` is its name in the module, `holder` the object that holds it; `is_trained`: it takes a gradient."""
 
     name: str
     kind: LeftKind
@@ -81,11 +73,8 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchedTensor:
-    """An operand of a mismatch: its argument's name, its device, and its origin.
-
-    `variable` is its name in the failing line. `maker_device` is an expression for the right device at the line that
-    creates the tensor, if it should be created there.
-    """
+    """An operand of a mismatch: its argument's name, its device, and its origin. `variable` is its name in the failing
+    line. `maker_device` is an expression for the right device, if the line that creates the tensor should use it."""
 
     name: str
     device: str
@@ -100,11 +89,8 @@ class MismatchedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation with operands on the wrong device. `peer` is a local variable on the right device. `own_device` is
-    the program's expression for that device, such as `args.device`.
-
-    `module` is the qualified name of the innermost running module.
-    """
+    """An operation with operands on the wrong device. `peer` is a local variable on the right device, `own_device` the
+    program's expression for it, such as `args.device`. `module` is the name of the innermost running module."""
 
     operation: str
     module: str | None
@@ -126,10 +112,8 @@ class UnjudgedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """A forward pass on the simulated device, or a whole training step if `phase` is `step`.
-
-    `stopped` is the reason if the analysis did not reach the end. It stopped at the line `stopped_at`.
-    """
+    """A forward pass on the simulated device, or a whole training step if `phase` is `step`. `stopped` is the reason if
+    the analysis did not reach the end. It stopped at the line `stopped_at`."""
 
     phase: Phase
     batch_size: int
@@ -142,11 +126,8 @@ class ClaimedRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
     """The model, and the result of its move to `device`. `run` is None if no forward pass was run. `not_run` is then
-    the reason, and `proposed` are options that request one.
-
-    `meta` are parameters and buffers without data. `not_followed` are parts of the simulation that this version of
-    torch does not support.
-    """
+    the reason, and `proposed` are options that request one. `meta` are parameters and buffers without data.
+    `not_followed` are parts of the simulation that this version of torch does not support."""
 
     target: str
     kind: str

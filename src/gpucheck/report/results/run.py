@@ -14,13 +14,11 @@ WaitsFor = Literal["data", "host", "copies", "device", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """Parts of `window_s` seconds, each from 0 to 1, that exclude each other and add up to 1.
-
-    `data` is in the loader's `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the
-    device is done (copies to the host among them), `rest` everything else: Python, launching kernels, other waits.
-    `device_busy` is the part in which kernels ran, as NVML counts it for the whole GPU; it overlaps with the others.
-    `cpu` is the processor time of the process's threads over the same time; above 1 with several.
-    """
+    """Parts of `window_s` seconds, each from 0 to 1, that exclude each other and add up to 1. `data` is in the loader's
+    `__next__`, `copies` in calls that copy to a device, `waits` in calls that return when the device is done (copies to
+    the host among them), `rest` everything else: Python, launching kernels, other waits. `device_busy` is the part in
+    which kernels ran, as NVML counts it for the whole GPU; it overlaps with the others. `cpu` is the processor time of
+    the process's threads over the same time; above 1 with several."""
 
     window_s: float
     data: float
@@ -110,14 +108,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """The state when memory ran out, in bytes; None if unknown.
-
-    `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (host memory that was to be page-locked), `runtime`
-    (what CUDA asked for itself: a stream, an event, a context, a library's start), or None. The sums are those of
-    tensors that were alive when the program ended, on the device (or on the host, if host memory ran out). `others` are
-    activations, data and buffers that Python still knew; `unnamed` is what was allocated beyond them: usually
-    activations that only the graph holds.
-    """
+    """The state when memory ran out, in bytes; None if unknown. `blame` is `fragmentation`, `other-processes`, `size`,
+    `pinned` (host memory that was to be page-locked), `runtime` (what CUDA asked for itself: a stream, an event, a
+    context, a library's start), or None. The sums are those of tensors that were alive when the program ended, on the
+    device (or on the host, if host memory ran out). `others` are activations, data and buffers that Python still knew;
+    `unnamed` is what was allocated beyond them: usually activations that only the graph holds."""
 
     device: str
     asked_bytes: int | None
@@ -148,8 +143,7 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class TracedLine:
-    """The memory that one line holds. `module` is the module that runs there. `kept_bytes_per_step` is the memory that
-    remains after each step."""
+    """The memory that one line holds, and the module that runs there. `kept_bytes_per_step` remains after each step."""
 
     file: str
     line: int
@@ -172,11 +166,9 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
-
-    `lines` are sorted by time, the longest first. `lines_lost` is the number of lines for which there was no space.
-    `not_followed` names what cannot be followed in this torch.
-    """
+    """One run of a program. `exit` is its status, or the negative number of the signal that ended it. `lines` are
+    sorted by time, the longest first. `lines_lost` is the number of lines for which there was no space. `not_followed`
+    names what cannot be followed in this torch."""
 
     program: tuple[str, ...]
     exit: int | None
@@ -224,11 +216,8 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
-    """Memory at one moment of step `step`, counted from 0. `asked_bytes` were requested at `place`.
-
-    `held` are the lines that hold the most memory, and `made_in` has the bytes of all lines by the phase that created
-    them.
-    """
+    """Memory at one moment of step `step`, counted from 0. `asked_bytes` were requested at `place`. `held` are the
+    lines that hold the most memory, and `made_in` has the bytes of all lines by the phase that created them."""
 
     place: str | None
     phase: str
@@ -242,11 +231,8 @@ class MemoryMoment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMemory:
     """Tensors' bytes on the device, in blocks of 512. `total_bytes` is the size of the simulated memory; None if memory
-    was not judged.
-
-    `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None without one.
-    `exceeded` is the first moment at which the tensors exceeded the total.
-    """
+    was not judged. `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None
+    without one. `exceeded` is the first moment at which the tensors exceeded the total."""
 
     total_bytes: int | None
     peak: MemoryMoment
@@ -259,9 +245,7 @@ class DryMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryMismatch:
     """A mismatch, raised in the program as CUDA would, `times` times. `ended` is whether the program ended by it.
-
-    `assumed` is how many values had been assumed before.
-    """
+    `assumed` is how many values had been assumed before."""
 
     mismatch: DeviceMismatchEntry
     ended: bool
@@ -411,11 +395,8 @@ class JobHang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMismatch:
-    """Ranks that make different calls under the same number: `ranks` make `call`, and most others make `expected`.
-
-    `has_majority` is False if equally many ranks make each of the two calls. `ranks` then has all of them, and none is
-    to blame.
-    """
+    """Ranks that make different calls under the same number: `ranks` make `call`, and most others `expected`. If not
+    `has_majority`, `ranks` has all of them, and none is to blame."""
 
     ranks: tuple[int, ...]
     call: Collective

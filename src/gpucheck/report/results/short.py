@@ -25,9 +25,7 @@ class FigureCheck:
 @dataclass(frozen=True, slots=True)
 class MemoryStep:
     """One step of `memory`: its action (`does`), its meaning (`explanation`), and its figures with the expected values.
-
-    `exact` is true if figures must be equal, not only within bounds. `reason` says why a step was not judged.
-    """
+    `exact` is true if figures must be equal, not only within bounds. `reason` says why a step was not judged."""
 
     step: StepName
     does: str
@@ -41,8 +39,7 @@ class MemoryStep:
 # A `held` stage was seen to work. The `broken` stage is the diagnosis. An `unreached` stage is above it and was not
 # seen to work. An `absent` stage does not apply to this machine.
 RungState = Literal["held", "broken", "unreached", "unknown", "absent"]
-# The load `ran` to its end, `failed` with an error, crash or hang, or did not run (`none`), for example for lack of
-# memory.
+# The load `ran` to its end, `failed` (error, crash or hang), or did not run (`none`), as for lack of memory.
 LoadOutcome = Literal["ran", "failed", "none"]
 
 
@@ -68,8 +65,7 @@ class CardUnderLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The load: its outcome, and the reason if it did not run. `left_out` maps each GPU that was not loaded to the
-    reason."""
+    """The load: its outcome, and the reason if it did not run. `left_out` has the reason for each unloaded GPU."""
 
     outcome: LoadOutcome
     reason: str | None
@@ -123,12 +119,10 @@ class IdPage:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """A known error text in the pasted text, and its line.
-
-    `says` is a sentence with the text's own `numbers`, whose keys have units. `then` is the next step, and `specific`
-    is true if it uses the numbers too. `conditions` are doctor's conditions that cause the error. A `symptom` says that
-    something failed, but not the cause. `doubt` is a reason against the match.
-    """
+    """A known error text in the pasted text, and its line. `says` is a sentence with the text's own `numbers`, whose
+    keys have units. `then` is the next step, and `specific` is true if it uses the numbers too. `conditions` are
+    doctor's conditions that cause the error. A `symptom` says that something failed, but not the cause. `doubt` is a
+    reason against the match."""
 
     id: str
     title: str
@@ -146,12 +140,10 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """The result of `explain`. Fields that do not belong to the question are None.
-
-    `characters` is the number of characters of a text that were read, and `matches` are the known errors in it, the
-    root cause first. `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. `page`
-    is the page of an ID. `known` are all IDs, if neither a text nor an ID was given.
-    """
+    """The result of `explain`. Fields that do not belong to the question are None. `characters` is the number of
+    characters of a text that were read, and `matches` are the known errors in it, the root cause first.
+    `cut_from_bytes` is the size of a text of which only the end was read, and None otherwise. `page` is the page of an
+    ID. `known` are all IDs, if neither a text nor an ID was given."""
 
     characters: int | None = None
     cut_from_bytes: int | None = None
@@ -171,8 +163,7 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The number of checked `files`, of mistakes that a comment ignores (`ignored`), and of files that could not be
-    judged (`unjudged`), with the rules."""
+    """Numbers of `files`, of mistakes that a comment ignores, and of `unjudged` files, with the rules."""
 
     files: int = 0
     ignored: int = 0
@@ -185,13 +176,11 @@ Change = Literal["slower", "faster", "same", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """A measurement that both reports have. Times are seconds per call, the medians over the runs' medians.
-
-    `ratio` is the new time over the old, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at
-    `ci_level`, and is None with fewer than 3 runs a side. `differences` are those in method. `why` is the reason if
-    `change` is inconclusive. `disturbed` names disturbances of most of the new side's runs, such as other processes on
-    the CPU or a throttled clock. `old_disturbed` names those of the old side.
-    """
+    """A measurement that both reports have. Times are seconds per call, the medians over the runs' medians. `ratio` is
+    the new time over the old, from the runs' lower quartiles. `ci_low` to `ci_high` is its interval at `ci_level`, and
+    is None with fewer than 3 runs a side. `differences` are those in method. `why` is the reason if `change` is
+    inconclusive. `disturbed` names disturbances of most of the new side's runs, such as other processes on the CPU or a
+    throttled clock. `old_disturbed` names those of the old side."""
 
     name: str
     case: dict[str, Any]
@@ -218,12 +207,10 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of two reports. Differences are written as `old → new`.
-
-    `alpha` is the chance that a table without changes shows one. Rows within `same_within` count as the same: 0.05 is
-    ±5 %. `old_command` and `new_command` made the documents. `old_measurements` and `new_measurements` count their
-    rows. `doubts` are reasons why figures may be unreliable: a wrong result, a lost device, a command that was cut off.
-    """
+    """The comparison of two reports. Differences are written as `old → new`. `alpha` is the chance that a table without
+    changes shows one. Rows within `same_within` count as the same: 0.05 is ±5 %. `old_command` and `new_command` made
+    the documents. `old_measurements` and `new_measurements` count their rows. `doubts` are reasons why figures may be
+    unreliable: a wrong result, a lost device, a command that was cut off."""
 
     rows: tuple[ComparedRow, ...]
     only_old: tuple[str, ...]

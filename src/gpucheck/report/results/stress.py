@@ -18,13 +18,11 @@ class StressSpread:
 
 @dataclass(frozen=True, slots=True)
 class StressPoint:
-    """A point of a device's curve: its work from `at_s` on, and the readings during this work.
-
-    `rate` is that of the work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and words
-    of 64 bits that were read and written (`word/s`) for memory. The last is not the memory's bandwidth, because the
-    patterns are computed. Power is a mean over at least 2 s of one turn. It is None in the turn's first 2 s, and on
-    devices that do not count energy. `held` is the reason why the clock was below the requested one.
-    """
+    """A point of a device's curve: its work from `at_s` on, and the readings during this work. `rate` is that of the
+    work's steps: `unit` is FLOP/s or OP/s for products and mixed work, B/s for copies, and words of 64 bits that were
+    read and written (`word/s`) for memory. The last is not the memory's bandwidth, because the patterns are computed.
+    Power is a mean over at least 2 s of one turn. It is None in the turn's first 2 s, and on devices that do not count
+    energy. `held` is the reason why the clock was below the requested one."""
 
     at_s: float
     kind: str
@@ -39,13 +37,10 @@ class StressPoint:
 
 @dataclass(frozen=True, slots=True)
 class StressWrong:
-    """A step whose result was wrong.
-
-    `step` counts the device's steps, `result` names what was computed, `against` what it was compared with: `first`
-    (its own first result), `pattern` (what was written) or `float64`. `elements` is the number of wrong elements, or
-    None if unknown. `place` is the first of them, with its value and the right value as bits. `worst_of_bound` is the
-    largest error as a share of what rounding explains; None where it is exact.
-    """
+    """A step whose result was wrong. `step` counts the device's steps, `result` names what was computed, `against` what
+    it was compared with: `first` (its own first result), `pattern` (what was written) or `float64`. `elements` is the
+    number of wrong elements, or None if unknown. `place` is the first of them, with its value and the right value as
+    bits. `worst_of_bound` is the largest error as a share of what rounding explains; None where it is exact."""
 
     at_s: float
     step: int
