@@ -111,7 +111,7 @@ def nvml_read(module: FuzzedNvml, *, links: bool) -> DriverReading:
     try:
         started = nvml.start(module)
         if started["code"] == 0:
-            nvml.answer(module, started, lambda line: lines.append(wired(line)), with_processes=True, with_links=links)
+            nvml.answer(module, started, lambda line: lines.append(wired(line)), processes=True, links=links)
         else:
             lines.append(wired({"driver": started, "devices": []}))
     except Cut as cut:

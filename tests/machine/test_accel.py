@@ -109,7 +109,15 @@ def test_pinned_blocks_are_given_back_too_by_whatever_this_torch_has(
     assert emptied == ["device", "pinned"]
 
 
-@pytest.mark.parametrize("path", sorted(accel.NEWER_APIS))
+# APIs newer than torch 2.6, the oldest supported version: of 2.8, 2.9 and 2.12.
+NEWER_APIS = (
+    "torch.AcceleratorError",
+    "torch.backends.cuda.matmul.fp32_precision",
+    "torch.accelerator.empty_host_cache",
+)
+
+
+@pytest.mark.parametrize("path", NEWER_APIS)
 def test_every_newer_api_may_be_missing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner_path, _, name = path.rpartition(".")
     owner = torch if owner_path == "torch" else accel.feature(owner_path)

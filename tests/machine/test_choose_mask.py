@@ -44,7 +44,7 @@ def test_what_a_mask_shows(value: str, shown: tuple[int, ...]) -> None:
 
 
 def test_every_entry_says_how_it_is_read() -> None:
-    assert [entry.told for entry in read_mask("1,0x2,7,2", UUIDS).entries] == [
+    assert [entry.effect for entry in read_mask("1,0x2,7,2", UUIDS).entries] == [
         "'1' shows GPU 1",
         "CUDA reads '0x2' as 0",
         "'7' shows nothing: 3 GPUs exist, counted from 0",

@@ -42,7 +42,7 @@ def test_an_empty_root_is_unknown_and_not_empty_of_gpus(tmp_path: Path) -> None:
     assert (seen.devices, seen.modules, seen.built_for) == (None, None, None)
     assert (seen.secure_boot, seen.fabric_manager) == (None, None)
     assert (seen.log, seen.log_error) == (None, "No such file or directory")
-    assert (seen.nodes, seen.libraries, seen.gpus, seen.switches) == ((), (), (), 0)
+    assert (seen.nodes, seen.libraries, seen.switches) == ((), (), 0)
     assert seen.node("/dev/nvidiactl") is None and seen.libraries == ()
 
 
@@ -52,7 +52,9 @@ def test_cards_bridges_and_the_drivers_that_hold_them(tmp_path: Path) -> None:
     pci(tmp_path, "0000:42:00.0", "0x22a3", "0x068000")
     pci(tmp_path, "0000:43:00.0", "0x1638", "0x030000", "amdgpu", vendor="0x1002")
     seen = stack.read(tmp_path)
-    assert seen.gpus == (PciDevice("0000:41:00.0", "0x2335", "0x030200", "nvidia"),)
+    assert [device for device in seen.devices or () if device.is_gpu] == [
+        PciDevice("0000:41:00.0", "0x2335", "0x030200", "nvidia")
+    ]
     assert len(seen.devices or ()) == 3
     assert seen.switches == 1
 

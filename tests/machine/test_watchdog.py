@@ -112,11 +112,10 @@ def test_what_the_asker_hears_is_no_beat(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_end_is_told_as_a_fault() -> None:
-    clock, lost = Clock(), list[Fault]()
-    one = Watchdog(clock, heard_s=clock(), step="float32 512")
+    clock = Clock()
+    watchdog = Watchdog(clock, heard_s=clock(), step="float32 512")
     clock.now_s += 70
-    one.end(Watched("cuda:0", "bench matmul", 1.0, None), lost.append)
-    (fault,) = lost
+    fault = watchdog.fault(Watched("cuda:0", "bench matmul", 1.0, None))
     assert (fault.where, fault.device) == ("bench matmul", "cuda:0")
     assert (fault.kind, fault.silent_s, fault.step, fault.poisons) == ("device", 70.0, "float32 512", True)
 

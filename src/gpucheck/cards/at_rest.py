@@ -1,9 +1,7 @@
 """Faults that do not depend on the GPU's load, and the Xid errors of the kernel's log.
 
-NVML reports these faults: lost, reset required, failed row remaps, retired pages and uncorrected errors. Xid errors are
-shown with their time and NVIDIA's recommended action. A log that cannot be read does not count as empty. Each public
-function with `device` and `facts` is a check of the table in `checks.py`, and returns None if NVML does not report the
-figure.
+Each public function with `device` and `facts` is a check of the table in `checks.py`, and returns None if NVML does not
+report the figure.
 """
 
 from __future__ import annotations
@@ -26,11 +24,6 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Verdict, few
 from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
-# The driver logs this if it cannot find out which links are connected. Other lines of such a failure concern one call
-# only.
-_LINKS_NOT_FOUND = "PostRxDet"
-# The SXid of an NVSwitch link that lost its partner.
-LINK_DOWN = 20034
 # The recovery actions that the driver may ask for, with title and fix (nvmlDeviceGpuRecoveryAction_t in nvml.h).
 ACTIONS = {
     "gpu_reset": ("reset needed", RESET),
@@ -53,11 +46,8 @@ def verdict_of(error: XidError) -> Verdict:
 
 
 def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
-    """Return a verdict on the log entries of the GPU at this PCI address, or None.
-
-    The message has the worst error and its time, the driver's requested action, and the other relevant numbers. Entries
-    that summarise others (Xid 154 and 45) rank last.
-    """
+    """Return a verdict on the log entries of the GPU at this PCI address, or None."""
+    # Entries that summarise others (Xid 154 and 45) rank last.
     mine = [error for error in errors if error.pci_address == address]
     if not mine:
         return None
@@ -82,7 +72,6 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
 
 
 def _when(what: str, error: XidError) -> str:
-    """Return the meaning of an error, the time of its last entry, and the number of entries."""
     last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
     return ", ".join(filter(None, (what, last, f"{error.count} times" if error.count > 1 else "")))
 
@@ -104,7 +93,7 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
 
 
 def beside(device: Device, facts: Facts) -> Said | None:
-    """Return the log's cause for a GPU that another check found faulty; None if it is only a remark."""
+    """Return the log's cause for a GPU that another check found faulty; None for a remark."""
     said = story(address_of(device, facts), facts.xids or ())
     return None if said is None or said.verdict == "info" else said
 
@@ -116,9 +105,7 @@ def logged(device: Device, facts: Facts) -> Said | None:
 
 
 def elsewhere(facts: Facts) -> list[Finding]:
-    """Report Xid errors of GPUs that the driver does not list. They are remarks in a container, because the log is the
-    host's.
-    """
+    """Report Xid errors of GPUs that the driver does not list; in a container (the log is the host's) as remarks."""
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
@@ -153,11 +140,9 @@ def switches(facts: Facts) -> list[Finding]:
 
 
 def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
-    """Return the meaning of an SXid, with a milder verdict if it is past, caused by a lost GPU, or about other
-    containers' GPUs.
-    """
+    """Return the meaning of an SXid, milder if it is past, caused by a lost GPU, or of other containers' GPUs."""
     meaning = xid.sxid(error.number, error.is_fatal)
-    if error.number == LINK_DOWN and lost is not None:
+    if error.number == 20034 and lost is not None:  # a link lost its partner
         return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
     if error.is_past:
         return replace(meaning, verdict="info")
@@ -166,13 +151,12 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
 
 
 def nvlink(facts: Facts) -> Finding | None:
-    """Report other NVLink lines of the log. It is a failure if links were not found, unless NVML shows all of them
-    up.
-    """
+    """Report other NVLink lines of the log: a failure if links were not found, unless NVML shows all of them up."""
     lines = (facts.driver or Driver()).nvlink_failures or ()
     if not lines:
         return None
-    grave = [line for line in lines if _LINKS_NOT_FOUND in line]
+    # The driver logs this if it cannot find out which links are connected; other lines concern one call only.
+    grave = [line for line in lines if "PostRxDet" in line]
     links = [link.active for device in facts.devices for link in device.nvlinks or ()]
     mild = (facts.host or Host()).container is not None or (links and all(links))
     verdict: Verdict = "info" if not grave else "warn" if mild else "fail"
@@ -181,7 +165,6 @@ def nvlink(facts: Facts) -> Finding | None:
 
 
 def log_unread(facts: Facts) -> Finding | None:
-    """Report why Xid errors are unknown."""
     why = facts.unknown.get("/driver/xids")
     if facts.xids is not None or why in (None, NO_GPU):
         return None
@@ -194,41 +177,40 @@ def log_unread(facts: Facts) -> Finding | None:
 MOST_RETIRED_PAGES = 63
 # DCGM's diagnostics fail, and its health check warns, from this many rows remapped after uncorrected errors.
 DCGM_ROWS = 512
-# Fields that a verdict of these checks or of doctor depends on, besides the processes.
+# Fields that a verdict depends on, besides the processes.
 HEALTH = (
     *("uuid", "memory_total_bytes", "memory_used_bytes", "clock_reasons", "ecc", "sram_ecc", "remapped_rows"),
     *("retired_pages", "recovery_action", "mig", "fabric", "nvlinks", "persistence_mode", "compute_mode"),
 )
-# NVML withholds these fields in a container that has a MIG instance. That is a matter of permission, not of health.
+# NVML withholds these fields in a container that has a MIG instance.
 WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
-
 # Title, message and fix of a GPU that cannot be used, by its state.
-_INTERRUPTS = "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine"
 DEAD = {
     "lost": ("lost", "off the PCI bus or not answering", FIX["lost"]),
     "reset required": ("reset needed", "NVML refuses the GPU until it is reset", RESET),
     "no power": ("power cable not connected", "NVML reports that its power cables are not attached", POWER_CABLES),
-    "no interrupts": ("interrupts do not arrive", "the driver found a problem with its interrupts", _INTERRUPTS),
+    "no interrupts": (
+        "interrupts do not arrive",
+        "the driver found a problem with its interrupts",
+        "sudo dmesg | grep -i nvrm; then update the node's firmware, or enable MSI for it in the virtual machine",
+    ),
 }
-HUNG = "drain the node and reboot"
-LOOK = "sudo dmesg | grep Xid"
 # Live figures; every working GPU reports those that it supports.
 LIVE = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
 
 
 def answers(device: Device, facts: Facts) -> Said | None:
-    """Judge whether the GPU answers its driver."""
     state = device.state or ""
     if state in DEAD:
         return _dead(device, facts, *DEAD[state])
-    if state.startswith(NOT_ANSWERING):
-        return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
+    why = state.removeprefix(f"{NOT_ANSWERING}: ") if state.startswith(NOT_ANSWERING) else ""
     if is_nameless(device):
-        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({state})", HUNG)
-    if (silent := _silent(device, facts)) is not None:
-        message = f"NVML reads neither temperature, power, clock nor load ({silent})"
-        return _dead(device, facts, "not answering", message, HUNG)
+        why = why or f"NVML lists it but cannot read it ({state})"
+    elif (silent := _silent(device, facts)) is not None:
+        why = why or f"NVML reads neither temperature, power, clock nor load ({silent})"
+    if why:
+        return _dead(device, facts, "not answering", why, "drain the node and reboot")
     was_read = device.nvml_index is not None and device.uuid is not None and not is_not_read(device)
     return Said("pass", "NVML answers") if was_read else None
 
@@ -242,7 +224,7 @@ def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> S
         message, fix = f"{message}; {cause.title}: {cause.message}", cause.fix or fix
         evidence |= cause.evidence
     elif facts.xids is None and title in ("lost", "not answering"):
-        fix = f"{LOOK}; then {fix}"
+        fix = f"sudo dmesg | grep Xid; then {fix}"
     return Said("fail", title, message, fix, evidence)
 
 
@@ -258,14 +240,13 @@ def _silent(device: Device, facts: Facts) -> str | None:
     own = pointer(device, facts)
     reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
     failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
-    # Some GPUs support only one or two of these figures. A dead GPU returns an error for each, and for more than half
-    # of all.
+    # Some GPUs support only one or two of these figures. A dead GPU returns errors for more than half of all.
     others = [reason for reason in reasons if reason not in failed and applies(reason)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
 def _identity(device: Device, facts: Facts) -> str:
-    """Return the PCI address and serial number that identify the GPU in the rack, as last known."""
+    """Return the PCI address and serial number, as last known."""
     serial = f"serial {device.serial}" if device.serial is not None else None
     name = ", ".join(filter(None, (device.pci_address, serial))) or device.uuid
     if not device.pci_address and not serial and (probable := address_of(device, facts)) is not None:
@@ -274,7 +255,6 @@ def _identity(device: Device, facts: Facts) -> str:
 
 
 def recovery_action(device: Device, facts: Facts) -> Said | None:
-    """Judge the recovery action that the driver requests."""
     action = device.recovery_action
     if action is None:
         return None
@@ -323,12 +303,11 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
     if sram is None:
         return None
     now, ever = sram.volatile_parity + sram.volatile_secded, sram.aggregate_parity + sram.aggregate_secded
-    evidence = {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources}
     where = ", ".join(f"{name} {count}" for name, count in sram.sources.items() if count)
     errors = f"{now} uncorrected SRAM error{'s' * (now != 1)}"
     ever_said = f"{ever} uncorrected in its lifetime{f' ({where})' if where else ''}"
     return _first(
-        evidence,
+        {"volatile": now, "aggregate": ever, "threshold_exceeded": sram.threshold_exceeded, **sram.sources},
         "no uncorrected SRAM error",
         (sram.threshold_exceeded, "fail", "SRAM errors over the threshold", ever_said, REPLACE),
         (now, "fail", errors, f"results since driver load may be wrong; {ever_said}", FIX["ecc"]),
@@ -336,16 +315,14 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
 
 
 def retired_pages(device: Device, facts: Facts) -> Said | None:
-    """Judge memory pages that GPUs up to Turing took out of use."""
     pages = device.retired_pages
     if pages is None or (pages.corrected is None and pages.uncorrected is None):
         return None
-    evidence = {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending}
     total = (pages.corrected or 0) + (pages.uncorrected or 0)
     title, message = f"{total} memory pages retired", f"a GPU can retire 64; DCGM fails it at {MOST_RETIRED_PAGES}"
     waits = "a faulty memory page stays in use until the next reset"
     return _first(
-        evidence,
+        {"corrected": pages.corrected, "uncorrected": pages.uncorrected, "pending": pages.pending},
         title if total else "no memory page retired",
         (total >= MOST_RETIRED_PAGES, "fail", title, message, REPLACE),
         (pages.pending, "warn", "memory page retirement pending", waits, RESET),
@@ -368,9 +345,7 @@ def ecc(device: Device, facts: Facts) -> Said | None:
 
 
 def unread(device: Device, facts: Facts) -> Said | None:
-    """Report figures that could not be read although the device supports them, because unknown does not mean
-    healthy.
-    """
+    """Report figures that could not be read although the device supports them: unknown does not mean healthy."""
     answer = answers(device, facts)
     if answer is not None and answer.verdict != "pass":
         return None  # reported already
@@ -402,10 +377,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
 
 
 def _withheld(device: Device, facts: Facts) -> Said:
-    """Report a GPU that this process may not access.
-
-    That is normal in a container or job that has another GPU.
-    """
+    """Report a GPU that this process may not access, which is normal in a container or job that has another GPU."""
     others = any(card.nvml_index is not None and card.state != NOT_ACCESSIBLE for card in facts.devices)
     within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
@@ -414,9 +386,7 @@ def _withheld(device: Device, facts: Facts) -> Said:
 
 
 def unclaimed(device: Device, facts: Facts) -> Said | None:
-    """Report memory in use that belongs to no visible process. A process that died may have left it, or a hidden one
-    holds it.
-    """
+    """Report memory in use that belongs to no visible process: a dead one left it, or a hidden one holds it."""
     left = unclaimed_bytes(device, facts)
     if not left:
         return None
@@ -454,11 +424,8 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
 
 
 def busy_alone(device: Device, facts: Facts) -> Said | None:
-    """Report a GPU that is 100 % busy in two readings without a process.
-
-    A container is skipped, because it does not see its host's processes. One reading is not enough: a process may be
-    ending, or the driver may be clearing memory after its start.
-    """
+    """Report a GPU that is 100 % busy in two readings without a process, outside a container."""
+    # In one reading a process may be ending, or the driver may be clearing memory after its start.
     host, grown = facts.host or Host(), device.changes
     if device.processes != () or host.container or host.wsl or host.system != "Linux" or grown is None:
         return None

@@ -1,14 +1,14 @@
 """The current state of a GPU from live readings: throttling, clock, temperature, power and the PCIe link.
 
-An idle GPU lowers its clock, its link's generation, and on some models the link's width. That is normal, so those
-checks are skipped on an idle GPU. Temperature and hardware protection are always judged. A clock reason counts as
-lasting if both of two readings have it; counters show what happened in between.
+An idle GPU lowers its clock and its link, which are judged only on a busy one. A clock reason counts as lasting if both
+of two readings have it; counters show what happened in between.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Literal
 
 from gpucheck import links, units
@@ -24,12 +24,10 @@ Work = Literal["busy", "light load", "idle", "unknown"]
 UNDER_LOAD = "under load"
 # Utilisation below this comes from a display or a monitoring tool.
 AT_REST_PERCENT = 5.0
-# A GPU above this share of its power limit counts as busy if NVML reports no utilisation. An idle T4 or L4 that is kept
-# awake takes up to 0.42.
+# Without utilisation, a GPU above this share of its power limit is busy. An idle T4 or L4 kept awake takes 0.42.
 AT_WORK_POWER_SHARE = 0.5
 
-# Clock reasons that protect the GPU, and their causes (nvmlClocksEventReasons in nvml.h). `hw_slowdown` accompanies the
-# other hardware reasons.
+# Clock reasons that protect the GPU, and their causes. `hw_slowdown` accompanies the other hardware reasons.
 PROTECTS = {
     "hw_thermal_slowdown": "heat",
     "hw_power_brake_slowdown": "power brake",
@@ -38,20 +36,16 @@ PROTECTS = {
 }
 # Clock reasons of the hardware, which cuts the clock to half or less to protect the GPU or its power supply.
 HARDWARE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# Reasons that never occur on a healthy idle GPU. `hw_slowdown` is not one of them: it appears briefly as clocks change.
-AT_REST_HOT = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 SETTINGS = {
     "applications_clocks_setting": "application clocks",
     "display_clock_setting": "a display's clocks",
     "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
-POWER_CAP = "sw_power_cap"
 # The fix for each cause.
 MENDS = {"heat": FIX["heat"], "power brake": FIX["power"], "heat or power": f"{FIX['heat']}; {FIX['power']}"}
 # Clocks within this ratio count as equal, because NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
-# A chosen limit for a remark on a low clock without a reason. A T4's base clock is 0.37 of its maximum, but its power
-# limit explains that.
+# A chosen limit for a remark on a low clock without a reason. A T4's base clock is 0.37, explained by its power limit.
 LOW_CLOCK = 0.5
 # A chosen limit: a loss of this share of the clock is always shown.
 COSTLY = 0.2
@@ -62,17 +56,14 @@ FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
 # A counter's growth is not reliable over a shorter time.
 LEAST_SPAN_S = 0.5
-# A clock that was limited for less than this share of the time lowers a figure by less than that share.
+# A limit for less than this share of the time lowers a figure by less than that share.
 LEAST_SHARE = 0.01
 # The driver's counters of protective limits. Limits by power and settings are normal operation.
 PROTECTING = ("thermal", "reliability")
 COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
-MINUTES_OF_A_DAY = 24 * 60
-# Many GPUs stop their fans up to about 60 °C. A stopped fan is a remark from 70 °C, and a failure within 10 °C of the
-# slowdown temperature.
+# Many GPUs stop their fans up to about 60 °C. A stopped fan is a remark from 70 °C, a failure 10 °C below slowdown.
 WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
-# The clocks that can be locked, the command that unlocks each, and the compute capability from which the command works.
-# NVML does not report a lock.
+# The clocks that can be locked (NVML reports no lock), the command that unlocks each, and since which capability.
 _CLOCKS = (
     ("clock", "sm_clock_hz", "sudo nvidia-smi -i {card} --reset-gpu-clocks", (7, 0)),
     ("memory clock", "memory_clock_hz", "sudo nvidia-smi -i {card} --reset-memory-clocks", (8, 0)),
@@ -94,7 +85,7 @@ def work(device: Device) -> Work:
 
 
 def _said(device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any) -> Said:
-    """Return a verdict. Empty parts of the message are left out, and the live figures become evidence."""
+    """Return a verdict with the live figures as evidence. Empty parts of the message are left out."""
     names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
     live = {
         "utilization_percent": device.utilization_percent,
@@ -148,16 +139,11 @@ def cost(device: Device) -> float:
     return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
 
 
-# --- throttling that protects the GPU ---------------------------------------------------------------------------------
-
-
 def throttled(device: Device, facts: Facts) -> Said | None:
-    """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts.
-
-    A reason that may appear as clocks change counts only if it lasts or the GPU is busy.
-    """
+    """Report throttling that protects the GPU; `fail` if it is busy and the hardware's reason lasts."""
     does, lasting = work(device), _lasting(device)
-    counts = {*AT_REST_HOT, *lasting} if does != "busy" else PROTECTS
+    # A reason that may appear briefly as clocks change, as `hw_slowdown`, counts if it lasts or the GPU is busy.
+    counts = {"hw_thermal_slowdown", "hw_power_brake_slowdown", *lasting} if does != "busy" else PROTECTS
     named = [name for name in PROTECTS if name in reasons(device) and name in counts]
     if not named:
         return None
@@ -198,9 +184,7 @@ def _shares(device: Device) -> dict[str, float]:
 
 
 def fan(device: Device, facts: Facts) -> Said | None:
-    """Report a fan that is set to 0 % on a hot GPU. The reading is the intended speed; passively cooled GPUs have
-    none.
-    """
+    """Report a fan that is set to 0 % on a hot GPU. Passively cooled GPUs have no reading."""
     now, limit = device.temperature_celsius, device.slowdown_celsius or device.gpu_max_celsius
     if device.fan_percent != 0 or now is None:
         return None
@@ -222,7 +206,6 @@ def fan(device: Device, facts: Facts) -> Said | None:
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
-    """Report a GPU or memory temperature at or above one of the GPU's limits."""
     gpu, memory = device.temperature_celsius, device.memory_temperature_celsius
     steps: tuple[tuple[str, float | None, float | None, Verdict, str], ...] = (
         ("", gpu, device.shutdown_celsius, "fail", "the GPU shuts down"),
@@ -237,17 +220,12 @@ def hot(device: Device, facts: Facts) -> Said | None:
     return None
 
 
-# --- limits of the clock ----------------------------------------------------------------------------------------------
-
-
 def power_limited(device: Device, facts: Facts) -> Said | None:
-    """Report a busy GPU whose clock is lowered by its power limit. That is normal at full load, and a fault at low
-    power.
-    """
+    """Report a busy GPU's clock below its maximum by the power limit: normal at full load, a fault at low power."""
     drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Power at the limit and a lower clock are the sign if NVML gives no reasons.
     inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
-    if work(device) != "busy" or not (POWER_CAP in reasons(device) or inferred):
+    if work(device) != "busy" or not ("sw_power_cap" in reasons(device) or inferred):
         return None
     limit = f"default {device.power_limit_default_w:.0f} W" if device.power_limit_default_w is not None else ""
     parts = (_power(device), _busy(device), _cost(device), limit)
@@ -288,9 +266,7 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
-    """Report a busy GPU far below its default clock or that of other GPUs of the same name, without a reason. It may be
-    locked.
-    """
+    """Report a busy GPU far below its default clock or that of its like, without a reason. It may be locked."""
     # This reason does not exclude a lock, because NVML also gives it at default application clocks.
     explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
     unknown = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
@@ -315,13 +291,12 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     titles, besides, unlocks = zip(*low, strict=True)
     why += ": it may be locked, which NVML cannot read" if any(unlocks) else ""
     parts = (", ".join(titles[1:]), *dict.fromkeys(besides), _busy(device), _power(device), why)
-    return _said(
-        device, "warn", titles[0], *parts, fix="; ".join(filter(None, unlocks)) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
-    )
+    fix = "; ".join(filter(None, unlocks)) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
+    return _said(device, "warn", titles[0], *parts, fix=fix)
 
 
 def _is_wholly_busy(device: Device) -> bool:
-    """Return whether the GPU is busy all the time. A low clock can be normal at half load."""
+    """Return whether the GPU is busy all the time: a low clock can be normal at half load."""
     return device.state == UNDER_LOAD or (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
 
 
@@ -332,8 +307,8 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
         for card in sisters(device, facts)
         if getattr(card, clock) is not None and _is_wholly_busy(card)
     )
-    # Take the lower of the two middle values, so that a single fast GPU does not make the others look slow. A single
-    # other GPU counts only if its clock is more than twice this one's.
+    # The lower of the two middle values: one fast GPU does not make the others look slow. A single other GPU counts
+    # only if its clock is more than twice this one's.
     others = clocks[(len(clocks) - 1) // 2] if clocks else 0.0
     if len(clocks) < LEAST_SISTERS and (getattr(device, clock) or 0.0) >= LOW_CLOCK * others:
         others = 0.0
@@ -344,9 +319,6 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
         who = "most other GPUs of the same name run" if len(clocks) > 1 else "the other GPU of the same name runs"
         return others, f"{who} at {others / 1e6:.0f} MHz"
     return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
-
-
-# --- the PCIe link ----------------------------------------------------------------------------------------------------
 
 
 def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: Callable[[int], bool]) -> Said | None:
@@ -362,33 +334,23 @@ def _end(device: Device, facts: Facts, end: str, words: str, fix: str, is_lost: 
     beside = f"a GPU of the same name has {words}{best}" if best > now else ""
     lost, message = bool(beside) or is_lost(now), "; ".join(filter(None, (beside, _busy(device))))
     title = f"PCIe {words}{now} of {words.strip('gen ')}{most}"
-    return Said("warn" if lost else "info", title, message, fix if lost else None, {"pcie": _figures(link)})
+    return Said("warn" if lost else "info", title, message, fix if lost else None, {"pcie": asdict(link)})
 
 
 def link_width(device: Device, facts: Facts) -> Said | None:
-    """Report fewer PCIe lanes than GPU and slot support."""
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
     return _end(device, facts, "width", "x", fix, lambda now: links.is_width_lost(now, device.name))
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
-    """Report a slower PCIe generation than GPU and slot support."""
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer"
     return _end(device, facts, "generation", "gen ", fix, lambda now: links.is_speed_lost(now, device.pci_address))
 
 
-def _figures(link: Link) -> dict[str, int | None]:
-    return {name: getattr(link, name) for name in ("generation", "width", "max_generation", "max_width", "replays")}
-
-
 def pcie_replays(device: Device, facts: Facts) -> Said | None:
-    """Report more PCIe replays since the driver was loaded than a healthy link has in a day, unless they stopped long
-    ago.
-    """
+    """Report more PCIe replays than a healthy link has in a day, unless they stopped long ago."""
     link, grown = device.pcie or Link(), device.changes
-    a_day = MINUTES_OF_A_DAY * links.most_replays_a_minute(
-        link.max_generation or link.generation, link.max_width or link.width
-    )
+    a_day = 24 * 60 * links.most_replays_a_minute(link.max_generation or link.generation, link.max_width or link.width)
     stopped = grown is not None and grown.pcie_replays == 0 and grown.span_s >= OLD_S
     if link.replays is None or link.replays <= a_day or stopped:
         return None
@@ -397,11 +359,7 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
     return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
 
 
-# --- checks that were skipped -----------------------------------------------------------------------------------------
-
-
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """Report what was not judged, and whether the reason is an idle GPU or unknown utilisation."""
     does = work(device)
     if does == "busy" or is_dead(device) or is_not_read(device):
         return None
@@ -409,5 +367,5 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     why, link = known.get(does, "NVML reports no utilisation"), device.pcie or Link()
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
-    evidence = {"utilization_percent": device.utilization_percent, "pcie": _figures(link)}
+    evidence = {"utilization_percent": device.utilization_percent, "pcie": asdict(link)}
     return Said("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)

@@ -19,18 +19,14 @@ from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.xid import POWER_CABLES
 
 WSL_NODE = "/dev/dxg"
-# CUDA's names for the GPU of a Jetson. JetPack 5 and older have no NVML. NVML of JetPack 6 calls the same GPU "Orin
-# (nvgpu)" and has no PCI address for it.
+# CUDA's names for the GPU of a Jetson. JetPack 5 has no NVML; JetPack 6's has no PCI address for "Orin (nvgpu)".
 JETSON = re.compile(r"\b(Tegra|Xavier|Orin|Thor)\b", re.IGNORECASE)
 # Values of NVIDIA_VISIBLE_DEVICES for which the container toolkit passes no GPU to the container.
 KEPT_OUT = ("", "void", "none")
-NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # Codes of nvmlReturn_t that only a loaded driver can return: no permission, no power, timeout, interrupts, corrupt
-# infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error. The library
-# answers 9 (not loaded) without a driver. Other codes, such as "not supported", do not show whether a driver is loaded.
+# infoROM, lost, reset required, blocked by Windows, version mismatch, in use, internal driver error.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it. There
-# is no usual value if four of eight GPUs differ.
+# Fewer than two other GPUs of the name do not show which one differs. A value is usual if at least 70 % have it.
 LEAST_SISTERS = 2
 USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)
@@ -39,7 +35,7 @@ NOT_READ = "not read"
 BROKE_OFF = ("did not answer within", "ended early (SIGSEGV", "ended early (SIGBUS", "ended early (SIGABRT")
 
 
-# A counter that has not grown for this long describes a past problem, and is not reported.
+# A counter that has not grown for this long describes a past problem.
 OLD_S = 3600.0
 
 
@@ -55,7 +51,6 @@ class Said:
 
 
 def cards(facts: Facts) -> list[Device]:
-    """Return the devices that NVML or CUDA lists."""
     return [device for device in facts.devices if device.nvml_index is not None or device.cuda_index is not None]
 
 
@@ -65,7 +60,7 @@ def name_of(card: Device) -> str:
 
 
 def is_divided(card: Device) -> bool:
-    """Return whether the GPU is in MIG mode. Programs then use its instances, and cannot use its links."""
+    """Return whether the GPU is in MIG mode. Programs then use its instances, and no links."""
     return card.mig is not None and card.mig.enabled
 
 
@@ -87,21 +82,16 @@ def is_nameless(card: Device) -> bool:
 
 
 def addresses_not_listed(facts: Facts) -> list[str]:
-    """Return PCI addresses on the bus that no listed device has."""
     listed = {device.pci_address for device in facts.devices}
     return [address for address in (facts.host.nvidia_pci_addresses if facts.host else ()) if address not in listed]
 
 
 def address_of(card: Device, facts: Facts) -> str | None:
-    """Return the GPU's PCI address.
-
-    The address of a single GPU without one is the only address left on the bus or in the log.
-    """
+    """Return the GPU's PCI address; for a single GPU without one, the only address left on the bus or in the log."""
     if card.pci_address is not None:
         return card.pci_address
     nameless = [row for row in facts.devices if row.pci_address is None and row.nvml_index is not None and row.state]
-    listed = {device.pci_address for device in facts.devices}
-    logged = {error.pci_address for error in facts.xids or ()} - listed
+    logged = {error.pci_address for error in facts.xids or ()} - {device.pci_address for device in facts.devices}
     left = addresses_not_listed(facts) or sorted(logged)
     return left[0] if nameless == [card] and len(left) == 1 else None
 
@@ -113,9 +103,7 @@ def sisters(card: Device, facts: Facts) -> list[Device]:
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
-    """Return the value that at least 70 % of these have; None if there is no such value, or fewer than two are
-    known.
-    """
+    """Return the value that at least 70 % of these have, if two or more are known, or None."""
     known = [value for value in values if value is not None]
     if len(known) < LEAST_SISTERS:
         return None
@@ -137,9 +125,7 @@ def is_nvidia_here(facts: Facts) -> bool:
 
 
 def is_driver_loaded(facts: Facts) -> bool:
-    """Return whether NVML's result shows a loaded driver: its code needs one, or a call into the driver hung or
-    crashed.
-    """
+    """Return whether NVML's result shows a loaded driver: by its code, or a call that hung or crashed."""
     driver = facts.driver or Driver()
     error = driver.nvml_error or ""
     broke_off = driver.nvml_code is None and any(words in error for words in BROKE_OFF)
@@ -148,11 +134,9 @@ def is_driver_loaded(facts: Facts) -> bool:
 
 
 def has_gpu(facts: Facts) -> bool:
-    """Return whether this system should have a usable GPU. A container sees all GPUs of its host on the PCI bus, so
-    that is no proof.
-    """
+    """Return whether this system should have a usable GPU. A container's PCI bus, its host's, is no proof."""
     host = facts.host or Host()
-    given = any(NODE_OF_A_GPU.fullmatch(node) for node in host.nvidia_device_nodes)
+    given = any(re.fullmatch(r"/dev/nvidia\d+", node) for node in host.nvidia_device_nodes)
     return given or is_driver_loaded(facts) or (not host.container and bool(own_addresses(host)))
 
 
@@ -165,21 +149,14 @@ def silent(facts: Facts) -> Finding | None:
     if not names:
         return None
     error, named = (facts.driver or Driver()).nvml_error, ", ".join(in_short(names))
-    return Finding(
-        "devices.unread",
-        "inconclusive",
-        "GPU health unknown",
-        f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}",
-        {"devices": names, "reason": error or "it does not list them"},
-        "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why",
-    )
+    message = f"NVML does not report {named}: {error}" if error else f"NVML does not list {named}"
+    evidence = {"devices": names, "reason": error or "it does not list them"}
+    fix = "nvidia-smi -L shows what NVML lists; sudo dmesg | grep -i nvrm shows why"
+    return Finding("devices.unread", "inconclusive", "GPU health unknown", message, evidence, fix)
 
 
 def unlisted(facts: Facts) -> Finding | None:
-    """Report GPUs on the PCI bus that the driver does not list.
-
-    A container is skipped, because it sees the host's other GPUs.
-    """
+    """Report GPUs on the PCI bus that the driver does not list, outside a container."""
     host, driver, listing = facts.host or Host(), facts.driver or Driver(), cards(facts)
     if host.container or any(device.pci_address is None for device in listing):
         return None
@@ -198,18 +175,13 @@ def unlisted(facts: Facts) -> Finding | None:
     taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     bound = ", ".join(sorted({host.nvidia_pci_drivers[other] for other in others if other in host.nvidia_pci_drivers}))
-    return Finding(
-        "devices.unlisted",
-        verdict,
-        f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver",
-        f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
-        {"pci_addresses": others},
-        f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
-    )
+    title = f"{len(others)} NVIDIA device{'s' * (len(others) != 1)} on the PCI bus missing from the driver"
+    message = f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)"
+    fix = f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why"
+    return Finding("devices.unlisted", verdict, title, message, {"pci_addresses": others}, fix)
 
 
 def slow_start(facts: Facts) -> Finding | None:
-    """Report a driver that starts its GPUs for each program and was slow to do so."""
     took_s = facts.driver.nvml_start_s if facts.driver is not None else None
     off = [name_of(card) for card in facts.devices if card.persistence_mode is False]
     if took_s is None or took_s <= ANSWER_S or not off:
@@ -235,53 +207,38 @@ _START_FIXES = (
 )
 
 
-def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, *, given: bool) -> Finding:
-    """Report GPUs that the driver could not start. It is a warning if the driver does not support them, such as a
-    display GPU.
-    """
+def _did_not_start(failed: dict[str, str], others: list[str], facts: Facts, *, given: bool) -> Finding:
+    """Report GPUs that the driver could not start; a warning if it does not support them, such as a display GPU."""
     reasons = [why for why in failed.values() if not re.search(kernel_driver.UNSUPPORTED, why)]
     # A job with other GPUs cannot see whether they have started since.
     verdict: Verdict = "warn" if not reasons else "inconclusive" if given else "fail"
     reason, count = [*reasons, *failed.values()][0], len((facts.host or Host()).nvidia_pci_addresses)
-    rest = [other for other in others if other not in failed]
-    message = "; ".join(f"{address}: {why}" for address, why in failed.items())
-    return Finding(
-        "devices.unlisted",
-        verdict,
-        f"{len(failed)} of {count} GPUs did not start",
-        f"{message}; also missing: {', '.join(rest)}" if rest else message,
-        {"pci_addresses": list(others), "not_started": failed},
-        next(fix for pattern, fix in _START_FIXES if re.search(pattern, reason, re.IGNORECASE)),
-    )
+    rest = ", ".join(other for other in others if other not in failed)
+    also = f"; also missing: {rest}" if rest else ""
+    message = "; ".join(f"{address}: {why}" for address, why in failed.items()) + also
+    title, evidence = f"{len(failed)} of {count} GPUs did not start", {"pci_addresses": others, "not_started": failed}
+    fix = next(fix for pattern, fix in _START_FIXES if re.search(pattern, reason, re.IGNORECASE))
+    return Finding("devices.unlisted", verdict, title, message, evidence, fix)
 
 
 WHY_NOT_SHOWN = "ls -l /dev/nvidia*; nvidia-smi -q -d COMPUTE; sudo dmesg | grep -i -e nvrm -e xid"
 
 
 def not_shown(facts: Facts) -> Finding | None:
-    """Report GPUs that NVML lists and CUDA does not show, although no mask hides them.
-
-    There is no finding if a GPU is in MIG mode (CUDA may then show one instance only), if one is dead (it may hide
-    others), if libcuda gave no answer, or if CUDA shows as many GPUs as NVML lists under other UUIDs.
-    """
+    """Report GPUs that NVML lists and CUDA does not show, although no mask hides them."""
+    # There is none if a GPU is in MIG mode (CUDA may then show one instance only) or dead (it may hide others), or if
+    # CUDA shows as many GPUs under other UUIDs.
     driver = facts.driver or Driver()
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
     left = [card for card in listed if card.state == "not shown by CUDA"]
     shown, mask = sum(card.cuda_index is not None for card in cards(facts)), facts.environment.get(MASK)
-    if (
-        not left
-        or shown >= len(listed)
-        or any(device.parent_uuid is not None or is_divided(device) for device in facts.devices)
-    ):
+    divided = any(device.parent_uuid is not None or is_divided(device) for device in facts.devices)
+    if not left or shown >= len(listed) or divided:
         return None
     within = "without a mask" if mask is None else f"and {MASK}={mask} names more"
-    return Finding(
-        "devices.cuda_shows_fewer",
-        "warn" if shown else "fail",
-        "NVML lists GPUs that CUDA does not show",
-        f"NVML lists {len(listed)}, but CUDA shows {shown}, {within}",
-        {"nvml": len(listed), "cuda": shown, "not_shown": [card.uuid for card in left], MASK: mask},
-        WHY_NOT_SHOWN,
-    )
+    title = "NVML lists GPUs that CUDA does not show"
+    message = f"NVML lists {len(listed)}, but CUDA shows {shown}, {within}"
+    evidence = {"nvml": len(listed), "cuda": shown, "not_shown": [card.uuid for card in left], MASK: mask}
+    return Finding("devices.cuda_shows_fewer", "warn" if shown else "fail", title, message, evidence, WHY_NOT_SHOWN)

@@ -1,8 +1,4 @@
-"""The table of checks that `gpucheck devices` and doctor run on each GPU, one row per check.
-
-This file also has the checks of settings and NVLinks. `at_rest` has those of faults and Xids, `at_work` those of a busy
-GPU.
-"""
+"""The table of checks that `gpucheck devices` and doctor run on each GPU; the checks of settings and NVLinks."""
 
 from __future__ import annotations
 
@@ -18,9 +14,6 @@ from gpucheck.cards.card import Said, is_dead, is_divided, name_of, pointer, sis
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict, few
-
-# -- settings: a remark; a warning if a setting costs a fifth, or differs from GPUs of the same name -------------------
-
 
 # Limits and clocks within this ratio count as equal; figures are rounded.
 SAME = 0.99
@@ -69,11 +62,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
-    """Report a compute mode that keeps programs away.
-
-    `prohibited` is a failure if no other GPU is available. Exclusive mode is a warning if a process other than the MPS
-    server uses the GPU.
-    """
+    """Report a compute mode that keeps programs away: prohibited, or exclusive with another process than MPS's."""
     mode, fix = device.compute_mode or "", "sudo nvidia-smi -i {card} --compute-mode=0"
     if mode == "prohibited":
         left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
@@ -90,7 +79,6 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 
 
 def mig_pending(device: Device, facts: Facts) -> Said | None:
-    """Report a change of MIG mode that takes effect after a reset."""
     mig = device.mig
     if mig is None or mig.enabled_after_reset == mig.enabled:
         return None
@@ -105,8 +93,7 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
 
 _ABOVE_4G = "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"
 _LESS_MEMORY = "drain the node, then reset the GPU; if it stays, have the GPU serviced"
-# Fields in which GPUs of one name should agree: field, name, text, and the fix for the one that differs. Another VBIOS
-# is only a remark.
+# Fields in which GPUs of one name should agree: field, name, text, and the fix (without one it is only a remark).
 _COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
     ("memory_total_bytes", "memory", units.capacity, _LESS_MEMORY),
     ("bar1_total_bytes", "BAR1", units.capacity, _ABOVE_4G),
@@ -137,40 +124,34 @@ def odd_one(device: Device, facts: Facts) -> Said | None:
 
 
 def mig_empty(device: Device, facts: Facts) -> Said | None:
-    """Report MIG mode without instances: no program can use the GPU. It is a failure if no other GPU is usable."""
+    """Report MIG mode without instances: a failure if no other GPU is usable."""
     if not _is_empty(device, facts):
         return None
     left = any(is_usable(other, facts) for other in facts.devices if other is not device)
     message = f"no program can use the GPU{'' if left else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
-    evidence = {"mig": True, "instances": []}
-    return Said("warn" if left else "fail", "MIG mode without instances", message, fix, evidence)
+    return Said("warn" if left else "fail", "MIG mode without instances", message, fix, {"mig": True, "instances": []})
 
 
 def _is_empty(card: Device, facts: Facts) -> bool:
-    mig = card.mig
     read = f"{pointer(card, facts)}mig/instances" not in facts.unknown
-    return mig is not None and mig.enabled and not mig.instances and read
+    return is_divided(card) and card.mig is not None and not card.mig.instances and read
 
 
 def is_usable(card: Device, facts: Facts) -> bool:
-    """Return whether programs can use the GPU, as far as MIG mode decides it."""
     return card.kind == "cuda" and not is_dead(card) and not _is_empty(card, facts)
 
 
 # -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
 
-# Errors that a link corrects itself; they are only a remark. The other counters are retransmissions, recoveries and
-# lost packets.
+# Errors that a link corrects; the other counters are retransmissions, recoveries and lost packets.
 CORRECTED = ("crc_flit", "crc_data")
-# GPUs on an NVIDIA board, where links lead to switches or to all neighbours. Other GPUs may be joined by bridges,
-# usually in pairs.
+# GPUs on an NVIDIA board, where links lead to switches or to all neighbours, and GPUs with bridges, usually in pairs.
 ON_A_BOARD = re.compile(r"SXM|HBM3|\b(H20|H800|H200|B100|B200|B300|GB200|GB300)\b", re.IGNORECASE)
 BRIDGED = re.compile(r"\b(PCIe|NVL)\b", re.IGNORECASE)
 
 
 def active(card: Device) -> int:
-    """Return how many of the GPU's links are up."""
     return sum(link.active is True for link in card.nvlinks or ())
 
 
@@ -184,11 +165,8 @@ FIX = "sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GP
 
 
 def inactive(device: Device, facts: Facts) -> Said | None:
-    """Report links that are down or absent, compared with GPUs of the same name.
-
-    A bridge joins two GPUs and is optional. Links of other GPUs are therefore proof only on a board, or if an odd
-    number of GPUs has links. No program can use NVLink in MIG mode.
-    """
+    """Report links that are down or absent, compared with GPUs of the same name."""
+    # A bridge joins two GPUs and is optional: links of others are proof only on a board, or of an odd number of GPUs.
     down = [link.link for link in device.nvlinks or () if link.active is False]
     linked = [active(card) for card in sisters(device, facts) if card.nvlinks and not is_divided(card)]
     up, most = active(device), max(linked, default=0)
@@ -199,17 +177,15 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     if not down:
         return _lacking(device, facts, usual(linked) or 0) if proven else None
     evidence = {"active": up, "inactive": down, "active_of_the_same_name": max(most, up)}
-    if up:
-        beside = f", {most} on a GPU of the same name" if up < most else ""
-        message = f"{up} up{beside}; down: {', '.join(map(str, down))}"
-        if up < most:
-            return Said("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
-        # Some GPUs have more links than their board or bridge connects.
+    if 0 < up < most:
+        message = f"{up} up, {most} on a GPU of the same name; down: {', '.join(map(str, down))}"
+        return Said("warn", f"{len(down)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
+    if up:  # some GPUs have more links than their board or bridge connects
+        message = f"{up} up; down: {', '.join(map(str, down))}"
         return Said("info", f"{len(down)} NVLinks inactive", message, None, evidence)
     title = f"all {len(down)} NVLinks down"
     if most:
-        has = "GPU of the same name has" if with_links == 1 else "GPUs of the same name have"
-        message = f"{with_links} {has} {most} up"
+        message = f"{most} up on {with_links} GPU{'s' * (with_links != 1)} of the same name"
         return Said("fail" if proven else "warn", title, message, FIX, evidence)
     registered = device.fabric is not None and device.fabric.state == "completed"
     if not linked or not (registered or (is_on_a_board(device) and device.fabric is None)):
@@ -231,8 +207,7 @@ def _lacking(device: Device, facts: Facts, most: int) -> Said | None:
 
 def fabric(device: Device, facts: Facts) -> Said | None:
     """Report a failed registration with the NVSwitch fabric. A single GPU works without it."""
-    words = None if device.fabric is None else _fabric_words(device.fabric)
-    if device.fabric is None or words is None:
+    if device.fabric is None or (words := _fabric_words(device.fabric)) is None:
         return None
     fabrics = [card.fabric for card in facts.devices if card.fabric is not None]
     alone = len(fabrics) == 1 and device.fabric.state != "completed"
@@ -248,11 +223,8 @@ IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
 
 
 def fabric_state(facts: Facts) -> str | None:
-    """Return the fabric's state if it is not ready, and on how many GPUs. It is NVML's evidence for CUDA's error
-    802.
-    """
+    """Return the fabric's state and its number of GPUs if it is not ready: NVML's evidence for CUDA's error 802."""
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
-    # The other GPUs' states may still change while registration is in progress.
     waiting = [state for state in states if state != "completed"]
     if not waiting:
         return None
@@ -261,7 +233,7 @@ def fabric_state(facts: Facts) -> str | None:
 
 
 def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
-    """Return title, message and fix by the fabric's real state; None if nothing is wrong."""
+    """Return title, message and fix; None if nothing is wrong."""
     # The fabric manager of a rack (GB200) runs on separate switch trays.
     manager = "sudo systemctl restart nvidia-fabricmanager (same version as the driver; in a rack on its switch trays)"
     waits, problems = "NVSwitch fabric registration is not completed", ", ".join(fabric.problems).replace("_", " ")
@@ -279,7 +251,6 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 
 def errors(device: Device, facts: Facts) -> Said | None:
-    """Report link errors since the last reset."""
     errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
     counted = {link: found for link, found in errors.items() if found}
     if not counted:
@@ -293,8 +264,6 @@ def errors(device: Device, facts: Facts) -> Said | None:
     fix = None if mild else "if they grow, reset the GPUs, then reseat the bridge or board"
     return Said("info" if mild else "warn", "NVLink errors", message, fix, {"errors": counted})
 
-
-# -- the table ---------------------------------------------------------------------------------------------------------
 
 # The judge of one check. It returns None if the device does not report the figure, or if there is nothing to report.
 Look = Callable[[Device, Facts], Said | None]
@@ -333,47 +302,39 @@ CHECKS: tuple[tuple[str, Look], ...] = (
 )
 
 
-_ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
-# Checks outside the table: GPUs that the driver does not list, and entries of the log.
-_ORDER |= {"devices.unlisted": 0, at_rest.SXIDS: 0, at_rest.NVLINK: 0}
-# Warnings that are not faults of a GPU, but about its use or its environment.
-_OF_USE = ("devices.foreign_memory", "devices.order")
+# Checks outside the table, of GPUs that the driver does not list and of the log, come first.
+_ORDER = {
+    **{check: place for place, (check, _) in enumerate(CHECKS)},
+    **dict.fromkeys(("devices.unlisted", at_rest.SXIDS, at_rest.NVLINK), 0),
+}
 
 
 def gravity(finding: Finding) -> int:
-    """Return the sort position of a finding among those with the same verdict.
-
-    Findings of the driver come first, then the order of the table. Warnings that are not faults of a GPU come last.
-    """
+    """Return the sort position of a finding in its verdict: the driver's, the table's order, those of no GPU."""
     group, _, name = finding.id.partition(".")
     known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
     if known is not None:
         return known
-    is_of_use = group not in ("devices", "log", "load") or finding.id in _OF_USE
+    # Warnings about the use or the environment of a GPU come last.
+    is_of_use = group not in ("devices", "log", "load") or finding.id in ("devices.foreign_memory", "devices.order")
     return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
 
 
 def of_machine(facts: Facts) -> list[Finding]:
-    """Return the findings about the whole machine: missing GPUs, a slow driver, and log entries of other GPUs and of
-    NVSwitches.
-    """
+    """Return the findings about missing GPUs, a slow driver, and log entries of other GPUs and of NVSwitches."""
     found = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
     of_log = (at_rest.nvlink(facts), *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
     return [finding for finding in (*found, *of_log) if finding is not None]
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:
-    """Return the findings about one device. Figures that it does not report give no finding; `facts.unknown` has the
-    reason.
-    """
     # A lost GPU no longer has an NVML index, but is judged all the same.
-    if device.nvml_index is None and device.state != "lost":
-        return []
-    return [found for check, look in CHECKS if (found := finding_of(check, look, device, facts)) is not None]
+    is_judged = device.nvml_index is not None or device.state == "lost"
+    found = [finding_of(check, look, device, facts) for check, look in CHECKS if is_judged]
+    return [finding for finding in found if finding is not None]
 
 
 def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding | None:
-    """Return one check's finding about one device, or None."""
     said = look(device, facts)
     if said is None:
         return None

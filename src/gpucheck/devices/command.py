@@ -41,16 +41,14 @@ if TYPE_CHECKING:  # `devices` loads nothing of the doctor
 
 HUNG = "sudo dmesg | grep Xid; if it persists, reboot"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-# Results of cuInit whose cause may be this environment or a temporary state: no memory, a stub or old library, a GPU in
-# exclusive use, or a library of another version.
+# Results of cuInit by the environment or a temporary state: no memory, another libcuda, a GPU in exclusive use.
 OF_THE_ENVIRONMENT = (2, 34, 35, 36, 46, 803, 804)
 
 
 def driver_findings(facts: Facts) -> list[Finding]:
     """Return the findings about the whole machine; empty if NVML and CUDA answered and list every GPU."""
     if not is_nvidia_here(facts):
-        accelerators = [device for device in facts.devices if device.kind != "cpu"]
-        return [] if accelerators else [_nothing(facts)]
+        return [] if any(device.kind != "cpu" for device in facts.devices) else [_nothing(facts)]
     nvml, libcuda = _nvml(facts), _libcuda(facts)
     if nvml is not None and libcuda is not None and nvml.verdict == "fail":
         libcuda = replace(libcuda, verdict="info")  # both have the same cause
@@ -74,9 +72,8 @@ def _nothing(facts: Facts) -> Finding:
     if host.container and visible in KEPT_OUT:
         reasons.append(f"NVIDIA_VISIBLE_DEVICES={visible} hides GPUs from this container")
     if host.wsl:
-        has_node = WSL_NODE in host.nvidia_device_nodes
         missing = "WSL has a GPU device, but NVIDIA's Windows driver is missing from it"
-        reasons.append(missing if has_node else f"WSL has no GPU device ({WSL_NODE})")
+        reasons.append(missing if WSL_NODE in host.nvidia_device_nodes else f"WSL has no GPU device ({WSL_NODE})")
     elif host.system == "Linux":
         held = len(host.nvidia_pci_addresses)
         reasons.append(f"{held} held for virtual machines" if held else "no NVIDIA device on the PCI bus")
@@ -93,8 +90,7 @@ def _nothing(facts: Facts) -> Finding:
 def _nvml(facts: Facts) -> Finding | None:
     driver, host = facts.driver or Driver(), facts.host or Host()
     # The finding of a device at which NVML stopped reports it.
-    stopped = any((device.state or "").startswith("not answering") for device in facts.devices)
-    if driver.nvml_error is None or stopped:
+    if driver.nvml_error is None or any((card.state or "").startswith("not answering") for card in facts.devices):
         return None
     evidence: dict[str, object] = {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error}
     title = "NVML failed after its start" if driver.nvml_code == 0 else "NVML does not start"
@@ -107,8 +103,7 @@ def _nvml(facts: Facts) -> Finding | None:
         fix = HUNG
     message = driver.nvml_error if meaning is None else f"{driver.nvml_error}: {meaning}"
     if driver.nvml_code == DRIVER_MISMATCH:
-        # The library was updated, but the kernel still runs the old module. The message has both versions if they are
-        # known.
+        # The library was updated, but the kernel still runs the old module.
         title, library = "driver version mismatch", PurePath(driver.nvml_path or "").name.partition(".so.")[2]
         module = driver.kernel_module_version
         evidence |= {"library_version": library or None, "kernel_module_version": module}
@@ -118,28 +113,22 @@ def _nvml(facts: Facts) -> Finding | None:
 
 
 def _dead(facts: Facts) -> Verdict:
-    """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA has none either.
-
-    The GPUs' health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library (compute-only
-    containers), or one that was never called, says nothing about the GPUs.
-    """
+    """Return the verdict if NVML does not start: `fail` if this system should have a GPU and CUDA has none either."""
+    # The health is unknown if CUDA works but a loaded driver refuses NVML. A missing NVML library says nothing.
     driver = facts.driver or Driver()
     works = driver.cuinit_code == 0 and any(device.cuda_index is not None for device in facts.devices)
-    asked = driver.nvml_code is not None or is_driver_loaded(facts)
-    if asked and not works and has_gpu(facts):
+    if (driver.nvml_code is not None or is_driver_loaded(facts)) and not works and has_gpu(facts):
         return "fail"
     return "inconclusive" if is_driver_loaded(facts) else "warn"
 
 
-def _causes(
-    *, cuinit: int | None = None, nvml: int | None = None, divided: bool = True
-) -> tuple[str | None, str | None]:
-    """Return the causes of such a result, and the fix. Several causes need doctor to tell them apart."""
+def _causes(*, cuinit: int | None = None, nvml: int | None = None, mig: bool = True) -> tuple[str | None, str | None]:
+    """Return the causes of such a result, and the fix: doctor if there are several."""
     # Imported late: a driver that answers needs no causes.
     from gpucheck.doctor.ladder import causes
 
     # Empty MIG mode cannot be the cause without a GPU in MIG mode.
-    found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if divided or cause.id != "gpu.mig_empty"]
+    found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if mig or cause.id != "gpu.mig_empty"]
     fix = None if not found else found[0].fix if len(found) == 1 else "gpucheck doctor"
     return ", or ".join(condition.title for condition in found) or None, fix
 
@@ -157,7 +146,7 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_error is None or (driver.cuinit_code == NO_DEVICE and _is_masked(facts)):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(map(is_divided, facts.devices)))
+    meaning, fix = _causes(cuinit=driver.cuinit_code, mig=any(map(is_divided, facts.devices)))
     if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
         meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
         fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
@@ -174,10 +163,7 @@ def _libcuda(facts: Facts) -> Finding | None:
 
 
 def _without_cuda(facts: Facts) -> Verdict:
-    """Return the verdict if CUDA does not start: `fail` if NVML lists GPUs that programs should be able to use.
-
-    A missing or hidden libcuda says nothing about the GPUs.
-    """
+    """Return the verdict if CUDA does not start: `fail` if NVML lists GPUs that programs should be able to use."""
     driver = facts.driver or Driver()
     listed = [card for card in facts.devices if card.nvml_index is not None]
     usable = [card for card in listed if card.state != NOT_ACCESSIBLE and is_usable(card, facts)]
@@ -186,8 +172,7 @@ def _without_cuda(facts: Facts) -> Verdict:
     if not usable or (driver.cuinit_code is None and driver.libcuda_path is None):
         return "warn"
     waits = any(card.fabric is not None and card.fabric.state == "in progress" for card in usable)
-    unsure = waits or driver.cuinit_code in (None, 0, *OF_THE_ENVIRONMENT)
-    return "inconclusive" if unsure else "fail"
+    return "inconclusive" if waits or driver.cuinit_code in (None, 0, *OF_THE_ENVIRONMENT) else "fail"
 
 
 def _is_masked(facts: Facts) -> bool:
@@ -206,13 +191,10 @@ def _named_in_vain(facts: Facts) -> str | None:
     if mask is None or not listed or any(map(is_divided, listed)):
         return None
     entries = read_mask(mask, [card.uuid for card in listed]).entries
-    return next((entry.told for entry in entries if entry.index is None and entry.asks), None)
+    return next((entry.effect for entry in entries if entry.index is None and entry.asks), None)
 
 
 def _masked(facts: Facts) -> Finding | None:
-    """Report a mask that hides every GPU, or names one that does not exist. CUDA shows only the GPUs before that
-    entry.
-    """
     named, mask, code = _named_in_vain(facts), facts.environment.get(MASK), (facts.driver or Driver()).cuinit_code
     shown = sum(device.cuda_index is not None for device in facts.devices)
     seen = {MASK: mask, "shown": shown}
@@ -228,11 +210,7 @@ def _masked(facts: Facts) -> Finding | None:
 def command(
     options: DevicesOptions, emit: Emit, *, sleep: Callable[[float], object] = time.sleep, ahead: Ahead | None = None
 ) -> None:
-    """Read and judge the machine, once or until interrupted.
-
-    `ahead` has children that were already started. Raises UsageError if `device` is not a device name, and CannotLook
-    if the device does not exist.
-    """
+    """Read and judge the machine, once or until interrupted. Raises UsageError and CannotLook for `device`."""
     with Inventory(
         with_processes=options.processes,
         with_links=True,
@@ -258,10 +236,7 @@ def command(
 
 
 def selected(requested: str, facts: Facts) -> Facts:
-    """Return the facts of the devices that `requested` names, including those that torch cannot use.
-
-    `all` includes the CPU.
-    """
+    """Return the facts of the devices that `requested` names, including the CPU and those that torch cannot use."""
     if requested == "all":
         return facts
     if not any(choose.is_named(device, requested) for device in facts.devices):
@@ -272,19 +247,14 @@ def selected(requested: str, facts: Facts) -> Facts:
 
 
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:
-    """Return the findings: the driver first, then each device.
-
-    Link and clock are judged only on busy GPUs. `machine` has all devices if `facts` has only some, so that a GPU is
-    compared with all others.
-    """
+    """Return the findings: the driver first, then each device, compared with the others of the whole `machine`."""
     whole = facts if machine is None else machine
     return [*driver_findings(whole), *(found for device in facts.devices for found in findings(device, whole))]
 
 
 # -- status: the same and the doctor's diagnosis, each fault once ------------------------------------------------------
 
-# The time limit of `gpucheck status`, because a person waits for it. A reading that takes longer is named as missing,
-# and `doctor` waits longer. Importing torch from a warm disk takes two to four seconds.
+# A person waits for `gpucheck status`. A slower reading is named as missing. A warm import of torch takes 2 to 4 s.
 STATUS_LIMIT_S = 8.0
 _LATE = f"torch has not answered within {STATUS_LIMIT_S:g} s"
 # A driver that has answered once answers again within milliseconds.
@@ -293,7 +263,6 @@ AGAIN_S = 2.0
 OF_THE_DRIVER = ("devices.nvml", "devices.libcuda", "devices.hidden", "devices.torch_build")
 # Folders in which pipx and uv keep the environments of installed programs.
 _TOOL_FOLDER = re.compile(r"[/\\](?:(pipx)[/\\]venvs|(uv)[/\\](?:tools|archive-v\d|builds-v\d|environments-v\d))[/\\]")
-_WAITS = "gpucheck doctor"
 
 
 def status(options: StatusOptions, emit: Emit) -> None:
@@ -326,20 +295,17 @@ def status(options: StatusOptions, emit: Emit) -> None:
 
 
 def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[DoctorResult, list[Finding]]:
-    """Return the diagnosis, and the findings of doctor and devices without duplicates.
-
-    `is_chosen` means that the user named the interpreter.
-    """
+    """Return the diagnosis, and the findings of doctor and devices without duplicates."""
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)))
+    # The user knows an interpreter that is chosen by an option.
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # A fault of torch breaks nothing on a machine without a GPU, so failures become warnings.
         mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
-        said = [finding for finding in mild if finding.id != "doctor.no_gpu"]
-        return result, [*judge(facts), *said, *whose]
+        return result, [*judge(facts), *(finding for finding in mild if finding.id != "doctor.no_gpu"), *whose]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
         # Torch may still succeed, which would refute a diagnosis based on versions and permissions.
@@ -351,15 +317,13 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
             if finding.id not in ("doctor.unknown", "doctor.no_gpu")
         ]
         if result.first is None or all(finding.verdict != "fail" for finding in diagnosed):
-            why = f"it was given {STATUS_LIMIT_S:g} s"
-            diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=_WAITS))
+            why, fix = f"it was given {STATUS_LIMIT_S:g} s", "gpucheck doctor"
+            diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=fix))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
 
 
 def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:
-    """Return doctor's findings, then those of `devices` without duplicates. A GPU's own fault is reported for each
-    GPU.
-    """
+    """Return doctor's findings, then those of `devices` without duplicates. Each GPU's own fault is reported."""
     by_card = {finding.id for finding in looked if "nvml_index" in finding.evidence} - {first}
     known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
     return [

@@ -11,9 +11,7 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DevicesOptions:
-    """Options of `devices`: whether to list processes, the interval `watch_s` in seconds (None: once), and the
-    devices.
-    """
+    """Options of `devices`. `watch_s` is the interval; None reads once."""
 
     processes: bool = option("Also list the processes on each device.", False)
     watch_s: float | None = option(
@@ -24,10 +22,7 @@ class DevicesOptions:
 
 @dataclass(frozen=True, slots=True)
 class StatusOptions:
-    """Options of `status`: the Python whose torch is judged (None: this one).
-
-    /proc, /sys and /dev are read under `root`.
-    """
+    """Options of `status`. /proc, /sys and /dev are read under `root`."""
 
     python: str | None = option("Judge the torch of another Python interpreter.", metavar="PATH")
     root: Path = Path("/")

@@ -1,7 +1,6 @@
 """A bug report that can be judged without the machine: listed fields, and nothing else. Pure.
 
-It contains no free text: no messages of torch, lines of the kernel's log, paths, command lines, or names of people and
-machines. Fields that are not listed here are left out.
+It contains no free text: no messages, lines of the log, paths, command lines, or names of people and machines.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ LISTED = {
     "ladder": "first broken consequences",
     "ladder/rungs": "rung state",
 }
-# A listed text is left out unless it is a version, a name of hardware or of a state, an address or a device node: no
-# path, sentence or e-mail address has this form.
+# A listed text is a version, a name of hardware or of a state, an address or a device node: no path, sentence or e-mail
+# address has this form.
 _TEXT = re.compile(r"/dev/[a-z]+[\w-]*|[A-Za-z0-9][\w.:()+~-]*( [\w.()+-]+){0,7}")
 # A variable's value is shown if it is a number or a switch.
 _SWITCH = re.compile(r"0x[0-9a-fA-F]+|[\d.,:;+-]{1,80}|true|false|all|none|void|PCI_BUS_ID|FASTEST_FIRST|LAZY|EAGER")
 MOST_TEXT = 80
 LEFT_OUT = "(left out)"
 # Numbers that identify people or processes. They say nothing about a GPU.
-_NOT_TOLD = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
+_PERSONAL = ("pid", "uid", "gid", "serial", "minor_number", "read_at_s")
 # Names of variables about GPUs, drivers, the loader or Python. Other names are private.
 _CONCERNS = re.compile(
     r"(?:CUDA|CUDNN|NVIDIA|NV_|NVML|NCCL|CUBLAS|PYTORCH|TORCH|TRITON|HIP|HSA|ROCR|ROCM|ROCBLAS|ZE_|SYCL|ONEAPI|OMP_|MKL_"
@@ -96,7 +95,6 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
 
 
 def _listed(value: Any, path: str) -> Any:
-    """Return the listed parts of `value`, which has the given path."""
     if isinstance(value, list):
         return [_listed(item, path) for item in value]
     if not isinstance(value, dict):
@@ -108,7 +106,7 @@ def _listed(value: Any, path: str) -> Any:
             details[name] = _listed(entry, below)
         elif name in texts or "*" in texts:
             details[name] = _text(entry)
-        elif (entry is None or isinstance(entry, (bool, int, float))) and name not in _NOT_TOLD:
+        elif (entry is None or isinstance(entry, (bool, int, float))) and name not in _PERSONAL:
             details[name] = entry
     return details
 
@@ -119,9 +117,6 @@ def _text(value: Any, pattern: re.Pattern[str] = _TEXT) -> Any:
     if isinstance(value, str):
         return value if len(value) <= MOST_TEXT and pattern.fullmatch(value) else LEFT_OUT
     return value
-
-
-# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 def packed(report: Report, evidence: Evidence | None) -> bytes:

@@ -32,15 +32,14 @@ from gpucheck.report.finding import Finding, few, in_short
 from gpucheck.report.measurement import Run
 from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutcome, LoadResult
 
-# The wait for torch after the driver was found to hang. The hang is known after five seconds, and the whole command
-# should report it within ten. Torch may still answer with another error.
+# The wait for torch after the driver was found to hang. Torch may still answer with another error.
 TORCH_GRACE_S = 2.0
 # The oldest Python that the probe's program runs in.
 OLDEST = (3, 8)
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
-    """Read and diagnose, and report the first broken stage first. Returns the evidence. Raises UsageError."""
+    """Read and diagnose, and report the first broken stage first. Raises UsageError."""
     conditions = select(options.only, options.skip)
     machine = inventory.Inventory(
         with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
@@ -54,19 +53,14 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     emit(Started(evidence.facts))
     result, found = diagnosed(evidence, conditions)
     emit(Answered("doctor", result))
-    if options.require is not None:
-        first = None if result.first is None else f"fix {result.first} first"
-        found = [
-            *choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first),
-            *found,
-        ]
-    for finding in found:
+    first = None if result.first is None else f"fix {result.first} first"
+    required = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
+    for finding in (*required, *found):
         emit(Judged(finding))
     return evidence
 
 
 def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[DoctorResult, list[Finding]]:
-    """Return the diagnosis and its findings, with the first broken stage first."""
     diagnosis = ladder.diagnose(evidence, conditions)
     result = DoctorResult(
         first=diagnosis.first.condition.id if diagnosis.first else None,
@@ -82,7 +76,6 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
 
 
 def usable(probe: TorchProbe) -> Usable:
-    """Return what the probed torch can use. Torch is not imported here."""
     if probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
     if probe.other and probe.other_count:
@@ -95,12 +88,10 @@ def read(
 ) -> Evidence:
     """Read everything, with the slow parts in parallel. Raises UsageError for a --python that cannot start.
 
-    `late` is the monotonic time at which gpucheck stops waiting for torch, and the reason. A slow start of NVML moves
-    this time back.
+    `late` is the monotonic time at which gpucheck stops waiting for torch (a slow start of NVML adds to it), and why.
     """
     emit(Progress("reading driver and torch"))
-    # The driver is read in this thread, so that an interrupt works. The probe of torch runs in another, and is cut off
-    # if needed.
+    # The driver is read in this thread, so that an interrupt works.
     cut = child.Cut()
     with ThreadPoolExecutor(max_workers=1) as beside:
         limit_s = options.time_budget_s or stack.TORCH_TIMEOUT_S
@@ -110,8 +101,7 @@ def read(
                 facts = machine.read()
             driver = facts.driver
             if driver is not None and driver.cuinit_code is None and driver.is_hung:
-                # Torch waits in vain if libcuda hangs. If only one device hangs, torch may use another one and is
-                # awaited.
+                # Torch waits in vain if libcuda hangs. If only one device hangs, torch may use another one.
                 cut.after(TORCH_GRACE_S, f"{driver.cuinit_error}, and torch waits for it too")
             running = facts.host.release if facts.host is not None else None
             # This comes after loading the libraries, because a program run by root creates missing device nodes.
@@ -131,10 +121,7 @@ def read(
 
 
 def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
-    """Return the probe's report.
-
-    Raises UsageError if `python` is not an interpreter, is too old, or fails before the probe's first output.
-    """
+    """Return the probe's report. Raises UsageError if `python` is no interpreter, too old, or fails at once."""
     probe = asked.result()
     silent = probe.stage == "start" and not probe.timed_out and probe.not_awaited is None
     if probe.unstarted is not None and python is None:  # for example, if this user may not read the interpreter
@@ -175,18 +162,15 @@ def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
 
 # Errors of torch and cuBLAS about full memory, and of the driver about a GPU in exclusive use.
 TAKEN = ("OutOfMemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
-UNTOLD = "NVML does not report on it, so nothing would be visible"
+NOT_IN_NVML = "NVML does not report on it, so nothing would be visible"
 
 
 def why_not(card: Device) -> str:
-    """Return why a GPU is not put under load, or an empty string.
-
-    The GPU was read without a process of gpucheck on it.
-    """
+    """Return why a GPU, read without a process of gpucheck on it, is not put under load; else an empty string."""
     if card.parent_uuid is not None or is_divided(card):
         return "NVML reports neither clock nor link of a MIG instance"
     if card.uuid is None or card.nvml_index is None:
-        return UNTOLD
+        return NOT_IN_NVML
     if card.state is not None:
         return card.state
     computing = [process for process in card.processes or () if "compute" in process.kind]
@@ -204,19 +188,17 @@ def gathered(
     unseen: Mapping[str, str],
     left_out: dict[str, str],
 ) -> LoadResult:
-    """Return the load's result from the output of its process, the readings of each GPU, and the GPUs left out.
+    """Return the load's result from the output of its process and the readings of each GPU.
 
     `unseen` has reasons for missing readings. `failed` describes how the process ended early, else it is empty.
     """
     if failed:
-        # A GPU that is full or was taken meanwhile is not faulty. A failure before the load begins is not the GPU's
-        # either.
+        # A GPU that is full or was taken meanwhile is not faulty, nor is one whose load has not begun.
         stages = {"import": "while torch was imported", "prepare": "as it began", "load": "under load"}
         stage = str(said.get("stage"))
         reached = stage in ("prepare", "load")
         outcome: LoadOutcome = "failed" if reached and not any(word in failed for word in TAKEN) else "none"
-        reason = f"{failed} ({stages.get(stage, 'as it was started')})"
-        return LoadResult(outcome, reason, (), left_out)
+        return LoadResult(outcome, f"{failed} ({stages.get(stage, 'as it was started')})", (), left_out)
     run = Run("", 1, (float(said["took_s"]),), (float(said["began_s"]),))
     cards = tuple(_card(device, read, run, unseen.get(device, "")) for device, read in samples.items())
     return LoadResult("ran", None, cards, left_out)
@@ -234,14 +216,12 @@ def _card(device: str, samples: Sequence[Sample], run: Run, unseen: str) -> Card
 
 # Clocks and links rise within a few tens of milliseconds. NVML's clock reasons may appear briefly in that time.
 SETTLE_S = 0.3
-# This is enough for twenty readings.
-LOAD_S = 1.0
-# This covers importing torch again, a context on each GPU and the load itself.
+LOAD_S = 1.0  # twenty readings
+# Importing torch again, a context on each GPU, and the load.
 LOAD_TIMEOUT_S = 60.0
 
 
 def can_load(evidence: Evidence) -> bool:
-    """Return whether torch ran a kernel on a device that NVML can watch."""
     return evidence.torch_works and evidence.probe.hip is None
 
 
@@ -251,11 +231,10 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     # The GPUs' second reading; during the first, gpucheck's child used torch.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
-    left_out |= dict.fromkeys(ran - set(cards), UNTOLD)
+    left_out |= dict.fromkeys(ran - set(cards), NOT_IN_NVML)
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
         return LoadResult("none", "no GPU is free for it", (), left_out)
-    # A slow import needs more time here too.
     timeout_s = max(LOAD_TIMEOUT_S, evidence.probe.limit_s or 0.0)
     text = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
     argv = [python or sys.executable, "-c", text, str(SETTLE_S), str(LOAD_S), *loaded]

@@ -20,20 +20,15 @@ from gpucheck.report.results.short import LoadResult
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was read: the machine's facts, the driver's kernel side and files, and torch's report.
-
-    `torch` is None if torch was not asked (there is none, or no time), and `load` if no load was wanted or possible.
-    `variables` has the names of all variables; `facts.environment` has the values of a fixed list.
-    """
+    """Everything that was read: the machine's facts, the driver's kernel side and files, and torch's report."""
 
     facts: Facts = field(default_factory=Facts)
     stack: Stack = field(default_factory=Stack)
     torch: TorchProbe | None = None
-    variables: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()  # the names of all; `facts.environment` has the values of a fixed list
     load: LoadResult | None = None
 
-    # Derived fields: the host, NVIDIA's driver with the events of the kernel log, the installed torch as read without
-    # importing it, and torch's own report. Unknown fields are None.
+    # Derived: NVIDIA's driver with the events of the kernel log, the torch on disk, and torch's own report.
     host: Host = field(init=False)
     driver: Driver = field(init=False)
     build: TorchBuild = field(init=False)
@@ -64,7 +59,7 @@ class Evidence:
             build=facts.torch or TorchBuild(),
             probe=self.torch or TorchProbe(),
             cards=tuple(card.cards(facts)),
-            gpus=stack.gpus,
+            gpus=tuple(device for device in stack.devices or () if device.is_gpu),
             is_nvidia_here=card.is_nvidia_here(facts) or bool(stack.jetson or stack.wsl_driver),
             libcuda_version=version_of(driver.libcuda_path),
             loadable={library.name: library for library in reversed((*stack.path_libraries, *stack.libraries))},
@@ -73,22 +68,22 @@ class Evidence:
 
     @property
     def cuda_works(self) -> bool:
-        """Return whether CUDA started and shows a device. All lower stages then work too for that device."""
+        """Return whether CUDA started and shows a device, for which all lower stages then work too."""
         return self.driver.cuinit_code == 0 and any(device.cuda_index is not None for device in self.cards)
 
     @property
     def in_container(self) -> bool:
-        """Return whether this is a container, where the PCI bus and the kernel's modules are the host's."""
+        """Return whether PCI bus and kernel modules are a host's."""
         return self.host.container is not None
 
     @property
     def torch_works(self) -> bool:
-        """Return whether torch ran a kernel on a device. This counts more than any conclusion from versions."""
+        """Return whether torch ran a kernel, which counts more than any conclusion from versions."""
         return any(run.error is None for run in self.probe.kernels)
 
     @property
     def served_cuda(self) -> str | None:
-        """Return the newest CUDA version that the driver supports, preferably as libcuda reports it."""
+        """Return the newest CUDA version that the driver supports, by libcuda or NVML."""
         return self.driver.libcuda_version or self.driver.cuda_version
 
     @property
@@ -98,15 +93,12 @@ class Evidence:
         return "its time" if limit is None else f"{units.duration(limit)} (raise it with --time-budget)"
 
     def logged(self, pattern: str) -> list[str]:
-        """Return the lines of the kernel's log that match; empty if the log cannot be read."""
         return [line for line in self.stack.log or () if re.search(pattern, line, re.IGNORECASE)]
 
     def value(self, variable: str) -> str | None:
         """Return a variable's value if it is on the list of `facts.environment`."""
         return self.facts.environment.get(variable)
 
-
-# -- conditions --------------------------------------------------------------------------------------------------------
 
 # The stages from the hardware up. Each one needs all those below it.
 Rung = Literal[
@@ -129,10 +121,7 @@ CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The signs of a condition that holds here, as a sentence and as evidence.
-
-    The condition's own value applies if a field is None; a judge may override it.
-    """
+    """The signs of a condition that holds here. A field that is None has the condition's own value."""
 
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -143,7 +132,7 @@ class Seen:
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Seen | None:
-        """Return findings of `gpucheck devices` as signs, with the verdict, title and fix of the worst one."""
+        """Return findings of `gpucheck devices` as signs, with verdict, title and fix of the worst."""
         held = [finding for finding in findings if finding.verdict not in ("pass", "skip")]
         if not held:
             return None
@@ -162,17 +151,15 @@ class Seen:
 class Condition:
     """A known fault: its `title`, `meaning` and `fix`, and how certain the diagnosis is.
 
-    **Doctor.** `judge` decides whether the condition holds here; missing evidence counts as unknown. It is None for
-    conditions that only a text can show. `rung` is the stage that the condition breaks, or None. `settle` describes a
-    test that would make the diagnosis certain. `cuinit` and `nvml` are the results of cuInit and nvmlInit that it
-    causes.
+    **Doctor.** `judge` decides whether the condition holds here; it is None if only a text can show it. `rung` is the
+    stage that it breaks, or None. `settle` describes a test that would make the diagnosis certain. `cuinit` and `nvml`
+    are the results of cuInit and nvmlInit that it causes.
 
-    **Explain.** `patterns` are regular expressions, matched without regard to case, spaces and quotes. A pattern with
-    `\\b` is matched with its spaces. `common` patterns ("Killed") occur in programs of every kind. They count only if
-    the text matches `beside`, or mentions GPUs, torch or training if there is no `beside`. `weak` patterns give a hint
-    if nothing else matches. `wraps` are patterns of a message that contains another one, which is reported if it is
-    known. `names` are complete error names. Rows that differ only in a number share their patterns, and `number` is the
-    value of the group of that name.
+    **Explain.** `patterns` are regular expressions, matched without regard to case, quotes and (without `\\b`) spaces.
+    `common` patterns ("Killed") count only if the text matches `beside`, by default if it mentions GPUs, torch or
+    training. `weak` patterns give a hint if nothing else matches. `wraps` are patterns of a message that contains
+    another one, which is reported if it is known. `names` are complete error names. Rows that differ only in a number
+    share their patterns, and `number` is the value of the group of that name.
 
     A `symptom` says that something failed but not why, so any more specific text takes precedence. `follows` are ids,
     or prefixes of ids, of causes to report first. A row does not count if `unless` matches. A `logged` row also counts
@@ -217,8 +204,8 @@ def on(
 ) -> tuple[Condition, ...]:
     """Return the rows as conditions of one stage, unless a row names another.
 
-    The rows without a judge exclude each other: `by` returns the id and the signs of the row whose condition holds. A
-    row with error codes on the stage of cuInit is judged only if cuInit returned one of the codes.
+    Rows without a judge exclude each other: `by` returns the id and the signs of the one that holds. On the stage of
+    cuInit, a row with codes is judged only if cuInit returned one of them.
     """
 
     def judge(row: Condition, evidence: Evidence) -> Seen | None:
@@ -233,7 +220,7 @@ def on(
 def answered(
     evidence: Evidence, more: str = "", *, fix: str | None = None, certainty: Certainty | None = None, **seen: Any
 ) -> Seen:
-    """Return the signs of a cuInit result. `more` is text that identifies the cause; `seen` is further evidence."""
+    """Return the signs of a cuInit result; `more` is a text about the cause, `seen` further evidence."""
     driver = evidence.driver
     details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"

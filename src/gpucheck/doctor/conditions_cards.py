@@ -1,8 +1,4 @@
-"""Conditions of the GPUs that break no stage: health, current state, settings and links.
-
-Nearly every row is a check of `gpucheck devices`, applied to every GPU. GPUs that others keep busy are judged from a
-live reading. Free GPUs are judged under doctor's own load (`load.`).
-"""
+"""Conditions of the GPUs that break no stage: nearly all are checks of `gpucheck devices`, at rest and under load."""
 
 from __future__ import annotations
 
@@ -48,15 +44,8 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     return check == "devices.recovery_action" and recovery(evidence) is not None
 
 
-# -- conditions of memory and processes --------------------------------------------------------------------------------
-
-
 def _foreign_memory(evidence: Evidence) -> Seen | None:
-    """Report GPU memory used by others.
-
-    In a container the amount of memory decides, because the container sees only PIDs of its host.
-    """
-    # Memory without a visible process is reported by another check.
+    """Report GPU memory used by others, unless another check reports it as held by no visible process."""
     unclaimed = {finding.evidence["uuid"] for finding in evidence.findings.get("devices.unclaimed_memory", ())}
     taken = {
         name_of(card): card
@@ -75,16 +64,13 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
 
 
 def _holders(card: Device) -> str:
-    """The processes on a GPU, the largest first."""
     largest = sorted(card.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
     names = [f"{process.name or 'not visible here'} ({process.pid})" for process in largest]
     return few(names, ", ") or "processes that are not listed"
 
 
 def _is_for_a_screen(card: Device) -> bool:
-    """Return whether graphics programs hold the GPU. Compute processes may add a context or two, including torch's
-    own.
-    """
+    """Return whether graphics programs hold the GPU, beside a context or two of compute processes."""
     computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
     few = None not in computing and sum(filter(None, computing)) < FOREIGN_BYTES
     return few and len(computing) < len(card.processes or ())
@@ -294,9 +280,7 @@ CARDS: tuple[Condition, ...] = (
 )
 
 
-# -- copies from GPU to GPU over PCIe: known by their texts ------------------------------------------------------------
-
-
+# Copies from GPU to GPU over PCIe: known by their texts.
 PEERS: tuple[Condition, ...] = (
     Condition(
         id="peers.iommu",
@@ -329,8 +313,7 @@ PEERS: tuple[Condition, ...] = (
 
 # -- under the doctor's own load ---------------------------------------------------------------------------------------
 
-# A single reading may coincide with a change of the clock, when protection reasons appear briefly (DCGM's
-# documentation).
+# Protection reasons may appear briefly in a reading while the clock changes (DCGM's documentation).
 LEAST_READINGS = 2
 # A reason in this share of a second's readings is lasting.
 SUSTAINED = 0.5
@@ -348,7 +331,7 @@ _FIXED = (
 
 
 def _as_loaded(evidence: Evidence) -> Facts:
-    """Return the GPUs as they ran under load, for the checks of busy GPUs. Figures read at rest are left out."""
+    """Return the GPUs as they ran under load, without figures read at rest, for the checks of busy GPUs."""
     known, devices = {card.id: card for card in evidence.cards}, []
     for loaded in evidence.load.cards if evidence.load is not None else ():
         card, telemetry = known.get(loaded.device) or Device("cuda", loaded.device), loaded.telemetry
@@ -380,8 +363,7 @@ def _as_loaded(evidence: Evidence) -> Facts:
     return Facts(devices=tuple(devices))
 
 
-def _under_load(name: str) -> Condition:
-    """Return the condition for a check of busy GPUs under doctor's load."""
+def _loaded(name: str) -> Condition:
     check = next(condition for condition in CARDS if condition.id == f"devices.{name}")
     look = dict(checks.CHECKS)[check.id]
 
@@ -409,7 +391,7 @@ def _failed(evidence: Evidence) -> Seen | None:
 def _not_run(evidence: Evidence) -> Seen | None:
     load = evidence.load
     if load is None:
-        # The load runs wherever torch works. There is nothing to report without a GPU in NVML.
+        # The load runs wherever torch works.
         if evidence.torch_works or not any(card.nvml_index is not None for card in evidence.cards):
             return None
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", (), {})
@@ -417,7 +399,7 @@ def _not_run(evidence: Evidence) -> Seen | None:
         return None
     reasons = dict(load.left_out)
     known = {*reasons, *(loaded.device for loaded in load.cards)}
-    # These GPUs were not used by torch: hidden, lost, or in MIG mode.
+    # Torch did not use these GPUs: hidden, lost, or in MIG mode.
     for card in evidence.cards:
         if card.nvml_index is not None and card.id not in known:
             reasons[name_of(card)] = card.state or load.reason or "torch did not run on it"
@@ -449,9 +431,7 @@ LOAD: tuple[Condition, ...] = (
         fix="sudo dmesg -T | grep -i xid",
         judge=_failed,
     ),
-    *map(
-        _under_load, ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation")
-    ),
+    *map(_loaded, ("throttled", "violations", "hot", "clock_setting", "low_clock", "link_width", "link_generation")),
     Condition(
         id="load.not_run",
         verdict="skip",

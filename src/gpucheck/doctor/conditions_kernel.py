@@ -1,8 +1,4 @@
-"""Conditions of the kernel module, of the kernel's log, and of the GPUs that CUDA shows.
-
-The module may be missing, another driver may hold the GPU, or the GPU may not start. CUDA may show other GPUs than NVML
-or torch, because of masks, order or MIG.
-"""
+"""Conditions of the kernel module, of the kernel's log, and of the GPUs that CUDA shows (masks, order, MIG)."""
 
 from __future__ import annotations
 
@@ -21,17 +17,9 @@ from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
 
-# -- NVIDIA's module does not drive any GPU ----------------------------------------------------------------------------
-
-REJECTED = r"Loading of .*module.* rejected|Key was rejected by service"
-
 
 def absent(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return the condition that keeps NVIDIA's module from driving any GPU here, and its evidence.
-
-    Return None if the module is loaded or the cause is unknown. There is at most one condition, so that no fault is
-    reported twice.
-    """
+    """Return the one condition that keeps NVIDIA's module from driving any GPU here, and its evidence, or None."""
     driver, stack, gpus = evidence.driver, evidence.stack, evidence.gpus
     loaded = False if driver.kernel_module_loaded is None and driver.nvml_code == 9 else driver.kernel_module_loaded
     # A working CUDA or NVML counts first, because a sandbox may pass on the driver's calls and hide its module.
@@ -53,9 +41,8 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
 
     if evidence.in_container:
         return "container.host_driver", on_the_bus("the host's kernel has not loaded it")
-    if rejected := evidence.logged(REJECTED):
-        seen = {"log": rejected, "secure_boot": stack.secure_boot}
-        return "driver.signature_rejected", Seen(rejected[-1], seen)
+    if rejected := evidence.logged(r"Loading of .*module.* rejected|Key was rejected by service"):
+        return "driver.signature_rejected", Seen(rejected[-1], {"log": rejected, "secure_boot": stack.secure_boot})
     if stack.built_for and stack.running is not None and stack.running not in stack.built_for:
         said = f"nvidia.ko is on disk for {', '.join(stack.built_for)}, but the running kernel is {stack.running}"
         fix = (
@@ -75,14 +62,12 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
     return "driver.not_installed", on_the_bus(f"NVIDIA's module is not loaded, and {no_file}")
 
 
-# -- NVIDIA's module cannot start a GPU; the evidence is usually in the kernel's log -----------------------------------
-
 # PCI device IDs rise with the architecture. The first of Blackwell is 2901 (GB100).
 FIRST_BLACKWELL = 0x2900
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
-    """Return whether the module is loaded but no GPU is usable: CUDA does not work and NVML lists no GPU."""
+    """Return whether the module is loaded but CUDA does not work and NVML lists no GPU."""
     driver = evidence.driver
     if evidence.cuda_works or not driver.kernel_module_loaded or not evidence.gpus or absent(evidence) is not None:
         return False
@@ -91,7 +76,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
 
 
 def _logged(pattern: str) -> Judge:
-    """Return a judge for a GPU that does not start: the driver's line in the kernel's log is the evidence."""
+    """Return a judge for a GPU that does not start, by the driver's line in the kernel's log."""
 
     def judge(evidence: Evidence) -> Seen | None:
         lines = evidence.logged(pattern)
@@ -101,7 +86,7 @@ def _logged(pattern: str) -> Judge:
 
 
 def _fallen(evidence: Evidence) -> Seen | None:
-    """Return evidence of a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
+    """Report a GPU that fell off the bus. A line in the log is not enough: it may be older than a reset."""
     lines = evidence.logged(FALLEN)
     gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
     lost = evidence.driver.nvml_code == 15 or any(card.state == "lost" for card in evidence.cards)
@@ -113,7 +98,6 @@ def _fallen(evidence: Evidence) -> Seen | None:
 
 
 def _no_power(evidence: Evidence) -> Seen | None:
-    """Return evidence of a GPU without power: NVML's error, a line in the log, or the GPU's state."""
     if evidence.driver.nvml_code == 8:
         verdict: Verdict | None = "warn" if evidence.cuda_works else None
         return Seen(f"nvmlInit returns 8 ({evidence.driver.nvml_error})", {"nvml_code": 8}, verdict=verdict)
@@ -123,7 +107,6 @@ def _no_power(evidence: Evidence) -> Seen | None:
 
 
 def _open_needed(evidence: Evidence) -> Seen | None:
-    """Return evidence of a GPU that needs the open module: Blackwell and later."""
     if not _none_comes_up(evidence) or evidence.logged(UNSUPPORTED) or evidence.logged(NO_ROOM):
         return None
     branch = (evidence.driver.kernel_module_version or "").partition(".")[0]
@@ -137,12 +120,11 @@ def _open_needed(evidence: Evidence) -> Seen | None:
         return None
     where = ", ".join(gpu.address for gpu in new)
     said = f"{where} is Blackwell or newer, and the loaded module is the proprietary one"
-    details = {"devices": [gpu.device for gpu in new], "kernel_module_open": False}
-    return Seen(said, details, fix if branch else None)
+    return Seen(said, {"devices": [gpu.device for gpu in new], "kernel_module_open": False}, fix if branch else None)
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
-    """Return evidence of a GPU that the module could not start, if no other line in the log gives the cause."""
+    """Report a GPU that the module could not start, if no other line in the log gives the cause."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
     reasons = (evidence.driver.not_started or {}).values()
@@ -277,9 +259,6 @@ KERNEL = on(
 )
 
 
-# -- the kernel's log --------------------------------------------------------------------------------------------------
-
-
 def _unreadable(evidence: Evidence) -> Seen | None:
     if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
         return None
@@ -324,15 +303,11 @@ LOG: tuple[Condition, ...] = (
 )
 
 
-# -- CUDA starts but shows other devices than expected -----------------------------------------------------------------
-
-
 # cuInit returns CUDA_ERROR_INVALID_DEVICE if an entry of the mask is not a device.
 REFUSED = 101
 
 
 def _listed(evidence: Evidence) -> list[Device]:
-    """Return the GPUs that NVML lists, in its order, without MIG instances."""
     cards = [card for card in evidence.cards if card.nvml_index is not None and card.parent_uuid is None]
     return sorted(cards, key=lambda card: card.nvml_index or 0)
 
@@ -346,25 +321,23 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     value = evidence.value(MASK)
     if value is None or not evidence.is_nvidia_here or evidence.driver.cuinit_code not in (*HONEST, REFUSED):
         return None
-    # CUDA's order without a mask is unknown, but any order serves for counting. Hidden MIG instances have no index and
-    # are added separately.
+    # CUDA's order without a mask is unknown, but any order serves for counting.
     instances = [device for device in evidence.facts.devices if device.parent_uuid is not None]
     reading = read_mask(value, [device.uuid for device in (*_listed(evidence), *instances)])
     shown, count = len(_shown(evidence)), len(_listed(evidence))
-    details = {MASK: reading.value, "shown": shown, "by_cuda_rules": len(reading.shown)}
+    details = {MASK: value, "shown": shown, "by_cuda_rules": len(reading.shown)}
 
     def seen(effect: str, certainty: Certainty | None = None) -> Seen:
-        message = f"{MASK}={reading.value!r} {effect}: {'; '.join(entry.told for entry in reading.entries)}"
+        message = f"{MASK}={value!r} {effect}: {'; '.join(entry.effect for entry in reading.entries)}"
         # Slurm sets NoDevFiles for a job without GPUs, so the GPUs here belong to other jobs.
-        fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
-        return Seen(message, details, fix, certainty)
+        return Seen(message, details, fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None, certainty)
 
     if not shown and evidence.driver.cuinit_code == REFUSED:
         # If the mask names existing GPUs, it may be refused for another reason.
         return "mask.hides_all", seen(f"is refused: cuInit returns {REFUSED}", "hint" if reading.shown else None)
     if not shown:
         # Without NVML's list, only a mask that would hide every GPU counts. A UUID may belong to an existing GPU.
-        if reading.shown or (not count and reading.value.strip().startswith(("GPU-", "MIG-"))):
+        if reading.shown or (not count and value.strip().startswith(("GPU-", "MIG-"))):
             return None
         return "mask.hides_all", seen(f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing")
     if any(entry.is_odd for entry in reading.entries):
@@ -380,7 +353,7 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
 
 
 def _order(evidence: Evidence) -> Seen | None:
-    """Return evidence of different numbering. CUDA counts the fastest GPU first, nvidia-smi counts by PCI address."""
+    """Report different numbering: CUDA counts the fastest GPU first, nvidia-smi by PCI address."""
     if evidence.value(MASK) is not None or evidence.value("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return None
     both = sorted((c for c in _shown(evidence) if c.nvml_index is not None), key=lambda card: card.cuda_index or 0)
@@ -392,7 +365,7 @@ def _order(evidence: Evidence) -> Seen | None:
 
 
 def _count(evidence: Evidence) -> Seen | None:
-    """Return evidence that CUDA and NVML, or CUDA and torch, count different GPUs. torch parses the mask itself."""
+    """Report that CUDA and NVML, or CUDA and torch (which parses the mask itself), count different GPUs."""
     by_driver = found("devices.cuda_shows_fewer")(evidence)
     count, shown = evidence.probe.count or 0, len(_shown(evidence))
     # If torch sees no GPU, another condition reports the reason.
@@ -401,10 +374,10 @@ def _count(evidence: Evidence) -> Seen | None:
     return Seen(
         f"torch.cuda.device_count() is {count}, but CUDA shows {shown}",
         {"torch": count, "cuda": shown},
-        fix=f"export {MASK} with numbers, or with one MIG instance's UUID",
-        certainty="proof",
-        verdict="warn" if evidence.torch_works else None,
-        title="torch and CUDA count different devices",
+        f"export {MASK} with numbers, or with one MIG instance's UUID",
+        "proof",
+        "warn" if evidence.torch_works else None,
+        "torch and CUDA count different devices",
     )
 
 
@@ -459,8 +432,7 @@ MASKS: tuple[Condition, ...] = (
 )
 
 
-# Less shared memory than this is too little. Docker gives a container 64 MiB, and the image batches of two workers
-# overflow that.
+# Docker gives a container 64 MiB of shared memory, which the image batches of two workers overflow.
 SMALL_SHM_BYTES = 2**30
 
 

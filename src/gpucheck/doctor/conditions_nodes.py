@@ -13,7 +13,6 @@ from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen, answ
 from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.machine.nvml_fields import DRIVER_MISMATCH, LIBRARY_NOT_FOUND
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
-from gpucheck.report.finding import Verdict
 
 CONTROL = "/dev/nvidiactl"
 MEMORY = "/dev/nvidia-uvm"
@@ -29,10 +28,7 @@ def _card_nodes(evidence: Evidence) -> list[Node]:
 
 
 def lacks_nodes(evidence: Evidence) -> bool:
-    """Return whether the module is loaded but its control node, or in a container every GPU's node, is missing.
-
-    This is False in WSL, or if CUDA works.
-    """
+    """Return whether the module is loaded but its control node, or in a container every GPU's node, is missing."""
     if not evidence.driver.kernel_module_loaded or evidence.cuda_works or evidence.host.wsl:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
@@ -42,7 +38,6 @@ def lacks_nodes(evidence: Evidence) -> bool:
 
 
 def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return why device nodes are missing: they were hidden from this container, not passed to it, or never created."""
     if not lacks_nodes(evidence):
         return None
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
@@ -78,9 +73,7 @@ def _opened_with(evidence: Evidence, *errors: int) -> dict[str, int]:
 
 
 def _refused(evidence: Evidence) -> Seen | None:
-    """Report nodes that cannot be opened although their permissions allow it: by a device control group or a security
-    module.
-    """
+    """Report nodes that a device control group or a security module blocks although their permissions allow it."""
     refused = _opened_with(evidence, *REFUSALS)
     if not refused:
         return None
@@ -122,13 +115,11 @@ def _wsl_shadowed(evidence: Evidence) -> Seen | None:
 
 
 def cuda_not_loaded(evidence: Evidence) -> bool:
-    """Return whether the loader was asked for libcuda and did not load it."""
     driver = evidence.driver
     return driver.libcuda_path is None and "libcuda cannot be loaded" in (driver.cuinit_error or "")
 
 
 def without_compute(evidence: Evidence) -> bool:
-    """Return whether a container has libnvidia-ml but not libcuda. It does not matter what NVML returns."""
     given = evidence.in_container and LIBCUDA not in evidence.loadable
     has_nvml = evidence.driver.nvml_code not in (None, LIBRARY_NOT_FOUND) or NVML in evidence.loadable
     return given and has_nvml and cuda_not_loaded(evidence) and evidence.is_nvidia_here
@@ -235,15 +226,10 @@ NODES = on(
 
 LIBCUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 NOT_FOUND = f"{LIBCUDA}: cannot open shared object file"
-# The loader of NixOS has neither a cache nor built-in folders.
-NIXOS = "/run/opengl-driver/"
 
 
 def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
-    """Return the condition that keeps the loader from finding a usable libcuda, with its signs.
-
-    Returns None if libcuda was loaded, or if another condition explains its absence.
-    """
+    """Return the condition that keeps the loader from finding a usable libcuda, with its signs, or None."""
     error = evidence.driver.cuinit_error or ""
     if not evidence.is_nvidia_here or evidence.host.system == "Windows":
         return None
@@ -274,7 +260,7 @@ def _broken(evidence: Evidence) -> Seen:
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
     folder, searched = library.path.rpartition("/")[0], LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
-    if NIXOS in folder:
+    if "/run/opengl-driver/" in folder:  # the loader of NixOS has neither a cache nor built-in folders
         fix = f"export LD_LIBRARY_PATH={folder}"
     elif not searched:
         fix = f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
@@ -299,10 +285,8 @@ def _stub(evidence: Evidence) -> Seen | None:
 
 
 def _compat(evidence: Evidence) -> Seen | None:
-    """Report errors 803 and 804 of a forward-compatibility package that does not suit this driver or this GPU.
-
-    Any libcuda newer than the module causes 804. The cause outside such a package is an update or an old file.
-    """
+    """Report errors 803 and 804 of a forward-compatibility package that does not suit this driver or this GPU."""
+    # Any libcuda newer than the module causes 804, also after an update or from an old file.
     driver, path = evidence.driver, evidence.driver.libcuda_path
     by_folder = path is not None and is_compat(path)
     explained = other_version(evidence) or driver.nvml_code == DRIVER_MISMATCH
@@ -316,9 +300,7 @@ def _compat(evidence: Evidence) -> Seen | None:
 
 
 def from_variable(evidence: Evidence, path: str | None) -> str | None:
-    """Return the folder in LD_LIBRARY_PATH from which `path` was loaded, if the loader would not have found it
-    elsewhere.
-    """
+    """Return the folder in LD_LIBRARY_PATH without which the loader would not have found `path`, or None."""
     if path is None or any(path in (library.path, library.real_path) for library in evidence.stack.libraries):
         return None
     for library in evidence.stack.path_libraries:
@@ -338,10 +320,8 @@ def other_version(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def _other_version(evidence: Evidence) -> Seen | None:
-    """Report a libcuda of another version, while NVML matches the module. It is not a fault if CUDA works.
-
-    A libcuda from LD_LIBRARY_PATH that returns 803 counts too, even if its file name has no version.
-    """
+    """Report a libcuda of another version while NVML matches the module, if CUDA does not work."""
+    # A libcuda from LD_LIBRARY_PATH that returns 803 counts too, even if its file name has no version.
     versions, code = other_version(evidence), evidence.driver.cuinit_code
     given = from_variable(evidence, evidence.driver.libcuda_path)
     if code in (None, 0) or evidence.driver.nvml_code == DRIVER_MISMATCH or _stub(evidence) or _compat(evidence):
@@ -357,7 +337,6 @@ def _other_version(evidence: Evidence) -> Seen | None:
 
 
 def _mismatch(evidence: Evidence) -> Seen | None:
-    """Report a driver that was updated while its module was loaded, according to NVML or CUDA."""
     driver = evidence.driver
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != DRIVER_MISMATCH and not by_cuda:
@@ -381,14 +360,11 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     said = f"{who}; {known}" if known else f"{who}: the versions of its library and the kernel module differ"
     details = {name: getattr(driver, name) for name in ("nvml_code", "cuinit_code", "kernel_module_version")}
     # Torch works if CUDA works, and only NVML's figures are missing.
-    verdict: Verdict | None = "warn" if evidence.cuda_works else None
-    return Seen(said, {**details, "library_version": library}, fix, verdict=verdict)
+    return Seen(said, {**details, "library_version": library}, fix, verdict="warn" if evidence.cuda_works else None)
 
 
 def _no_nvml(evidence: Evidence) -> Seen | None:
-    """Report missing NVML. Torch works without it, but temperature, memory and errors cannot be read. A Jetson may have
-    no NVML.
-    """
+    """Report missing NVML, which torch does not need. A Jetson may have none."""
     driver = evidence.driver
     is_missing = driver.nvml_code == LIBRARY_NOT_FOUND and driver.libcuda_path is not None
     if not is_missing or evidence.stack.jetson or not evidence.is_nvidia_here:

@@ -1,7 +1,4 @@
-"""Conditions of NVML and of CUDA's start: each result of nvmlInit and cuInit, and the GPUs' own states.
-
-Torch works without NVML, so a fault here is only a warning if CUDA works.
-"""
+"""Conditions of NVML (only warnings if CUDA works) and CUDA's start: results of nvmlInit and cuInit, GPUs' states."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ _REINSTALL = "reinstall the driver's libraries in the kernel module's version (c
 
 
 def _broken_off(evidence: Evidence) -> Seen | None:
-    """Report that NVML's child hung or crashed, at its start or at one GPU."""
     error, code = evidence.driver.nvml_error or "", evidence.driver.nvml_code
     crashed = "ended early" in error
     if not crashed and "did not answer within" not in error:
@@ -54,9 +50,7 @@ def _name(card: Device) -> str:
 
 
 def _in_state(state: str, code: int) -> Judge:
-    """Return a judge for GPUs in this state, or an nvmlInit that returns `code`; None if the log has a better
-    explanation.
-    """
+    """Return a judge for GPUs in this state, or an nvmlInit that returns `code`, unless the log explains it."""
 
     def judge(evidence: Evidence) -> Seen | None:
         if state == "lost" and evidence.logged(FALLEN):
@@ -111,7 +105,7 @@ def _other(evidence: Evidence) -> Seen | None:
 
 
 def _held(cards: Sequence[Device]) -> tuple[str, str, dict[str, Any]]:
-    """Return a text on GPUs in exclusive or prohibited mode and the processes on them, the fix, and the evidence."""
+    """Return text, fix and evidence of GPUs in exclusive or prohibited mode and the processes on them."""
     pids = sorted({process.pid for card in cards for process in card.processes or ()})
     modes = ", ".join(f"{_name(card)} is {card.compute_mode}" for card in cards)
     named = f"PID {few([str(pid) for pid in pids], ', ')}"
@@ -125,13 +119,11 @@ def _is_held(card: Device) -> bool:
 
 
 def refusing(evidence: Evidence) -> list[Device]:
-    """Return the GPUs that refused a kernel as busy and are in exclusive or prohibited mode."""
     refused = {run.device for run in evidence.probe.kernels if "busy or unavailable" in (run.error or "")}
     return [card for card in evidence.cards if card.id in refused and _is_held(card)]
 
 
 def _busy(evidence: Evidence) -> Seen | None:
-    """Report that CUDA starts but a GPU in exclusive or prohibited mode refuses a kernel."""
     said, fix, details = _held(refusing(evidence))
     return Seen(said, details, fix) if said else None
 
@@ -216,7 +208,7 @@ NVML = on(
     ),
 )
 
-# Results that conditions of this stage or a lower one explain. Any other result is reported without an explanation.
+# Any other result is reported without an explanation.
 EXPLAINED = {code for rows in (KERNEL, conditions_nodes.LIBRARY, NVML) for row in rows for code in row.nvml}
 
 
@@ -225,7 +217,6 @@ NO_ROOM_FOR_PAGES = r"request_free_mem_region\(\) err -34"
 
 
 def _no_answer(evidence: Evidence) -> Seen | None:
-    """Report that libcuda's child hung or crashed."""
     driver, probe = evidence.driver, evidence.probe
     crashed = "ended early" in (driver.cuinit_error or "")
     if not crashed and not driver.is_hung:
@@ -281,17 +272,13 @@ def _no_device(evidence: Evidence) -> Seen | None:
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:
-    """Report that every GPU that NVML lists is in MIG mode without an instance."""
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     empty = [card for card in whole if card.mig is not None and card.mig.enabled and not card.mig.instances]
     if not whole or len(empty) < len(whole):
         return None
-    return answered(
-        evidence,
-        f"MIG mode is on without an instance on {', '.join(card.uuid or 'a GPU' for card in empty)}",
-        fix=_mig_fix(",".join(card.uuid for card in empty if card.uuid) or "INDEX"),
-        uuids=[card.uuid for card in empty],
-    )
+    uuids = [card.uuid for card in empty]
+    said = f"MIG mode is on without an instance on {', '.join(uuid or 'a GPU' for uuid in uuids)}"
+    return answered(evidence, said, fix=_mig_fix(",".join(filter(None, uuids)) or "INDEX"), uuids=uuids)
 
 
 def _mig_fix(cards: str) -> str:
@@ -302,15 +289,11 @@ def _mig_fix(cards: str) -> str:
     )
 
 
-# -- CUDA is refused: exclusive use of the GPU, or an MPS server that cannot be reached --------------------------------
-
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def _unavailable(evidence: Evidence) -> Seen:
-    """Report error 46, with the GPUs in exclusive or prohibited mode; else a licence or a partition may be the
-    cause.
-    """
+    """Report error 46: GPUs in exclusive or prohibited mode, else a licence or a partition may be the cause."""
     said, fix, details = _held([card for card in evidence.cards if _is_held(card)])
     if not said:
         fix = "sudo nvidia-smi -q -d COMPUTE; on a virtual GPU, check its licence: nvidia-smi -q | grep -i license"
@@ -339,22 +322,17 @@ def _fabric(evidence: Evidence) -> Seen | None:
         "nvidia-fabricmanager does not run" if runs is False else "",
         "nvidia-fabricmanager runs: check that its version matches the driver's" if runs else "",
     )
-    return answered(
-        evidence,
-        "; ".join(filter(None, parts)),
-        certainty="proof" if runs is False or state is not None else None,
-        fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
-        switches=switches,
-        fabric_manager=runs,
-        fabric=state,
-    )
+    certainty: Certainty | None = "proof" if runs is False or state is not None else None
+    details = {"switches": switches, "fabric_manager": runs, "fabric": state}
+    on_host = "on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None
+    return answered(evidence, "; ".join(filter(None, parts)), fix=on_host, certainty=certainty, **details)
 
 
 def _mps(evidence: Evidence) -> Seen:
     """Report that CUDA uses an MPS server, because of the variable or of pipes in the default folder."""
     folder = evidence.value(MPS_FOLDER)
     where = f"{MPS_FOLDER}={folder}" if folder else f"{MPS_FOLDER} is not set: the default is /tmp/nvidia-mps"
-    # CUDA may find the pipes of an MPS daemon that has ended if the variable is not set.
+    # Without the variable, CUDA may find the pipes of an MPS daemon that has ended.
     stale = "once no MPS daemon runs, remove stale pipes: sudo rm -r /tmp/nvidia-mps"
     fix = f"start MPS: nvidia-cuda-mps-control -d; or, {stale}" if not folder else None
     unreachable = evidence.driver.cuinit_code in (805, 806)
@@ -530,5 +508,5 @@ CUINIT = on(
     ),
 )
 
-# Results that conditions of this stage or a lower one explain. Any other result is reported without an explanation.
+# Any other result is reported without an explanation.
 EXPLAINED_CUINIT = {code for rows in (conditions_nodes.LIBRARY, CUINIT) for row in rows for code in row.cuinit}

@@ -10,13 +10,10 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import TorchProbe
-from gpucheck.report.finding import few
+from gpucheck.report.finding import Verdict, few
 
 # The error of a crashed probe is the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
-_UNDEFINED = re.compile(r"undefined symbol: (\w+)")
-_OLD_SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found")
-_NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
 def _kind(evidence: Evidence) -> str | None:
@@ -33,10 +30,8 @@ def torch_version(evidence: Evidence) -> str | None:
 
 
 def _cuda_build(evidence: Evidence) -> str:
-    """Return the command that installs a torch of the same version for these GPUs and this driver.
-
-    The fix for a torch from PYTHONPATH removes that entry, because it would take precedence over an installed torch.
-    """
+    """Return the command that installs this torch's version for these GPUs and this driver."""
+    # An entry of PYTHONPATH with a torch is removed, because it would take precedence.
     entry = fixes.pythonpath_of(evidence.probe)
     if entry is not None:
         return fixes.out_of_pythonpath(entry)
@@ -62,7 +57,9 @@ def build_line(evidence: Evidence, capabilities: Iterable[str]) -> str:
         version=torch_version(evidence),
         keep=built_for_cuda(evidence),
     )
-    return fixes.install(fixes.installer(evidence), requirement, tag)
+    if tag is None:
+        return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
+    return fixes.installer(evidence).install(requirement, index=tag, anew=True)
 
 
 def built_for_cuda(evidence: Evidence) -> str | None:
@@ -78,23 +75,24 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     probe, error = evidence.probe, evidence.probe.error or ""
     if probe.stage not in ("import", "ask") or (probe.error is None and not probe.timed_out):
         return None
-    if probe.path is None and _NO_MODULE.search(error):
+    if probe.path is None and re.search(r"No module named ['\"]torch['\"]$", error):
         said = f"{probe.executable}: {error}"
         return "torch.missing", Seen(said, {"executable": probe.executable}, fix=_cuda_build(evidence))
     if probe.shadowed_by or (probe.stage == "ask" and probe.version is None):
         return "torch.shadowed", _shadowed(probe)
-    symbol = _UNDEFINED.search(error) if probe.stage == "import" else None
+    symbol = re.search(r"undefined symbol: (\w+)", error) if probe.stage == "import" else None
     if symbol is not None:
         return "torch.undefined_symbol", _undefined_symbol(evidence, symbol[1])
     step = "importing torch" if probe.stage == "import" else "asking torch for its devices"
-    # The exception is the cause if the process raised but did not end, because a thread still runs.
+    # An exception is the cause even if the process did not end, because a thread still runs.
     if probe.error is None:
         said = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})
     details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    if _OLD_SYSTEM.search(error):  # a reinstalled wheel would need the same system library
+    # A reinstalled wheel would need the same system library.
+    if re.search(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found", error):
         fix = "use a newer system or container image, or an older torch; in conda: conda install libstdcxx-ng"
     if _SIGNAL.match(error):
         said, title = f"{step} ended its process by {error}", "torch crashes on import or start"
@@ -137,38 +135,31 @@ def _cpu_build(evidence: Evidence) -> Seen | None:
 
 
 def _driver_too_old(evidence: Evidence) -> Seen | None:
-    """Report a driver older than torch's CUDA. CUDA needs its own major version or a newer one; the minor version does
-    not matter.
-    """
+    """Report a driver older than torch's CUDA, which needs its own major version or a newer one."""
     built, served = built_for_cuda(evidence), evidence.served_cuda
     needs, has = fixes.version_of(built), fixes.version_of(served)
     if needs is None or has is None or needs[0] <= has[0]:
         return None
     least = fixes.LEAST_DRIVER.get(needs[0])
-    update = f"update the driver{f' to {least} or newer' if least else ''}, or: "
     return Seen(
         f"torch {torch_version(evidence)} is built for CUDA {built}, but the driver supports CUDA {served}",
         {"torch_cuda": built, "driver_cuda": served, "driver": evidence.driver.version},
-        update + _cuda_build(evidence),
+        f"update the driver{f' to {least} or newer' if least else ''}, or: " + _cuda_build(evidence),
     )
 
 
 def _sees_none(evidence: Evidence) -> Seen | None:
-    """Report a CUDA build of torch that finds no device although CUDA shows some. Torch's warnings are the only
-    evidence.
-    """
+    """Report a CUDA build of torch that finds no device although CUDA shows some; torch's warnings are evidence."""
     probe = evidence.probe
-    if probe.available is not False or _kind(evidence) != "cuda" or not evidence.cuda_works:
-        return None
-    # This reason has its own condition.
-    if _driver_too_old(evidence):
+    sees_none = probe.available is False and _kind(evidence) == "cuda"
+    if not sees_none or not evidence.cuda_works or _driver_too_old(evidence):
         return None
     shown = sum(card.cuda_index is not None for card in evidence.cards)
     words = [" ".join(warning.split()) for warning in probe.warnings if "CUDA" in warning]
-    said = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
+    why = f"; torch says: {words[0]}" if words else ", and torch gives no reason"
     libraries = {"gpucheck": evidence.driver.libcuda_path, "torch": probe.libcuda}
     return Seen(
-        f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{said}",
+        f"CUDA shows {shown} device{'s' * (shown != 1)}, but torch.cuda.is_available() is False{why}",
         {"cuda": shown, "warnings": words, "libcuda": libraries},
         # A wheel of the index has no code for a Jetson before JetPack 7.
         fixes.JETSON if _needs_jetsons_wheel(evidence) else None,
@@ -261,9 +252,7 @@ _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
 
 
 def _two_versions(evidence: Evidence) -> Seen | None:
-    """Report several recorded versions of torch, a loaded version that is not recorded, or conda's torch beside
-    pip's.
-    """
+    """Report several recorded versions of torch, a loaded one that is not recorded, or conda's torch beside pip's."""
     probe = evidence.probe
     recorded = (probe.versions or {}).get("torch", ())
     others = [*recorded[1:], *filter(None, [probe.version])]
@@ -286,10 +275,7 @@ def _two_versions(evidence: Evidence) -> Seen | None:
 
 
 def _is_same(text: str, other: str) -> bool:
-    """Return whether two versions are the same release, built for the same target.
-
-    Vendors write their own suffixes in several ways, so those are ignored.
-    """
+    """Return whether two versions are the same release for the same target. Vendors' suffixes are ignored."""
     releases = {re.sub(r"(\.0)+$", "", version.partition("+")[0]) for version in (text, other)}
     kinds = {local for version in (text, other) if _BUILT_FOR.fullmatch(local := version.partition("+")[2])}
     return len(releases) == 1 and len(kinds) < 2
@@ -300,11 +286,9 @@ def _mixed(evidence: Evidence) -> Seen | None:
     if probe.active_elsewhere is None:
         return None
     place = f"this torch is in {os.path.dirname(probe.path)}" if probe.path else f"this Python is in {probe.prefix}"
-    return Seen(
-        f"{probe.active_elsewhere} is the active environment, but {place}",
-        {"variable": probe.active_elsewhere, "prefix": probe.prefix},
-        verdict="info" if evidence.torch_works else None,
-    )
+    details = {"variable": probe.active_elsewhere, "prefix": probe.prefix}
+    verdict: Verdict | None = "info" if evidence.torch_works else None
+    return Seen(f"{probe.active_elsewhere} is the active environment, but {place}", details, verdict=verdict)
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
@@ -337,8 +321,6 @@ def _no_compiler(evidence: Evidence) -> Seen | None:
     return Seen(f"triton {versions[0]}; no CC, gcc or clang")
 
 
-# -- CUDA's libraries in torch's process: foreign, missing, or in a version that torch does not require ----------------
-
 # Everyone needs these libraries; others are needed for some operations only.
 NEEDED = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink")
 
@@ -360,33 +342,24 @@ def _foreign(evidence: Evidence) -> Seen | None:
 
 
 def _missing_libraries(evidence: Evidence) -> Seen | None:
-    """Report missing CUDA libraries: recorded files that are gone, parts of cuDNN that the loader will not find, and
-    packages in another version than torch requires.
-    """
+    """Report recorded libraries that are gone, missing parts of cuDNN, and packages of other versions than required."""
     probe = evidence.probe
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
     if probe.unmet and not names and not parts:
         required = [f"{wanted} ({version or 'none'} is here)" for wanted, version in probe.unmet.items()]
-        return Seen(
-            f"torch {torch_version(evidence)} requires {', '.join(required)}",
-            {"unmet": dict(probe.unmet)},
-            fixes.packages_again(evidence, probe.unmet),
-            "strong",
-            title="CUDA packages do not match what torch requires",
-        )
-    # An import error that names one of the files is reported by its own condition. Another error may be a consequence
-    # of the missing library.
+        said = f"torch {torch_version(evidence)} requires {', '.join(required)}"
+        title, fix = "CUDA packages do not match what torch requires", fixes.packages_again(evidence, probe.unmet)
+        return Seen(said, {"unmet": dict(probe.unmet)}, fix, "strong", title=title)
+    # An import error that names one of the files is reported by its own condition.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
     # Missing recorded files are reinstalled, and a foreign cuDNN without its parts is replaced. Otherwise the fix puts
-    # torch's own cuDNN first.
+    # torch's own cuDNN first (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182).
     again = list(gone) or [wanted for wanted in probe.unmet or {} if wanted.startswith("nvidia-cudnn")]
-    # Unsetting the variable does not help in these cases (OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue
-    # 1182).
     code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
     fix = f"export LD_LIBRARY_PATH=$({fixes.interpreter(probe.executable)} -c '{code}'):$LD_LIBRARY_PATH"
     if again:
@@ -476,7 +449,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
-    """Return each device's compute capability by torch's device name, as torch or else the driver reports it."""
+    """Return each device's compute capability, by torch or else the driver."""
     capabilities = dict(evidence.probe.capabilities or {})
     for card in evidence.cards:
         if card.cuda_index is not None and card.compute_capability:
@@ -503,23 +476,23 @@ def _without_code(evidence: Evidence) -> dict[str, int]:
 def _no_code(evidence: Evidence) -> Seen | None:
     """Report devices that torch has no code for. It is a warning if torch has PTX, which the driver compiles first."""
     probe, without = evidence.probe, _without_code(evidence)
+    names = list(probe.architectures or ())
     if not without:
-        names = probe.architectures or ()
         by_ptx = _uncovered(evidence, [name for name in names if name.startswith("sm_")])
         by_ptx = {device: value for device, value in by_ptx.items() if device not in _uncovered(evidence, names)}
         said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in by_ptx.items())
         title = "torch has only PTX for this GPU: the first use compiles kernels for minutes"
         seen = Seen(f"{said}; torch {probe.version} has {', '.join(names)}", verdict="warn", title=title)
         return seen if by_ptx else None
-    known = [int(digits) for name in probe.architectures or () for digits in re.findall(r"_(\d+)", name)]
+    known = [int(digits) for name in names for digits in re.findall(r"_(\d+)", name)]
     dropped = all(value < min(known, default=0) for value in without.values())
     said = ", ".join(f"{_name(probe, device)} is sm_{value}" for device, value in without.items())
-    refused = any(run.device in without and _NO_IMAGE.search(run.error or "") for run in probe.kernels)
+    capabilities = _capabilities(evidence)
     return Seen(
-        f"{said}; torch {probe.version} has code for {', '.join(probe.architectures or ())}",
-        {"capabilities": _capabilities(evidence), "architectures": list(probe.architectures or ())},
-        build_line(evidence, _capabilities(evidence).values()),
-        "proof" if refused else None,
+        f"{said}; torch {probe.version} has code for {', '.join(names)}",
+        {"capabilities": capabilities, "architectures": names},
+        build_line(evidence, capabilities.values()),
+        "proof" if any(run.device in without and _NO_IMAGE.search(run.error or "") for run in probe.kernels) else None,
         title="this torch dropped support for this GPU" if dropped else None,
     )
 

@@ -28,11 +28,7 @@ FROM_WSL = "in Windows: update NVIDIA's driver, then wsl --shutdown, and start i
 
 
 def here(fix: str, host: Host) -> str:
-    """Adapt a fix to this system.
-
-    Kernel commands run on the host of a container. The fix in WSL and Windows is to update the Windows driver. Commands
-    on variables use PowerShell's syntax in Windows. A fix that already mentions such a system is kept.
-    """
+    """Adapt a fix to a container, whose host runs kernel commands, to WSL and to Windows, unless it mentions them."""
     of_the_kernel = _OF_THE_KERNEL.search(fix) is not None
     if host.system == "Windows":
         # PowerShell has its own syntax for variables.
@@ -49,18 +45,9 @@ def here(fix: str, host: Host) -> str:
     return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
 
 
-# -- commands for certain GPUs only ------------------------------------------------------------------------------------
-
-
 def smi(cards: Iterable[str | None], arguments: str) -> str:
-    """Return an nvidia-smi command for these GPUs only, by UUID, address or index.
-
-    nvidia-smi without `-i` changes every GPU of the machine. The user has to replace INDEX if no GPU is known.
-    """
+    """Return an nvidia-smi command for these GPUs by UUID, address or index: without `-i` it changes every GPU."""
     return f"sudo nvidia-smi -i {','.join(filter(None, cards)) or 'INDEX'} {arguments}"
-
-
-# -- containers --------------------------------------------------------------------------------------------------------
 
 
 START_WITH_GPUS = (
@@ -70,7 +57,6 @@ START_WITH_GPUS = (
 
 
 def start_with_gpus(host: Host) -> str:
-    """Return how to start a container with GPUs, depending on the container's runtime."""
     known = {
         "docker": "start the container with --gpus all",
         "podman": f"on the host: {CDI}; then start the container with --device nvidia.com/gpu=all",
@@ -79,20 +65,13 @@ def start_with_gpus(host: Host) -> str:
     return known.get(host.container or "", START_WITH_GPUS)
 
 
-# -- packages ----------------------------------------------------------------------------------------------------------
-
-
 def installer(evidence: Evidence) -> Installer:
-    """Return the installer of the diagnosed environment."""
     probe = evidence.probe
     return Installer(probe.executable, bool(probe.externally_managed), probe.has_pip is not False)
 
 
 def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
-    """Return the command that reinstalls packages without their dependencies.
-
-    The command creates a new environment with torch instead if the system's Python must not be changed.
-    """
+    """Return the command that reinstalls packages, or creates a new environment beside a protected Python."""
     how = installer(evidence)
     if how.managed:
         beside = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
@@ -106,9 +85,7 @@ def out_of_library_path(folders: Iterable[str]) -> str:
 
 
 def pythonpath_of(probe: TorchProbe) -> str | None:
-    """Return the PYTHONPATH entry from which torch is imported, or None. Installers cannot see or replace such a
-    torch.
-    """
+    """Return the PYTHONPATH entry from which torch is imported, or None. Installers cannot replace such a torch."""
     if probe.path is None:
         return None
     folder = os.path.dirname(os.path.abspath(probe.path))
@@ -120,21 +97,19 @@ def out_of_pythonpath(*entries: str) -> str:
 
 
 INDEX = "https://download.pytorch.org/whl"
-# Architectures of special boards. Code for other GPUs of the same generation does not run on them, and their code runs
-# on nothing else (DEVICE_REQUIREMENT in torch/cuda/__init__.py of torch 2.13).
+# Architectures of special boards, which run no other GPU's code (DEVICE_REQUIREMENT in torch/cuda/__init__.py).
 OWN_BOARDS = frozenset((53, 62, 72, 87, 101))
 JETSON = "install NVIDIA's torch wheel for your JetPack (see `Installing PyTorch for Jetson Platform`)"
-# The minimum driver of each CUDA on Linux, with minor version compatibility (release notes of the CUDA toolkit, table
-# 3).
+# The minimum driver of each CUDA on Linux, with minor version compatibility (CUDA release notes, table 3).
 LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
 # The environment to create if the system's Python must not be changed.
 ENVIRONMENT = "~/torch-env"
 
 Release = tuple[int, int]
 _OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
-# The architectures in each kind of published build on x86-64 and aarch64, and the first release built for aarch64. The
-# source is PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13, and PyTorch's RELEASE.md for older builds.
-# Only architectures in all of several releases are listed. Builds for 13.4 are assumed to equal those for 13.2.
+# The architectures in each published build on x86-64 and aarch64, and the first release built for aarch64, by
+# PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13 and PyTorch's RELEASE.md. Those in all of several
+# releases are listed. Builds for 13.4 are assumed to equal those for 13.2.
 BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu134": (_NEW, _ARM, (2, 14)),
     "cu132": (_NEW, _ARM, (2, 12)),
@@ -147,8 +122,7 @@ BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
     "cu118": (_OLD, (), (0, 0)),
     "cu117": (_OLD[:-1], (), (0, 0)),
 }
-# The builds of each release, the newest release first. Sources are PyTorch's RELEASE.md and "previous versions", and
-# for 2.13 and 2.14 torch/cuda/__init__.py.
+# The builds of each release (PyTorch's RELEASE.md and "previous versions"; torch/cuda/__init__.py of 2.13 and 2.14).
 RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 14): ("cu134", "cu132", "cu130", "cu126"),
     (2, 13): ("cu132", "cu130", "cu129", "cu126"),
@@ -164,8 +138,7 @@ RELEASES: dict[Release, tuple[str, ...]] = {
 NEWEST = max(RELEASES)
 # Architectures in all wheels of torch 1.8 to 1.13, by prefix of the build (PyTorch's RELEASE.md).
 CODE_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
-# The builds of releases older than `RELEASES`. PYTHONS has the oldest and newest Python, from the given release on.
-# Sources are PyTorch's "previous versions" and RELEASE.md.
+# The builds of older releases, and in PYTHONS the oldest and newest Python from a release on (the same sources).
 BUILDS_OF_TORCH_1 = {
     (1, 13): ("cu117", "cu116"),
     (1, 12): ("cu116", "cu113", "cu102"),
@@ -192,11 +165,8 @@ def number(capability: str) -> int | None:
 
 
 def runs_on(architecture: str, capability: int) -> bool:
-    """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90).
-
-    Machine code runs on the same major version, with the same minor or a newer one. PTX runs on its own version and all
-    newer ones.
-    """
+    """Return whether code of this name (`sm_90`, `sm_90a`, `compute_90`) runs on hardware of this capability (90)."""
+    # Machine code runs on the same major version from its minor on, PTX on its own version and all newer ones.
     match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if match is None:
         return False
@@ -220,10 +190,9 @@ def tag_for(
 ) -> str | None:
     """Return the published build of a release that fits this hardware and driver best, or None.
 
-    `driver` is the newest CUDA version that the driver supports. A build needs a driver of its major version, and its
-    compiled kernels also need the minor version. The newest build within the driver's version is therefore best, else
-    the oldest one above it. `architecture` is the system's name of the processor; None means x86-64. The build for CUDA
-    `keep` is preferred if it fits.
+    `driver` is the newest CUDA version that the driver supports. A build needs its major version, and kernels compiled
+    at run time also its minor one: the newest build within the driver's version is best, else the oldest above it.
+    `architecture` is the system's name of the processor; None means x86-64. CUDA `keep` is preferred if it fits.
     """
     wanted = [value for value in map(number, capabilities) if value is not None]
     is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), version_of(driver)
@@ -255,9 +224,7 @@ def release_of(version: str | None) -> Release | None:
 
 
 def pinned(version: str | None) -> str:
-    """Return the requirement that keeps this version, such as `torch==2.9.1`; `torch` for a version that is not
-    published.
-    """
+    """Return the requirement that keeps this version (`torch==2.9.1`); `torch` if it is not published."""
     return "torch" if release_of(version) is None else f"torch=={(version or '').partition('+')[0]}"
 
 
@@ -269,11 +236,9 @@ def choose(
     version: str | None = None,
     keep: str | None = None,
 ) -> tuple[str, str | None]:
-    """Return the requirement and the tag of the build for this hardware and driver.
-
-    The installed release is preferred, else the newest release with such a build is used and named. The tag is None if
-    no build is published. `version` and `keep` are the installed torch and its CUDA.
-    """
+    """Return the requirement and the tag (or None) of the build for this hardware and driver."""
+    # The installed release is preferred, else the newest one with such a build is named. `version` and `keep` are the
+    # installed torch and its CUDA.
     wanted = list(capabilities)
     # A release newer than this table has at least the builds of the newest one in it.
     installed = min(release_of(version) or (0, 0), NEWEST)
@@ -289,18 +254,13 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """The installer of packages for an interpreter's environment.
-
-    `managed` means that the distribution protects its Python from pip (EXTERNALLY-MANAGED). `has_pip` is False for
-    environments made by uv.
-    """
+    """The installer of an environment. `managed`: the distribution protects its Python. uv's environments lack pip."""
 
     python: str | None = None
     managed: bool = False
     has_pip: bool = True
 
     def install(self, packages: str, *, index: str | None = None, anew: bool = False) -> str:
-        """Return the command that installs packages from PyTorch's index (such as `cu130`). `anew` reinstalls them."""
         source = f" --index-url {INDEX}/{index}" if index else ""
         python = interpreter(self.python)
         if self.managed:
@@ -317,13 +277,6 @@ class Installer:
         return f"{python} -m pip uninstall -y {packages}"
 
 
-def install(installer: Installer, requirement: str, tag: str | None) -> str:
-    """Return the command that replaces the installed torch by a build."""
-    if tag is None:
-        return "look for a build at https://pytorch.org/get-started, or build torch from source for this GPU"
-    return installer.install(requirement, index=tag, anew=True)
-
-
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:
     """Return the command that reinstalls the same torch from its own index, together with the packages `beside` it."""
     return installer.install(pinned(version) + beside, index=index_of(version), anew=True)
@@ -336,9 +289,7 @@ def index_of(version: str | None) -> str | None:
 
 
 def interpreter(path: str | None) -> str:
-    """Return the path quoted for a shell. Windows' shells do not accept single quotes, and PowerShell needs & before a
-    quoted path.
-    """
+    """Return the path quoted for a shell. PowerShell needs double quotes, and & before them."""
     if path is None or "\\" not in path:
         return shlex.quote(path or "python")
     return f'& "{path}"' if " " in path else path

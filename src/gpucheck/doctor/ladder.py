@@ -1,8 +1,4 @@
-"""The diagnosis: the first broken stage, the failures that follow from it, unrelated findings, and the state of each
-stage. Pure.
-
-`CONDITIONS` lists every condition by stage. A stage is called `rung` in code and in the JSON.
-"""
+"""The diagnosis: the first broken stage, its consequences, other findings, and each stage's (rung's) state. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from gpucheck.doctor import (
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Rung, Seen
 from gpucheck.machine.choose import MASK
-from gpucheck.report.finding import Finding, Verdict, in_short
+from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.results.short import RungStanding, RungState
 
 # Stages whose conditions judge each device separately, and skip devices that torch was seen to use.
@@ -45,17 +41,13 @@ class Diagnosis:
 
     @property
     def broken(self) -> Rung | None:
-        """Return the first broken stage, or None."""
         return None if self.first is None else self.first.condition.rung
 
 
 def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
-    """Ask every condition, and sort those that hold.
-
-    Broken stages are sorted from the lowest up, and within a stage by certainty, then by order in the catalogue. No
-    stage below can be broken if torch has run a kernel. Conditions that suggest otherwise, by versions or permissions,
-    are left out. Another device may still fail on the stages that are judged per device.
-    """
+    """Ask every condition, and sort those that hold by stage from the lowest up, certainty, and order in the table."""
+    # If torch has run a kernel, only stages that are judged per device can be broken. Conditions that suggest
+    # otherwise, by versions or permissions, are left out.
     breaking: list[Sighting] = []
     aside: list[Sighting] = []
     for condition in conditions:
@@ -73,13 +65,9 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
         breaks = here.rung is not None and here.verdict == "fail"
         if not breaks or here.rung in BY_DEVICE or not evidence.torch_works:
             (breaking if breaks else aside).append(Sighting(here, seen))
-    breaking.sort(key=_order)
+    breaking.sort(key=lambda row: CERTAINTIES.index(row.condition.certainty))
+    breaking.sort(key=lambda row: RUNGS.index(row.condition.rung or "run"))
     return Diagnosis(breaking[0] if breaking else None, tuple(breaking[1:]), tuple(aside))
-
-
-def _order(sighting: Sighting) -> tuple[int, int]:
-    assert sighting.condition.rung is not None
-    return RUNGS.index(sighting.condition.rung), CERTAINTIES.index(sighting.condition.certainty)
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
@@ -102,8 +90,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     }
     # A consequence has no fix of its own, because the fix of the first broken stage resolves it too.
     fix = None if because else condition.fix or None
-    verdict: Verdict = "info" if because else condition.verdict
-    return Finding(condition.id, verdict, condition.title, seen.message, evidence, fix)
+    return Finding(condition.id, "info" if because else condition.verdict, condition.title, seen.message, evidence, fix)
 
 
 # -- the state of each stage, whatever the conditions say: works, unknown, or not checked ------------------------------
@@ -113,11 +100,10 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     shown, answered = _shown(evidence), _answered(evidence)
     failed = {row.condition.rung: row.condition.title for row in reversed(diagnosis.consequences)}
     found: list[RungStanding] = []
+    in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for rung in RUNGS:
         state: RungState = "unknown"
         why = answered.get(rung) or "nothing shows it: it was not asked, or cannot be read"
-        in_windows = rung in _BELOW_WINDOWS and (evidence.host.wsl or evidence.host.system == "Windows")
-        looked = rung != "hardware" or evidence.stack.devices is not None
         if diagnosis.first is not None and rung == diagnosis.broken:
             state, why = "broken", diagnosis.first.condition.title
         elif rung in failed:
@@ -127,20 +113,15 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
             state, why = "held", by
         elif any(standing.state == "broken" for standing in found):
             state, why = "unreached", answered.get(rung) or f"not checked: {diagnosis.broken} is broken"
-        elif not evidence.is_nvidia_here and rung != "torch" and looked:
+        elif not evidence.is_nvidia_here and rung != "torch" and (rung != "hardware" or has_bus):
             state, why = "absent", "no NVIDIA GPU"
-        elif in_windows:
+        elif rung in ("hardware", "kernel", "nodes") and in_windows:
             state, why = "absent", "the driver is in Windows"
         found.append(RungStanding(rung, state, why))
     return tuple(found)
 
 
-# These stages belong to the Windows driver in WSL and Windows.
-_BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
-
-
 def _shown(evidence: Evidence) -> dict[Rung, str | None]:
-    """Return the evidence that each stage works, or None."""
     driver, probe, cards, gpus = evidence.driver, evidence.probe, evidence.cards, evidence.gpus
     on_bus = f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus" if gpus else ""
     kind = "open" if driver.kernel_module_open else "proprietary"
@@ -180,7 +161,6 @@ def _shown(evidence: Evidence) -> dict[Rung, str | None]:
 
 
 def _answered(evidence: Evidence) -> dict[Rung, str | None]:
-    """Return what was read from each stage that was not seen to work; None if nothing was."""
     driver, probe, code = evidence.driver, evidence.probe, evidence.driver.cuinit_code
     refused = ", ".join(node.path for node in evidence.stack.nodes if node.error)
     libcuda = f"cuInit returns {code} ({driver.cuinit_error or 'no text'})" if code else driver.cuinit_error
@@ -198,8 +178,6 @@ def _answered(evidence: Evidence) -> dict[Rung, str | None]:
         "run": no_kernel,
     }
 
-
-# -- all conditions; a new condition is a row in the file of its stage -------------------------------------------------
 
 CONDITIONS: tuple[Condition, ...] = (
     *conditions_kernel.KERNEL,

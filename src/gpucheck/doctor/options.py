@@ -11,10 +11,7 @@ from gpucheck.options import option
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The user's options: the Python whose torch is diagnosed (None: this one), and prefixes of condition ids.
-
-    /proc, /sys, /dev and /etc are read under `root`.
-    """
+    """The user's options. /proc, /sys, /dev and /etc are read under `root`."""
 
     python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
     require: str | None = options.require()

@@ -1,7 +1,6 @@
 """The abilities of a torch device: the only place that distinguishes cuda, mps, xpu and cpu.
 
-It uses `torch.accelerator` and the torch module of the device, so that any accelerator that torch knows works. An
-ability that the device lacks is None (or False), and the command says so. Importing this module imports torch.
+Any accelerator that torch knows works. An ability that the device lacks is None (or False). Imports torch.
 """
 
 from __future__ import annotations
@@ -26,26 +25,17 @@ from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import device_lifetime, host, torch_private, watchdog
 from gpucheck.machine.kernel_driver import text_of
+from gpucheck.report.fault import first_line_of
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
-# APIs newer than torch 2.6, the oldest supported version: name → first version. A test removes each of them.
-NEWER_APIS = {
-    "torch.AcceleratorError": "2.8",
-    "torch.accelerator.empty_host_cache": "2.12",
-    "torch.backends.cuda.matmul.fp32_precision": "2.9",
-}
-
-# cudaHostRegisterPortable of driver_types.h: memory is pinned for every context.
-_PORTABLE = 1
 # cudaErrorMemoryAllocation of driver_types.h.
 CUDA_OUT_OF_MEMORY = 2
 # Current GPUs stay near or below 3 GHz, so a hold computed with this clock is at least as long as asked.
 FALLBACK_CLOCK_HZ = 3e9
-# Limits of a time between two time stamps. A window takes seconds at most, so a day means a broken clock. A time below
-# the resolution of cudaEventElapsedTime (0.5 µs) reads as 0.
+# Limits of a time between two time stamps: a day means a broken clock; below CUDA's resolution (0.5 µs) a time is 0.
 MOST_ELAPSED_S, LEAST_ELAPSED_S = 86400.0, 1e-9
-# The errors that torch raises for an unusable device. AssertionError means that torch was built without the backend
-# ("Torch not compiled with CUDA enabled"). DeferredCudaCallError comes from a failure while CUDA starts.
+# The errors that torch raises for an unusable device. AssertionError: torch was built without the backend.
+# DeferredCudaCallError: CUDA failed to start.
 UNUSABLE: tuple[type[Exception], ...] = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
 # An estimate: other processes have started or ended on the device, and the driver is awake, after this time.
 _SETTLES_S = 0.5
@@ -54,7 +44,7 @@ _ANSWERS = itertools.cycle(range(2, 2**20))
 
 
 def feature(path: str) -> Any:
-    """Return the torch API at the dotted `path`; None if this torch has none."""
+    """Return the torch API at the dotted `path`; None if this torch, such as 2.6, has none."""
     return functools.reduce(lambda value, name: getattr(value, name, None), path.split(".")[1:], torch)
 
 
@@ -67,7 +57,7 @@ class Allocator:
 
     @property
     def is_default(self) -> bool:
-        """Return whether this is torch's own allocator without any setting, whose behaviour is known exactly."""
+        """Return whether this is torch's own allocator with default settings, whose behaviour is known exactly."""
         return self.backend == "native" and not self.settings
 
 
@@ -102,12 +92,10 @@ class Accel:
 
     @property
     def ref(self) -> DeviceRef:
-        """Return the device in the form that measurements store."""
         return DeviceRef(id=self.id, uuid=self.uuid, name=self.name)
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether this is the CPU: host and device are then the same."""
         return self.kind == "cpu"
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -118,11 +106,9 @@ class Accel:
         return not self.is_cpu and hasattr(self.module, "Event")
 
     def host_now(self) -> float:
-        """Return the host's clock, in seconds."""
         return time.perf_counter()
 
     def synchronize(self) -> None:
-        """Wait for the device to finish all enqueued work."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
             watchdog.WATCHDOG.waited = True
@@ -134,29 +120,19 @@ class Accel:
         return event
 
     def done(self, mark: Any) -> bool:
-        """Return whether the device has passed this time stamp."""
         return bool(mark.query())
 
     def elapsed_s(self, start: Any, end: Any) -> float:
-        """Return the seconds between two time stamps that the device has passed, more than 0.
-
-        Raises DeviceFailed for a time that no window can take.
-        """
+        """Return the seconds between two past time stamps, more than 0. Raises DeviceFailed for a broken clock."""
         seconds = float(start.elapsed_time(end)) / 1e3
         if not 0 <= seconds <= MOST_ELAPSED_S:
-            raise DeviceFailed(
-                f"the clock of {self.id} is broken",
-                f"it counts {seconds:g} s from one time stamp to the next",
-                "run `gpucheck smoke`",
-                device=self.id,
-            )
+            why = f"it counts {seconds:g} s from one time stamp to the next"
+            raise DeviceFailed(f"the clock of {self.id} is broken", why, "run `gpucheck smoke`", device=self.id)
         return max(seconds, LEAST_ELAPSED_S)
 
     def hold(self, seconds: float) -> bool:
-        """Delay the work enqueued next by about this long; return False if the device cannot.
-
-        The delay is counted in cycles at the rated clock. It is longer at a lower clock and shorter at a boosted one.
-        """
+        """Delay the work enqueued next by about this long; return False if the device cannot."""
+        # The delay is counted in cycles at the rated clock. It is longer at a lower clock and shorter at a boosted one.
         sleep = torch_private.find("torch.cuda._sleep")
         if sleep is None or self.kind != "cuda":
             return False
@@ -167,16 +143,11 @@ class Accel:
 
     @property
     def can_pin(self) -> bool:
-        """Return whether host memory can be pinned for this device."""
         return self.kind in ("cuda", "xpu")
 
     def memory_info(self) -> tuple[int, int] | None:
-        """Return the free and the total memory in bytes, by the device's driver; None if the driver does not report
-        them.
-
-        If the device shares the host's memory, the free memory is what the system has available. The driver would count
-        cached files as used, although the kernel gives their memory back.
-        """
+        """Return free and total memory in bytes by the driver; None if it does not report them."""
+        # For memory shared with the host, the system's available memory counts: the driver counts cached files as used.
         get = getattr(self.module, "mem_get_info", None)
         if get is None or self.is_cpu:
             return None
@@ -191,8 +162,7 @@ class Accel:
         return int(free), int(total)
 
     def memory(self) -> MemoryFigures:
-        """Return torch's four figures on this device. On the CPU torch keeps none: return this process's resident
-        set."""
+        """Return torch's four figures on this device; on the CPU, where torch keeps none, the resident set."""
         if self.is_cpu:
             return resident()
         if self.kind == "mps":
@@ -205,7 +175,6 @@ class Accel:
         return MemoryFigures(**figures, source=self.module.__name__)
 
     def reset_peak(self) -> None:
-        """Restart the peaks from the current values."""
         if self.is_cpu:
             reset_resident_peak()
         elif hasattr(self.module, "reset_peak_memory_stats"):
@@ -217,8 +186,7 @@ class Accel:
         return {} if get is None or self.is_cpu else dict(get(self.device))
 
     def memory_layout(self) -> list[Any] | None:
-        """Return the blocks of torch's allocator, for a comparison with a later moment; None if it does not report
-        them."""
+        """Return the blocks of torch's allocator, to compare with a later moment; None if it reports none."""
         if self.kind != "cuda":
             return None
         return [
@@ -244,7 +212,6 @@ class Accel:
         return lambda fraction: limit(fraction, self.device) if self.kind != "mps" else limit(fraction)
 
     def allocator(self) -> Allocator:
-        """Return the allocator behind torch's tensors on this device."""
         names = [f"PYTORCH_{part}ALLOC_CONF" for part in ("", "CUDA_", "HIP_")] + ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
         settings = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
         get = getattr(self.module, "get_allocator_backend", None)
@@ -264,32 +231,25 @@ class Accel:
         )
 
     def why_broken(self) -> str | None:
-        """Return why the device does not answer correctly; None if it works. A CUDA error persists until its process
-        ends."""
+        """Return why the device fails; None if it works. A CUDA error persists until its process ends."""
         try:
             wrong = _wrong_answer(self.device)
             self.synchronize()
         except RuntimeError as error:
             device_lifetime.saw(error, self.id)
-            return _first_line(error)
+            return first_line_of(error)
         return wrong
 
     def why_no_kernel(self, error: BaseException) -> str | None:
-        """Return why a library has no kernel for the shape or dtype that raised `error`; None for every other error.
-
-        The device must still work. An error that breaks it is not a missing kernel, whatever the library's message
-        says.
-        """
+        """Return why a library has no kernel for this shape or dtype; None for any other error."""
+        # An error that breaks the device is not a missing kernel, whatever the library's message says.
         if not isinstance(error, RuntimeError) or _is_of_device(error):
             return None
         has_none = any(re.search(pattern, str(error), re.IGNORECASE) for pattern in messages.NO_KERNEL)
-        return _first_line(error) if has_none and self.why_broken() is None else None
+        return first_line_of(error) if has_none and self.why_broken() is None else None
 
     def side_stream(self) -> Callable[[], contextlib.AbstractContextManager[Any]] | None:
-        """Return a context that makes a second stream current; None if the device has only one stream.
-
-        torch's streams do not wait for the default stream (cudaStreamNonBlocking), nor does it wait for them.
-        """
+        """Return a context that makes a second, independent stream current; None if the device has only one."""
         if self.is_cpu or not hasattr(self.module, "Stream") or not hasattr(self.module, "stream"):
             return None
         side = self.module.Stream(self.device)
@@ -300,13 +260,12 @@ class Accel:
         mark.wait()
 
     def peer_access(self, other: Accel) -> bool | None:
-        """Return whether this device can access the other's memory without the host; None if torch cannot tell."""
+        """Return whether this device can access the other's memory without the host; None if unknown."""
         get = getattr(self.module, "can_device_access_peer", None)
         return None if get is None or other.kind != self.kind else bool(get(self.device, other.device))
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
-        """Make this torch's current device until the end of the block."""
         has_others = not self.is_cpu and hasattr(self.module, "device")
         with self.module.device(self.device) if has_others else contextlib.nullcontext():
             yield
@@ -326,8 +285,7 @@ def has_context(accel: Any) -> bool:
 class _PageLocked(mmap.mmap):
     """Page-locked host memory, which CUDA unlocks once nothing uses it."""
 
-    # The function that unlocks the memory. It is kept here, because Python clears the names of this module at exit
-    # before it frees the last buffer.
+    # The function is kept here: at exit Python clears this module's names before it frees the last buffer.
     unlock: Callable[[], object] | None = None
 
     def __del__(self) -> None:
@@ -336,12 +294,9 @@ class _PageLocked(mmap.mmap):
 
 
 def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return pinned host memory for `count` elements, for a long-lived buffer. Raises torch's errors if it is
-    unavailable.
-
-    The memory is allocated here and then locked. torch's own pinned memory records an event when it is freed, and a
-    failure there aborts the process; `cudaHostUnregister` only returns an error.
-    """
+    """Return pinned host memory for `count` elements, for a long-lived buffer. Raises torch's errors."""
+    # torch's own pinned memory records an event when it is freed, and a failure there aborts the process.
+    # `cudaHostUnregister` only returns an error, so memory of this process is locked where possible.
     # Without a context no device would copy from it faster.
     locked = _page_locked(count, dtype) if torch.cuda.is_initialized() else None
     return device_lifetime.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
@@ -352,7 +307,8 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = _PageLocked(-1, max(count * dtype.itemsize, 1), **private)
     words = torch.frombuffer(memory, dtype=dtype, count=count)
-    if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, _PORTABLE)) == 0:
+    # The flag 1 is cudaHostRegisterPortable: memory is pinned for every context.
+    if int(torch.cuda.cudart().cudaHostRegister(words.data_ptr(), words.nbytes, 1)) == 0:
         memory.unlock = functools.partial(torch.cuda.cudart().cudaHostUnregister, words.data_ptr())
         return words
     # CUDA repeats the error at the next call. This call takes it, so that no kernel launch fails because of it.
@@ -387,7 +343,6 @@ def default_accelerator() -> str | None:
 
 
 def device_count(kind: str) -> int:
-    """Return how many devices of this kind torch can use."""
     if kind == "cpu":
         return 1
     try:
@@ -397,11 +352,7 @@ def device_count(kind: str) -> int:
 
 
 def open_device(device: str, *, name: str | None = None, uuid: str | None = None) -> Accel:
-    """Open the device that torch calls `device` (`cuda:1`, `cpu`). Raises CannotLook if torch cannot use it.
-
-    On an accelerator this creates the process's context and runs a kernel. `uuid` is the driver's UUID, if the caller
-    has it: torch's own lacks the prefix that marks a MIG instance.
-    """
+    """Open the device that torch calls `device` (`cuda:1`, `cpu`), and run a kernel. Raises CannotLook."""
     chosen = torch.device(device)
     if chosen.type == "cpu":
         return Accel(device=torch.device("cpu"), module=torch.cpu, name=name or "CPU")
@@ -410,16 +361,15 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
     transient = ""
     try:
         module = torch.get_device_module(chosen.type)
-        # A kernel has to run: allocation succeeds even if this torch has no kernels for the device, and a kernel may
-        # run without any effect.
+        # Allocation succeeds even if torch has no kernels for the device, and a kernel may run without any effect.
         try:
             wrong = _wrong_answer(chosen)
         except UNUSABLE as error:
-            transient = _first_line(error)
+            transient = first_line_of(error)
             time.sleep(_SETTLES_S)
             wrong = _wrong_answer(chosen)
     except UNUSABLE as error:
-        why = _first_line(error)
+        why = first_line_of(error)
         who = f"{messages.FIX['memory held']} shows which processes use memory; then run again, or "
         fix = f"{who if messages.is_of_memory(why) else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
@@ -433,6 +383,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
 
     clock_khz, memory_khz = figure("clock_rate"), figure("memory_clock_rate")
     has_capability = chosen.type == "cuda" and figure("major") is not None
+    # The driver's `uuid` is preferred: torch's own lacks the prefix that marks a MIG instance.
     if not uuid and figure("uuid") is not None:
         uuid = f"GPU-{str(figure('uuid')).removeprefix('GPU-')}"
     return Accel(
@@ -453,8 +404,8 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
 
 
 def _wrong_answer(device: torch.device) -> str | None:
-    """Return a description of a small kernel's wrong result; None if the result is right. Raises torch's errors."""
-    # Each call wants a different number, because memory that no kernel writes may still hold the last one.
+    """Return how a small kernel's result is wrong; None if it is right. Raises torch's errors."""
+    # Each call wants another number, because memory that no kernel writes may still hold the last one.
     wanted = float(next(_ANSWERS))
     answer = torch.ones(1, device=device).mul_(wanted).item()
     return None if answer == wanted else f"its kernels compute wrongly: 1 times {wanted:g} is {answer:g}"
@@ -463,7 +414,3 @@ def _wrong_answer(device: torch.device) -> str | None:
 def _is_of_device(error: BaseException) -> bool:
     kind = feature("torch.AcceleratorError")
     return kind is not None and isinstance(error, kind)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -28,8 +28,7 @@ from gpucheck import errors
 
 # A killed process is usually gone within milliseconds; one in uninterruptible sleep may never end.
 KILL_WAIT_S = 1.0
-# The modules of the children that every reading of the machine starts. They are named here, because this module imports
-# little.
+# The children of every reading of the machine, named here because this module imports little.
 NVML_READER, LIBCUDA_READER = "gpucheck.machine.nvml_read", "gpucheck.machine.cuda_driver"
 # The interval at which a wait checks whether the child has ended while a grandchild still holds its pipe.
 POLL_S = 0.05
@@ -38,16 +37,18 @@ OUTPUT_LIMIT_BYTES = 16 * 2**20
 STDERR_TAIL_BYTES = 64 * 2**10
 
 # The signals that a person or a scheduler sends to end a program or to notify it.
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-_HANDED_ON = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_FORWARDED = {
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+}
 
+_Process = subprocess.Popen[bytes]
 # The children that this process has started, while something refers to them.
-_STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+_STARTED: weakref.WeakSet[_Process] = weakref.WeakSet()
 
-# The code of a child: `python -m` without the current folder on the path, where a stray json.py would break the child.
-# The garbage collector ignores the imported modules, because collecting torch's objects takes as long as importing
-# torch, and most of that at exit.
+# The code of a child: `python -m` without the current folder on the path, where a stray json.py would break it.
+# Collecting torch's objects takes as long as importing torch, so the garbage collector ignores the imported modules.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
     "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
@@ -76,7 +77,7 @@ class Cut:
         self._at = float("inf")
 
     def after(self, seconds: float, reason: str) -> None:
-        """Allow at most `seconds` from now. The earliest deadline and the first reason apply."""
+        """Allow at most `seconds` from now. The earliest deadline and the first reason count."""
         self._at = min(self._at, time.monotonic() + seconds)
         if self.reason is None:
             self.reason = reason
@@ -105,10 +106,9 @@ LONGEST_WORDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a child.
+    """The end of a child. `status` is its exit status, or minus a signal's number; None if it was ended.
 
-    `status` is its exit status, or minus the number of a signal; None if it did not end without help. `stderr` has the
-    first bytes of a child that was run to its end, and the last bytes of one that answered requests.
+    `stderr` has the first bytes of a child that was run to its end, and the last ones of one that answered requests.
     """
 
     how: How
@@ -119,7 +119,7 @@ class Ending:
 
     @property
     def signal(self) -> str | None:
-        """Return the name of the signal that ended the child (`signal 40` if it has no name); None if no signal did."""
+        """Return the signal that ended the child (`SIGKILL`, `signal 40`), or None."""
         if self.status is None or self.status >= 0:
             return None
         with contextlib.suppress(ValueError):
@@ -128,13 +128,11 @@ class Ending:
 
     @property
     def last_words(self) -> str:
-        """Return the last line on stderr that names an error, shortened; without one, the last line that is not blank.
-
-        torch prints advice, links and a C++ stack trace after the error.
-        """
+        """Return the last line on stderr that names an error, else the last line, shortened."""
+        # torch prints advice, links and a C++ stack trace after the error.
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
-        last = last or next(reversed(lines), "")
+        last = next((line for line in reversed(lines) if _names_error(line)), lines[-1] if lines else "")
+        last = last.removeprefix("what():").strip()
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
     @property
@@ -162,8 +160,6 @@ def _names_error(line: str) -> bool:
 
 
 class Lost(Exception):
-    """A long-lived child has ended."""
-
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending)
         self.ending = ending
@@ -183,18 +179,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_argv(module: str, *arguments: str, python: str = sys.executable, root: Path = ROOT) -> list[str]:
-    """Return the command that runs `module.main()` of this gpucheck in a fresh interpreter. `root` contains the
-    package.
-
-    The child's `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
-    """
+    """Return the command that runs `module.main()` with `sys.argv[1:] == arguments` in a fresh interpreter."""
     return [python, "-c", _BOOT.format(root=str(root), module=module), *arguments]
 
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """Yield a folder that contains only gpucheck, for the import path of another Python. An installed gpucheck shares
-    its folder with other packages, so a copy is made for the time of the block."""
+    """Yield a folder that contains only gpucheck, for the import path of another Python: a copy if it is installed."""
     if {path.name for path in ROOT.iterdir() if path.name.isidentifier()} == {"gpucheck"}:
         yield ROOT
         return
@@ -214,10 +205,7 @@ def run(
     stdin: str | None = None,
     cut: Cut | None = None,
 ) -> ChildResult:
-    """Run `argv` to its end, for at most `timeout_s` seconds, or until `cut`.
-
-    Raises OSError if it cannot be started.
-    """
+    """Run `argv` to its end, for at most `timeout_s` seconds, or until `cut`. Raises OSError if it cannot start."""
     started = time.monotonic()
     process = _popen(argv, env, wants_stdin=stdin is not None)
     readers: list[_Reader] = []
@@ -240,10 +228,7 @@ def run(
 
 
 class LineChild:
-    """A long-lived child that answers each line with a line. `child_protocol.Talk` is its interface.
-
-    `send` and `receive` raise Lost if the child has ended.
-    """
+    """A long-lived child that answers lines with lines, behind `child_protocol.Talk`. Raises Lost once it ended."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
@@ -259,7 +244,7 @@ class LineChild:
 
     @property
     def pid(self) -> int:
-        """Return the child's process id, which is also the id of its process group."""
+        """Return the id of the child and of its process group."""
         return self._process.pid
 
     def _read_lines(self) -> None:
@@ -298,7 +283,6 @@ class LineChild:
         return Lost(Ending(how_of(status), status, None, "", self._err.text()))
 
     def stderr(self) -> str:
-        """Return the last bytes that the child wrote to stderr."""
         return self._err.text()
 
     def kill(self) -> bool:
@@ -311,11 +295,8 @@ class LineChild:
         return gone
 
 
-class Ahead:
-    """Children that load while this process still loads, before there is a request for them.
-
-    It is a context manager: its close ends the children that were not taken.
-    """
+class Ahead(contextlib.AbstractContextManager["Ahead"]):
+    """Children that load while this process still loads. Its end as a context ends those that were not taken."""
 
     def __init__(self, *modules: str) -> None:
         self._waiting: dict[str, LineChild] = {}
@@ -333,12 +314,8 @@ class Ahead:
         return self._waiting.pop(module, None) or LineChild(python_argv(module))
 
     def close(self) -> None:
-        """End the children that were not taken."""
         while self._waiting:
             self._waiting.popitem()[1].kill()
-
-    def __enter__(self) -> Ahead:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -348,8 +325,7 @@ class Program:
     """The user's program, run as a shell runs it: with this process's streams, folder and terminal.
 
     On a terminal it shares this process's group, so that Ctrl-C and Ctrl-Z reach it directly; elsewhere it leads its
-    own group. Signals sent only to this process are forwarded. On Linux the program is killed if this process is
-    killed.
+    own group. Signals sent only to this process are forwarded. On Linux the program is killed with this process.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
@@ -358,8 +334,8 @@ class Program:
         self._masked: set[int] = set()
         prepare = None
         if os.name == "posix":
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD})
-            self._masked = set(_HANDED_ON | {signal.SIGCHLD}) - set(before)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+            self._masked = (_FORWARDED | {signal.SIGCHLD}) - set(before)
             prepare = _preparation(before, leads=not self._has_terminal)
         try:
             self._process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=prepare, close_fds=False)
@@ -369,11 +345,9 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Return the program's process id."""
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill the program."""
         self._process.kill()
 
     def wait(self, timeout_s: float) -> int | None:
@@ -383,17 +357,17 @@ class Program:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            self._hand_on(left)
+            self._forward(left)
         self._unmask()
         return self._process.returncode
 
-    def _hand_on(self, timeout_s: float) -> None:
+    def _forward(self, timeout_s: float) -> None:
         """Wait for a signal and forward it, unless the terminal has sent it to the program as well."""
         if not hasattr(signal, "sigtimedwait"):  # macOS and Windows, where the terminal's signals reach the program
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(timeout_s, POLL_S))
             return
-        received = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, timeout_s)
+        received = signal.sigtimedwait(_FORWARDED | {signal.SIGCHLD}, timeout_s)
         # A positive code marks a signal from the kernel, which sends a terminal's signals to the whole group.
         if received and received.si_signo != signal.SIGCHLD and not (self._has_terminal and received.si_code > 0):
             self._process.send_signal(received.si_signo)
@@ -418,10 +392,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def interpreter_argv() -> list[str]:
-    """Return the command of this process's interpreter, with the options that the user's program needs too.
-
-    Options that make Python ignore the environment are left out, because `Program` passes settings through it.
-    """
+    """Return this interpreter with its options, but for those that ignore the environment, which has our settings."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] if getattr(sys.stdout, "write_through", False) else []
     return [sys.executable, *unbuffered, *(flag for flag in flags if flag not in ("-I", "-E", "-s", "-S", "-P"))]
@@ -448,7 +419,6 @@ def end_like(returncode: int) -> int:
 
 
 def _is_in_foreground() -> bool:
-    """Return whether the terminal sends its signals to this process's group."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
@@ -462,8 +432,8 @@ def _is_in_foreground() -> bool:
 
 
 def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
-    """Return the function that runs in the program's process before the program. It restores the signal mask, sets the
-    process group, and makes the kernel kill the program when this process ends."""
+    """Return a function for the new process: it restores the signal mask, sets the process group, and makes the kernel
+    kill the program when this process ends."""
     prctl = None
     if sys.platform == "linux":
         import ctypes
@@ -475,7 +445,7 @@ def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:
         if leads:
             os.setpgid(0, 0)
         if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG of linux/prctl.h
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return prepare
@@ -504,7 +474,7 @@ class _Reader:
         return bytes(self._data).decode("utf-8", "replace")
 
 
-def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> subprocess.Popen[bytes]:
+def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: bool) -> _Process:
     """Start a process. Ctrl-C and SIGTERM raise only after the process is recorded; the process is then ended."""
     process = None
     try:
@@ -527,11 +497,7 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, *, wants_stdin: b
 
 
 def end_all() -> list[tuple[int, str]]:
-    """End every running child with its group, because this process is about to end.
-
-    Returns the children that survived for `KILL_WAIT_S`, a limit for all of them together. Each has its process id and
-    the letter of its state (`D` is uninterruptible sleep).
-    """
+    """End every child with its group. Return those that survived `KILL_WAIT_S`: process id and letter of the state."""
     waiting = [process for process in list(_STARTED) if process.poll() is None]
     for process in waiting:
         _kill_group(process)
@@ -543,7 +509,7 @@ def end_all() -> list[tuple[int, str]]:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process's state (Linux); a question mark if the state is unknown."""
+    """Return the letter of a process's state, such as `D` for uninterruptible sleep (Linux), or `?`."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     return "?"
@@ -554,8 +520,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
     """Delay the handlers of SIGINT and SIGTERM until the end of the block, and without `second_ends` SIGALRM's too.
 
     A handler that raises while a process starts would lose the process's id, and nothing could end it. With
-    `second_ends` a second signal ends this process at once, with the exit status of that signal: a user who repeats
-    Ctrl-C does not want to wait for a long block. With `patience_s` the first signal does so after that time.
+    `second_ends` a second signal ends this process at once; with `patience_s` the first one does so after that time.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run only in the main thread
         yield
@@ -596,8 +561,7 @@ def signals_held(*, second_ends: bool = False, patience_s: float | None = None) 
 
 
 def _end_at_once(number: int) -> None:
-    """End this process with the exit status of the signal. The message bypasses Python's stderr, whose lock an import
-    may hold."""
+    """End this process with the signal's exit status. An import may hold the lock of Python's stderr: use `write`."""
     for path in errors.temporary:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -606,7 +570,7 @@ def _end_at_once(number: int) -> None:
     os._exit(128 + number)
 
 
-def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+def _feed(process: _Process, text: str) -> None:
     """Write the child's input from a thread, because a child that does not read would block this process."""
     pipe = process.stdin
     assert pipe is not None
@@ -619,13 +583,9 @@ def _feed(process: subprocess.Popen[bytes], text: str) -> None:
     threading.Thread(target=write, daemon=True).start()
 
 
-def _wait(
-    process: subprocess.Popen[bytes], readers: Sequence[_Reader], deadline: float, cut: Cut | None = None
-) -> bool:
-    """Wait for the child's end; return False if the deadline or the cut comes first.
-
-    The child usually ends when its output does, so that no polling is needed. A grandchild may keep the pipe open.
-    """
+def _wait(process: _Process, readers: Sequence[_Reader], deadline: float, cut: Cut | None = None) -> bool:
+    """Wait for the child's end; return False if the deadline or the cut comes first."""
+    # The child usually ends with its output, without polling. A grandchild may keep the pipe open.
     while (left := (deadline if cut is None else cut.before(deadline)) - time.monotonic()) > 0:
         reader = next((reader for reader in readers if reader.thread.is_alive()), None)
         if reader is not None:
@@ -638,7 +598,7 @@ def _wait(
     return process.poll() is not None
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: _Process) -> None:
     with contextlib.suppress(OSError):
         if os.name == "posix":
             # The group exists as long as a grandchild lives, and its id is not reused before.
@@ -647,11 +607,10 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
 
-def _end(process: subprocess.Popen[bytes], readers: Sequence[_Reader]) -> bool:
+def _end(process: _Process, readers: Sequence[_Reader]) -> bool:
     """End the child and its group. Returns False if the child could not be ended and was abandoned."""
     for reader in readers:
-        # The output of an ended child is already in the pipe. Reading it takes no time unless a grandchild holds the
-        # pipe.
+        # The output of an ended child is already in the pipe, and read at once unless a grandchild holds the pipe.
         if process.poll() is not None:
             reader.thread.join(POLL_S)
     _kill_group(process)

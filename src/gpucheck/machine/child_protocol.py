@@ -28,8 +28,6 @@ from gpucheck.machine.child import Lost as Lost
 Line = dict[str, Any]
 Start = Callable[[], LineChild]
 
-# -- a child that is run to its end ------------------------------------------------------------------------------------
-
 
 class Heard(NamedTuple):
     """All lines of a child that was run to its end, and its ending."""
@@ -39,7 +37,7 @@ class Heard(NamedTuple):
 
     @property
     def merged(self) -> Line:
-        """Return the lines merged into one; later keys replace earlier ones."""
+        """Return the lines as one object; later keys replace earlier ones."""
         return {name: value for line in self.lines for name, value in line.items()}
 
 
@@ -53,13 +51,11 @@ def run(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = 
 
 
 def heard(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Heard:
-    """Return the lines and the ending of a child that was run."""
     lines = (line_of(text) for text in result.stdout.splitlines())
     return Heard(tuple(line for line in lines if line is not None), ending_of(result, limit_s, cut))
 
 
 def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> Ending:
-    """Return the ending of a child that was run."""
     if result.timed_out:
         reason = cut.reason if cut is not None else None
         return Ending("cut" if reason else "late", None, limit_s, reason or "", result.stderr)
@@ -75,10 +71,7 @@ def line_of(text: str) -> Line | None:
     return None
 
 
-# -- a child that stays alive ------------------------------------------------------------------------------------------
-
-
-class Talk:
+class Talk(contextlib.AbstractContextManager["Talk"]):
     """A child that answers any number of requests. Every failure of the child is raised as Lost.
 
     The time limit of an answer begins with the request, or with the child's start if no request was sent. A late child
@@ -125,8 +118,7 @@ class Talk:
         """Yield the lines of the answer as they arrive; the last one has the key `end`.
 
         The limit applies to the whole answer, or with `per_line` to each line. `each_s` also limits the wait for every
-        line except the first. `slow` holds a number of seconds and a function, which is called if the first line takes
-        longer.
+        line but the first. `slow` is a number of seconds, and a function to call if the first line takes longer.
         """
         limit, until = limit_s, self._since + limit_s
         while True:
@@ -156,11 +148,7 @@ class Talk:
         return last
 
     def stop(self) -> None:
-        """End the child now; it needs no orderly shutdown."""
         self._child.kill()
-
-    def __enter__(self) -> Talk:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -1,7 +1,6 @@
-"""The child's side of the protocol: JSON objects, one per line, on a stdout that nothing else writes to.
+"""The child's side of `child_protocol`: JSON objects, one per line, on a stdout that nothing else writes to.
 
-`child_protocol` is the parent's side and describes how an answer ends. This module imports little, because users wait
-for some of the children that import it.
+This module imports little, because users wait for some of the children that import it.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ Say = Callable[[dict[str, object]], None]
 
 
 def claim_stdout() -> Say:
-    """Reserve stdout for the protocol; whatever libraries print on it from now on goes to stderr. Return the function
-    that sends an object."""
+    """Return the function that sends an object on stdout. What libraries print from now on goes to stderr."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -32,7 +30,6 @@ def claim_stdout() -> Say:
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """Yield the parent's requests until it closes the pipe."""
     for line in sys.stdin:
         # An incomplete line means that the parent died while it wrote.
         if line.endswith("\n"):
@@ -46,8 +43,7 @@ def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
 
 
 def mapped_library(name: str, pid: int | str = "self") -> str | None:
-    """Return the path of the library that a process has loaded and whose file name begins with `name` (Linux); None if
-    unknown."""
+    """Return the path of a process's loaded library whose file name begins with `name` (Linux), or None."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             paths = (line.split(None, 5)[-1].rstrip("\n") for line in file if "/" in line)

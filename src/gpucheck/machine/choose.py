@@ -1,7 +1,6 @@
 """Choose the devices that a command uses, from the facts alone; open one; judge the requirements of `--require`.
 
-The CPU never silently replaces an accelerator that is present. `auto` means the CPU only if no accelerator is present,
-or if all were hidden on purpose. CUDA_VISIBLE_DEVICES is read by CUDA's rules.
+`auto` means the CPU only if no accelerator is present, or if all were hidden on purpose.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
 # The builds of torch that support each of torch's device types; ROCm's devices are called cuda too.
 _BUILDS = {"cuda": ("cuda", "rocm"), "xpu": ("xpu",), "mps": ("cpu",)}
-# The findings of `--require KIND` and `--min-devices N`. They are not checks to select: the option alone adds them.
-REQUIRED_ID, COUNT_ID = "device.required", "device.count"
-DIAGNOSE = "gpucheck doctor says why"
 
 
 class Choice(NamedTuple):
@@ -47,11 +43,7 @@ def check(requested: str, origin: str = "--device") -> None:
 
 
 def choose(requested: str, facts: Facts) -> Choice:
-    """Return the devices that `requested` means on this machine.
-
-    Raises UsageError for text that is not a device name, and CannotLook for a device that is missing or that torch
-    cannot use.
-    """
+    """Return the devices that `requested` means here. Raises UsageError, and CannotLook if missing or unusable."""
     check(requested)
     if requested == "auto":
         return _auto(facts)
@@ -67,7 +59,7 @@ def choose(requested: str, facts: Facts) -> Choice:
 
 
 def resolve(requested: str, facts: Facts) -> str:
-    """Return the device that `requested` means, for a command that uses one. Raises UsageError if it means several."""
+    """Return the one device that `requested` means. Raises UsageError if it means several."""
     chosen = choose(requested, facts)
     if len(chosen.ids) > 1:
         raise UsageError(f"--device {requested!r} means {len(chosen.ids)} devices", "this command uses one", "name one")
@@ -86,7 +78,6 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
 
 def opened_again(accel: Accel) -> list[Notice]:
-    """Return a notice if the first attempt to open the device failed."""
     from gpucheck.report.events import Notice
 
     why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
@@ -108,7 +99,6 @@ def is_present(facts: Facts) -> bool:
 
 
 def is_hidden(environment: Mapping[str, str]) -> bool:
-    """Return whether CUDA devices were hidden on purpose."""
     return environment.get(MASK) in ("", "-1")
 
 
@@ -128,12 +118,8 @@ def _auto(facts: Facts) -> Choice:
     if is_hidden(facts.environment):
         return Choice(("cpu",), f"{MASK} hides every GPU; using the CPU")
     name = next((device.name for device in facts.devices if device.kind != "cpu" and device.name), "the accelerator")
-    raise CannotLook(
-        f"torch cannot use {name}",
-        why_unusable(facts),
-        "gpucheck doctor, or use the CPU with --device cpu",
-        finding="device.usable",
-    )
+    fix = "gpucheck doctor, or use the CPU with --device cpu"
+    raise CannotLook(f"torch cannot use {name}", why_unusable(facts), fix, finding="device.usable")
 
 
 def why_unusable(facts: Facts) -> str:
@@ -183,15 +169,8 @@ def _by_uuid(requested: str, facts: Facts) -> str:
 
 
 def _missing(wanted: str, why: str) -> CannotLook:
-    return CannotLook(
-        f"--device {wanted} not found",
-        why,
-        "gpucheck devices lists what is here; or use --device cpu",
-        finding="device.usable",
-    )
-
-
-# -- requirements of the command line ----------------------------------------------------------------------------------
+    fix = "gpucheck devices lists what is here; or use --device cpu"
+    return CannotLook(f"--device {wanted} not found", why, fix, finding="device.usable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,42 +181,33 @@ class Usable:
     count: int
     is_rocm: bool = False
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the kinds that these devices satisfy. ROCm's satisfy both cuda and rocm, because torch calls them
-        cuda."""
-        if self.kind is None:
-            return ()
-        return ("cuda", "rocm") if self.kind == "cuda" and self.is_rocm else (self.kind,)
-
-    @property
-    def text(self) -> str:
-        return f"{self.count} {self.kind} device{'s' * (self.count != 1)}" if self.kind else "no accelerator"
-
 
 def judge_required(
-    require: str | None, min_devices: int | None, usable: Usable, facts: Facts, *, fix: str | None = DIAGNOSE
+    require: str | None,
+    min_devices: int | None,
+    usable: Usable,
+    facts: Facts,
+    *,
+    fix: str | None = "gpucheck doctor says why",
 ) -> list[Finding]:
-    """Return the findings of the requirements, given what torch can use. The facts explain why it cannot use more.
-
-    `fix` is the advice for a missing kind.
-    """
+    """Return the findings of `--require` and `--min-devices`. `fix` is the advice for a missing kind."""
+    kind, count, is_rocm = usable.kind, usable.count, usable.is_rocm
     findings: list[Finding] = []
 
     def judge(id: str, title: str, met: bool, why: str, fix: str | None) -> None:
+        able = f"{count} {kind} device{'s' * (count != 1)}" if kind else "no accelerator"
+        evidence = {"kind": kind, "count": count, "rocm": is_rocm}
         verdict: Verdict = "pass" if met else "fail"
-        evidence = {"kind": usable.kind, "count": usable.count, "rocm": usable.is_rocm}
-        findings.append(
-            Finding(id, verdict, title, f"torch can use {usable.text}{why}", evidence, None if met else fix)
-        )
+        findings.append(Finding(id, verdict, title, f"torch can use {able}{why}", evidence, None if met else fix))
 
-    kind_met = require is None or (require in usable.names and usable.count > 0)
+    # torch calls ROCm's devices cuda, so they satisfy both names.
+    kind_met = require is None or (count > 0 and require in ((kind, "rocm") if is_rocm else (kind,)))
     if require is not None:
-        why = "" if kind_met or usable.count or not is_present(facts) else f": {why_unusable(facts)}"
-        judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
+        why = "" if kind_met or count or not is_present(facts) else f": {why_unusable(facts)}"
+        judge("device.required", f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
         hidden = f"gpucheck devices; check whether {MASK} hides some"
-        judge(COUNT_ID, f"--min-devices {min_devices}", kind_met and usable.count >= min_devices, "", hidden)
+        judge("device.count", f"--min-devices {min_devices}", kind_met and count >= min_devices, "", hidden)
     return findings
 
 
@@ -259,27 +229,23 @@ class Entry:
         return self.text.strip(_SPACES)[:1] not in ("", "-")
 
     @property
-    def told(self) -> str:
+    def effect(self) -> str:
         if self.index is None:
             return f"{self.text!r} shows nothing: {self.problem}"
         return f"CUDA reads {self.text!r} as {self.index}" if self.is_odd else f"{self.text!r} shows GPU {self.index}"
 
 
-class Reading(NamedTuple):
-    """A whole mask: its text, its entries, and the indices of the devices that it shows."""
+class Mask(NamedTuple):
+    """The entries of a mask, and the indices of the devices that it shows."""
 
-    value: str
     entries: tuple[Entry, ...]
     shown: tuple[int, ...]
 
 
-def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
-    """Read the mask by CUDA's rules. `uuids` has an entry for each GPU, and then one for each MIG instance. If it is
-    empty the devices are unknown, and every number counts as a GPU.
-
-    The first entry that names no GPU ends the list, and a GPU named twice empties it (CUDA C++ Programming Guide,
-    CUDA_VISIBLE_DEVICES). A UUID may be shortened as long as it matches only one GPU.
-    """
+def read_mask(value: str, uuids: Sequence[str | None]) -> Mask:
+    """Read the mask by CUDA's rules. `uuids` are the GPUs', then the MIG instances'; empty if they are unknown."""
+    # The first entry that names no GPU ends the list, and a GPU named twice empties it (CUDA C++ Programming Guide,
+    # CUDA_VISIBLE_DEVICES). A UUID may be shortened as long as it matches only one GPU.
     entries: list[Entry] = []
     shown: list[int] = []
     ended = False
@@ -294,7 +260,7 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
             shown.append(entry.index)
         ended = entry.index is None
         entries.append(entry)
-    return Reading(value, tuple(entries), tuple(shown))
+    return Mask(tuple(entries), tuple(shown))
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
@@ -308,11 +274,11 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
     # The number is parsed like C's strtoul: `0x1` is 0 and `1gpu` is 1.
     begins = re.match(r"[+-]?[0-9]+", word)
-    # The conversion goes through a float, because Python refuses an int of more than 4300 digits.
-    number = int(min(max(float(begins[0]), -1.0), 2.0**53)) if begins else None
     is_odd = re.fullmatch(r"-?[0-9]+", word) is None
-    if number is None:
+    if begins is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
+    # The conversion goes through a float, because Python refuses an int of more than 4300 digits.
+    number = int(min(max(float(begins[0]), -1.0), 2.0**53))
     if number < 0:
         return Entry(text, None, "a negative number ends the list", is_odd)
     # A number can only name a whole GPU; MIG instances are named by UUID.

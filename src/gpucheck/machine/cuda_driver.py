@@ -1,8 +1,7 @@
 """libcuda, CUDA's driver library, read in a child through ctypes: the devices that torch will see, in its order.
 
-libcuda itself applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, so nothing is guessed. No context is created. The
-child prints a line when the library is loaded, one when cuInit has returned, one for each device, and the `end`.
-`machine/driver_reads.py` is the parent's side.
+libcuda itself applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. No context is created. The child prints a line when
+the library is loaded, one when cuInit has returned, one for each device, and the `end`; see `driver_reads`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SENSELESS = "libcuda's answer makes no sense"
 
 
 class Driver:
-    """The loaded library. Its functions are called by name, and an error is raised as Refused."""
+    """The loaded library, whose functions are called by name. Errors are raised as Refused."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -67,23 +66,14 @@ class Driver:
         return buffer.value.decode("utf-8", "replace")
 
     def uuid(self, function: str, device: int) -> str:
-        """Return a UUID in NVML's format, without its prefix."""
         buffer = (ctypes.c_ubyte * 16)()
         self.check(function, ctypes.byref(buffer), device)
         digits = bytes(buffer).hex()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def load() -> ctypes.CDLL:
-    """Return the libcuda that torch would load. Raises OSError with the loader's text."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
 def identity(driver: Driver, device: int) -> dict[str, object]:
-    """Return the device's UUID, and for a MIG instance also its GPU's.
-
-    The first version of the call returns the GPU's UUID even for an instance; the second returns the instance's own.
-    """
+    """Return the UUID; for a MIG instance its own (the call's second version) and its GPU's (the first)."""
     card = instance = None
     with contextlib.suppress(Refused):
         card = driver.uuid("cuDeviceGetUuid", device)
@@ -138,10 +128,9 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
 
 
 def main() -> int:
-    """Print everything that libcuda reports, once."""
     say = claim_stdout()
     try:
-        driver = Driver(load())
+        driver = Driver(ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"))
     except OSError as error:
         say({"driver": {"error": f"libcuda cannot be loaded ({error})"}})
         say({"end": True})

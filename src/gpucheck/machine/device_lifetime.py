@@ -1,12 +1,10 @@
 """Keep a lost device's memory from being freed, and end its process. Loads no torch.
 
-Pinned memory that a non-blocking copy has used records an event when it is freed. So does device memory that another
-stream has used. On a lost device the event fails in a C++ destructor, where nothing can catch the error: the process is
-aborted, and the report is lost. Such an event may even be the first call to report a kernel's error.
+Pinned memory that a non-blocking copy has used records an event when it is freed, as does device memory that another
+stream has used. On a lost device the event fails in a C++ destructor: the process is aborted, and the report is lost.
 
-This module therefore owns such memory from its allocation on. It releases the memory only right after a wait for the
-device that raised no error. Once the device is lost nothing is freed, and the process ends without the cleanup of
-Python and C++.
+This module therefore owns such memory, and releases it only right after a wait for the device that raised no error.
+Once the device is lost nothing is freed, and the process ends without the cleanup of Python and C++.
 """
 
 from __future__ import annotations
@@ -22,39 +20,29 @@ _T = TypeVar("_T")
 
 
 class Waited(Protocol):
-    """The part of a device that this module uses: an `Accel`."""
+    """The members of an `Accel` that this module and `watchdog` use."""
 
     @property
     def id(self) -> str: ...
+    @property
+    def is_cpu(self) -> bool: ...
+    def synchronize(self) -> None: ...
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished its work. Raises torch's errors."""
-        ...
 
-
-# The owned objects by device, and the errors of lost devices, with all objects in their frames. The key "" is an
-# unknown device.
+# The owned objects by device, and the errors of lost devices with the objects in their frames. "" is any device.
 _OWNED: dict[str, list[object]] = {}
 _LOST: dict[str, list[BaseException]] = {}
 _ANY = ""
 
 
 def own(thing: _T, device: str = _ANY) -> _T:
-    """Keep pinned memory, or device memory that another stream will use, until `settle`. Call this right after the
-    allocation.
-
-    Objects without a named device are released when any device settles. Leave out the name only if one device works at
-    a time.
-    """
+    """Keep pinned memory, or device memory that another stream will use, until its device, or any, settles."""
     _OWNED.setdefault(device, []).append(thing)
     return thing
 
 
 def settle(*devices: Waited, error: BaseException | None = None) -> None:
-    """Wait for the devices, then release the objects that are owned for them and the objects in the frames of `error`.
-
-    An error of the wait is raised again, and nothing is released.
-    """
+    """Wait for the devices; then, unless that raises, release what is owned for them and held by frames of `error`."""
     for device in devices:
         try:
             device.synchronize()
@@ -75,14 +63,12 @@ def settle(*devices: Waited, error: BaseException | None = None) -> None:
 
 
 def begin(device: Waited) -> None:
-    """Begin work on a device: release the objects that an earlier command in this process has left, if that is
-    possible."""
+    """Begin work on a device: release the objects that an earlier command in this process has left."""
     if _OWNED or _LOST:
         settle(device)
 
 
 def _clear(error: BaseException) -> None:
-    """Release the objects in the frames of an error, and in those of its causes and contexts."""
     cleared: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -99,10 +85,7 @@ def _clear(error: BaseException) -> None:
 
 
 def saw(error: BaseException, device: str | None = None) -> bool:
-    """Record an error. Return whether this process may have lost its device by it, so that nothing is freed.
-
-    Any error of the device counts, because not every one says that it is permanent. `settle` finds out.
-    """
+    """Record an error. Return whether the device may be lost by it: any error of the device counts until `settle`."""
     from gpucheck import messages  # imported late, because children must start fast and few have an error
 
     cause, _ = messages.cause_in(messages.chain_of(error))
@@ -116,28 +99,19 @@ def lose(error: BaseException, device: str | None = None) -> None:
     """Record that this process has lost a device: keep the error with its frames, and free nothing any more."""
     # Existing reference cycles are never searched again.
     gc.freeze()
-    _immortal(_OWNED)
-    _immortal(_LOST)
     _LOST.setdefault(device or _ANY, []).append(error)
-
-
-def _immortal(thing: object) -> None:
-    """Add a reference to an object that is never released, so that the object outlives this module at the interpreter's
-    end."""
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes
 
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+        # Another reference lets these objects outlive this module at the interpreter's end.
+        for kept in (_OWNED, _LOST):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 @contextlib.contextmanager
 def loading(*, is_ours: bool = True) -> Iterator[None]:
-    """Turn the garbage collector off while many lasting objects are created, such as by an import of torch, so that it
-    does not search them repeatedly.
-
-    `is_ours` means a process of gpucheck. Such a process never searches these objects, not even at its end, where the
-    search would take as long as the import.
-    """
+    """Turn the garbage collector off while an import creates many lasting objects."""
+    # A process of gpucheck (`is_ours`) never searches them: at its end that would take as long as the import.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -154,14 +128,10 @@ def is_lost() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process: write out its streams, but free nothing and run no `atexit` function.
-
-    The children are ended first, within a time limit. A child that survives is named on stderr.
-    """
+    """End the children, then this process: flush its streams, but free nothing and run no `atexit` function."""
     children = sys.modules.get("gpucheck.machine.child")
-    left = [] if children is None else children.end_all()
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        for pid, state in left:
+        for pid, state in [] if children is None else children.end_all():
             sys.stderr.write(f"gpucheck: process {pid} could not be ended (state {state}) and is left\n")
     for stream in (sys.stdout, sys.stderr):
         # The reader of the stream may be gone.
@@ -172,8 +142,7 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Wrap all work of a process, including its `sys.exit`. If the process has lost its device, it ends without freeing
-    anything."""
+    """Wrap all work of a process and its `sys.exit`. Once it has lost its device, it ends without freeing anything."""
     try:
         yield
     except SystemExit as ended:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
@@ -18,8 +19,7 @@ from gpucheck.report.facts import Device
 
 # A driver that keeps its GPUs ready answers well within this time.
 ANSWER_S = 5.0
-# Without persistence mode, and if no program uses the GPUs, the driver first starts each GPU in turn. That takes 1 to 3
-# s per GPU, according to NVIDIA (docs.nvidia.com/deploy/driver-persistence, November 2026).
+# Without persistence mode the driver first starts each unused GPU, in 1 to 3 s each (NVIDIA, Driver Persistence).
 START_OF_A_CARD_S = 3.0
 # The beginning of the state of a GPU at which NVML hung or ended its process, and the state of the GPUs after it.
 NOT_ANSWERING = "not answering"
@@ -28,8 +28,7 @@ Opened = TypeVar("Opened", bound="Door")
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
-    """Return how long a healthy driver may take to answer, by the number of GPUs on the PCI bus or of their device
-    nodes."""
+    """Return how long a healthy driver may take to answer, by the number of GPUs."""
     nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
     gpus = [device for device in kernel_driver.pci_devices(root) or () if device.is_gpu]
     return ANSWER_S + START_OF_A_CARD_S * max(len(nodes), len(gpus))
@@ -39,8 +38,8 @@ def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
 class DeviceReading:
     """One device as one library reports it.
 
-    `unknown` maps a field, `group/field` or `*` (all others) to the reason why it has no value. `lacks` are the fields
-    that a later line of the child should supply.
+    `unknown` has the reason of each field, `group/field` or `*` (all others) without a value. `lacks` are the fields
+    that a later line of the child supplies.
     """
 
     device: Device
@@ -50,10 +49,9 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """The answers of NVML or libcuda.
+    """The answers of NVML or libcuda: `code` is the result of its start, `error` why some or all readings are missing.
 
-    `code` is the result of its start, 0 for success. `error` is why some or all readings are missing. `version` is
-    libcuda's version; the other three versions are NVML's.
+    `version` is libcuda's; the other three versions are NVML's.
     """
 
     code: int | None = None
@@ -68,11 +66,8 @@ class DriverReading:
 
 
 def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: bool = True) -> DriverReading:
-    """Return NVML's reading from its lines. `broken` is why they are incomplete; `by_nvml` means that a call into NVML
-    hung or crashed.
-
-    A device whose last line is missing keeps its identity, with the reason why the rest is unknown.
-    """
+    """Return NVML's reading. `broken` is why its lines are incomplete; `by_nvml`: a call into NVML hung or crashed."""
+    # A device whose last line is missing keeps its identity, with the reason why the rest is unknown.
     driver: Line = {}
     rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
@@ -99,24 +94,12 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     return replace(reading, error=broken or reading.error, devices=devices)
 
 
-def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:
-    """Return libcuda's reading from its lines. `broken` is why they are incomplete."""
-    driver: Line = {}
-    for line in lines:
-        driver |= line.get("driver") or {}
-    reading = from_json(DriverReading, driver)
-    devices = tuple(from_json(DeviceReading, line) for line in lines if "device" in line)
-    return replace(reading, error=broken or reading.error, devices=devices)
-
-
 class Door:
-    """A child that reads one of NVIDIA's libraries.
-
-    The request is sent first and the answer awaited later, so that the parent can work in between. `waiting` is called
-    with a sentence if NVML starts more slowly than with a driver that keeps its GPUs ready.
-    """
+    """A child that reads one of NVIDIA's libraries. It is asked first and awaited later, after other work."""
 
     library, module = "", ""
+    # The request that the child waits for, if it does.
+    request: Mapping[str, bool] | None = None
 
     def __init__(
         self,
@@ -126,6 +109,7 @@ class Door:
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
         self._timeout_s = timeout_s
+        # This function is called with a sentence if NVML starts slowly.
         self._waiting = waiting
         self._start = start or (lambda: LineChild(python_argv(self.module)))
         self._talk: Talk | None = None
@@ -133,14 +117,14 @@ class Door:
         self._failed: str | None = f"{self.library} was not asked"
         self._how: How | None = None
 
-    def _ask(self, request: Line | None) -> None:
-        """Start the child if it does not run, and send it the request, if there is one."""
+    def ask(self, **wanted: bool) -> None:
+        """Start the child if it does not run, and send the request."""
         self._asked, self._failed = time.monotonic(), None
         try:
             if self._talk is None:
                 self._talk = Talk(self._start)
-            if request is not None:
-                self._talk.send(request)
+            if self.request is not None:
+                self._talk.send({**self.request, **wanted})
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
@@ -149,8 +133,7 @@ class Door:
     ) -> tuple[list[Line], str | None]:
         """Return the lines of the answer, and the reason why they are incomplete, or None.
 
-        `each_s` limits the wait for every line except the first. `slow` is called if the first line takes longer than
-        `ANSWER_S`.
+        `each_s` limits the wait for all lines but the first. `slow` is called if that takes longer than `ANSWER_S`.
         """
         lines: list[Line] = []
         try:
@@ -172,7 +155,6 @@ class Door:
         return f"the process that asks {self.library} ended early ({how})"
 
     def close(self) -> None:
-        """End the child; it needs no orderly shutdown."""
         if self._talk is not None:
             self._talk.stop()
             self._talk = None
@@ -187,11 +169,7 @@ class Door:
 class NvmlDoor(Door):
     """A child that reads NVML on each request. A dead or wedged child is replaced at the next request."""
 
-    library, module = "NVML", NVML_READER
-
-    def ask(self, *, processes: bool = False, links: bool = False) -> None:
-        """Send a request; the child is started if it does not run."""
-        self._ask({"processes": processes, "links": links})
+    library, module, request = "NVML", NVML_READER, MappingProxyType({"processes": False, "links": False})
 
     def reading(self) -> DriverReading:
         limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
@@ -207,21 +185,18 @@ class NvmlDoor(Door):
 
 
 class CudaDoor(Door):
-    """A child that reads libcuda once. Another reading needs a new process, because cuInit's result never changes
-    within one."""
+    """A child that reads libcuda once: cuInit's result never changes within a process."""
 
     library, module = "libcuda", LIBCUDA_READER
 
-    def ask(self) -> None:
-        """Start the child, which needs no request."""
-        self._ask(None)
-
     def reading(self, *, cards_are_up: bool = False) -> DriverReading:
-        """Return libcuda's reading. `cards_are_up` means that NVML has answered and therefore keeps the GPUs
-        started."""
+        """Return libcuda's reading. `cards_are_up`: NVML has answered and keeps the GPUs started."""
         limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
         if cards_are_up:
             limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))
         lines, broken = self._answer(limit_s)
         self.close()
-        return cuda_reading(lines, broken)
+        driver = {name: value for line in lines for name, value in (line.get("driver") or {}).items()}
+        reading = from_json(DriverReading, driver)
+        devices = tuple(from_json(DeviceReading, line) for line in lines if "device" in line)
+        return replace(reading, error=broken or reading.error, devices=devices)

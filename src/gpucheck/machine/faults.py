@@ -1,8 +1,7 @@
-"""The meaning of an exception for the device. Only this module turns an exception into a fault.
+"""The meaning of an exception for the device. Only this module turns an exception into a fault. Imports no torch.
 
 If the exception's class and text do not decide, a small kernel in a fresh process does. A healthy GPU must not be
-blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug. Importing this module does not import
-torch.
+blamed for an invalid call of gpucheck, and a broken GPU must not look like a bug.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.fault import Fault, Kind, first_line
 
-# The limit is longer than that of torch's list of devices (`installed_torch`): importing torch from a cold disk takes
-# up to a minute, and the first kernels load their libraries.
+# Importing torch from a cold disk takes up to a minute, and the first kernels load their libraries.
 FRESH_TIMEOUT_S = 90.0
 WORKS = "works"
-# Each element of a product of matrices of ones equals the inner dimension, in any precision. This size takes little
-# memory.
+# Each element of a product of matrices of ones equals the inner dimension, in any precision.
 _SIDE = 64
 
-# The folders of gpucheck and of Python itself. Installed packages lie within Python's folder.
+# Installed packages lie within Python's folder.
 _OURS = Path(gpucheck.__file__).parent
 _PYTHON, _INSTALLED = Path(os.__file__).parent, ("site-packages", "dist-packages")
 # Bytecode instructions that raise an error of Python code or of Python itself. All others call into a library.
@@ -41,10 +38,7 @@ Ask = Callable[[str], str | None]
 
 
 def of(error: BaseException, where: str, device: str | None, *, step: str = "", ask: Ask | None = None) -> Fault:
-    """Return the meaning of an exception that the command `where` raised while it used `device` (None if unknown).
-
-    `ask` finds out whether the device works in a fresh process. It is called only if the exception does not tell.
-    """
+    """Return the meaning of an exception of the command `where` on `device`. `ask` is called if that does not tell."""
     cause, raised, text = _telling(error)
     whose = cause and cause.whose
     kind: Kind
@@ -68,8 +62,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
 
 
 def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
-    """Return the cause of an exception, with the class and the text of the exception in its chain that shows the
-    cause."""
+    """Return an exception's cause, with the class and text of the exception in its chain that shows it."""
     cause, link = messages.cause_in(messages.chain_of(error))
     if cause is None and isinstance(error, GpucheckError) and error.why:
         # A gpucheck error from another process names its origin only in its reason.
@@ -83,8 +76,7 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
 
 
 def is_device(error: GpucheckError) -> bool:
-    """Return whether a gpucheck error was raised because the device failed. A device that cannot be used here has not
-    failed."""
+    """Return whether a gpucheck error came from a failed device. An unusable device has not failed."""
     if isinstance(error, DeviceFailed):
         return True
     cause, _, _ = _telling(error)
@@ -92,13 +84,9 @@ def is_device(error: GpucheckError) -> bool:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Return whether torch or one of its libraries raised this error, judged by the place where it was raised.
-    Otherwise the error is a bug in gpucheck.
-
-    torch raises RuntimeError for every error of its libraries. torch's C++ leaves no frame. The innermost frame is then
-    gpucheck's, at a call and not at a `raise`. A call that is not allowed (`whose` is `program`) is a bug in gpucheck
-    all the same.
-    """
+    """Return whether torch or one of its libraries raised this error; otherwise it is a bug in gpucheck."""
+    # torch's C++ raises RuntimeError and leaves no frame: the innermost frame is gpucheck's, at a call and not at a
+    # `raise`. A call that is not allowed (`whose` is `program`) is a bug in gpucheck all the same.
     trace = error.__traceback__
     if not isinstance(error, RuntimeError) or isinstance(error, RecursionError) or trace is None:
         return False
@@ -117,14 +105,12 @@ def is_of_library(error: BaseException) -> bool:
 
 
 def fresh_process(device: str) -> str | None:
-    """Run a small kernel of each library in a fresh process. Return WORKS, why it failed, or None if the result proves
-    nothing."""
+    """Run small kernels in a fresh process. Return WORKS, why they failed, or None if the result proves nothing."""
     return read(child_protocol.run(python_argv("gpucheck.machine.faults", device), FRESH_TIMEOUT_S))
 
 
 def read(heard: Heard) -> str | None:
-    """Return the result of a fresh process. Full memory, or a device in exclusive use by another process, proves
-    nothing."""
+    """Return the result of a fresh process. Full memory, or a device in exclusive use, proves nothing."""
     answer, ending = heard.merged, heard.ending
     if "ok" not in answer:
         # A process that ended before torch was loaded, or that was killed from outside, has not reached the device.
@@ -147,15 +133,13 @@ def main() -> int:
     try:
         wrong = _kernels(sys.argv[1])
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the answer
-        said = error.why if isinstance(error, GpucheckError) else str(error)
-        wrong = first_line(said) or type(error).__name__
+        wrong = first_line(error.why if isinstance(error, GpucheckError) else str(error)) or type(error).__name__
     say({"ok": wrong is None, "text": wrong})
     return 0
 
 
 def _kernels(device_id: str) -> str | None:
-    """Return what is wrong with a sum, a product and a convolution of ones; None if all are right. These three use the
-    libraries with which torch computes."""
+    """Return what is wrong with a sum, a product and a convolution of ones, each of another library; or None."""
     import torch
 
     from gpucheck.machine import accel

@@ -1,7 +1,6 @@
 """The machine outside its accelerators: system, memory, container limits, PCI, device nodes, NVIDIA's kernel module.
 
-All files of /proc, /sys and /dev are read under `root`, so that a test can supply its own. On macOS and Windows, which
-lack them, only psutil's figures are available.
+/proc, /sys and /dev are read under `root`, for tests. macOS and Windows lack them: only psutil's figures are available.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ MACHINE_NAMESPACE = "pid:[4026531836]"
 
 
 class HostMemory(NamedTuple):
-    """The memory of the machine, and of the container of this process, in bytes.
-
-    `usable` is the memory that can still be allocated: the smaller of the amounts available in the machine and in the
-    container.
-    """
+    """The memory of the machine, and of the container of this process, in bytes."""
 
     total: int
     available: int
@@ -45,23 +40,19 @@ class HostMemory(NamedTuple):
 
     @property
     def usable(self) -> int:
+        """Return the bytes that can still be allocated in both."""
         return self.available if self.container_available is None else min(self.available, self.container_available)
 
 
 def memory(root: Path = ROOT) -> HostMemory:
-    """Return the memory of the machine, with the container's limits."""
     virtual = psutil.virtual_memory()
     limit, available = container_memory(root)
     return HostMemory(virtual.total, virtual.available, limit, available)
 
 
 def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit of this process's control groups, and the least memory left below a limit, in
-    bytes.
-
-    Both are None if no group limits memory. Version 2 has the limits `memory.max` and `memory.high`, version 1 has
-    `memory.limit_in_bytes`. Inactive file pages do not count as used, because the kernel frees them under pressure.
-    """
+    """Return the lowest memory limit of this process's control groups, and the least left below one, in bytes."""
+    # Both are None without a limit. Inactive file pages do not count as used: the kernel frees them under pressure.
     limits: list[tuple[int, int]] = []
     for folder, names, used_name in _memory_groups(root):
         used = _digits(text_of(folder / used_name))
@@ -77,12 +68,7 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
-    """Return how many processes the kernel's OOM killer has ended in this process's control group.
-
-    If the group has no such counter, the number is the whole machine's since boot, other containers included. It is
-    None if there is no counter at all (no Linux, or a kernel before 4.13). Userspace killers (earlyoom, systemd-oomd)
-    do not count.
-    """
+    """Return how many processes the OOM killer has ended in this control group, else on the machine, or None."""
     counts = [folder / name for folder, *_ in _memory_groups(root) for name in ("memory.events", "memory.oom_control")]
     texts = map(text_of, (*counts, root / "proc/vmstat"))
     found = (re.search(r"^oom_kill (\d+)\s*$", text, re.MULTILINE | re.ASCII) for text in texts)
@@ -90,8 +76,7 @@ def memory_kills(root: Path = ROOT) -> int | None:
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
-    """Yield this process's control groups and their ancestors: the folder, the limit files and the usage file of
-    each."""
+    """Yield this process's control groups (version 2 or 1) and their ancestors: folder, limit files and usage file."""
     for line in text_of(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = [*line.split(":", 2), "", ""][:3]
         names: tuple[str, ...]
@@ -101,14 +86,13 @@ def _memory_groups(root: Path) -> Iterator[tuple[Path, tuple[str, ...], str]]:
             mount, names, used = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes"
         else:
             continue
-        # Inside a container the path may be the host's; only the mount itself is then visible.
+        # Inside a container the path may be the host's; only the mount is then visible.
         own = mount / path.lstrip("/")
         folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(mount) and folder.is_dir()]
         yield from ((folder, names, used) for folder in folders)
 
 
 def read(root: Path = ROOT) -> Host:
-    """Return the facts of the machine outside its accelerators."""
     now = memory(root)
     gpus = [device for device in pci_devices(root) or () if device.is_gpu]
     # This file holds what platform.release() returns, but under `root`.
@@ -146,14 +130,12 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def nvidia_device_nodes(root: Path = ROOT) -> tuple[str, ...]:
-    """Return NVIDIA's device nodes (/dev/nvidia0, /dev/nvidiactl, …) and WSL's /dev/dxg."""
     names = names_in(root / "dev") or ()
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(ctl|\d+|-uvm|-modeset)|dxg", name))
 
 
 def kernel_driver(root: Path = ROOT) -> Driver:
-    """Return what the kernel reports about NVIDIA's module. Every field is None without /proc/driver and
-    /sys/module."""
+    """Return what the kernel reports about NVIDIA's module; nothing without /proc/driver and /sys/module."""
     text = text_of(root / "proc/driver/nvidia/version")
     if not text:
         modules = root / "sys/module"
@@ -169,14 +151,12 @@ def kernel_driver(root: Path = ROOT) -> Driver:
 
 def numa_nodes(addresses: Iterable[str], root: Path = ROOT) -> dict[str, int]:
     """Return the NUMA node of each PCI address. An address is left out if sysfs has no node for it, or has -1."""
-    bus = root / "sys/bus/pci/devices"
-    nodes = {address: _digits(text_of(bus / address / "numa_node")) for address in addresses}
+    nodes = {address: _digits(text_of(root / "sys/bus/pci/devices" / address / "numa_node")) for address in addresses}
     return {address: node for address, node in nodes.items() if node is not None}
 
 
 def cpu() -> Device:
-    """Return the CPU as a device. Its name is the model name, else the architecture. `cores_allowed` is the number of
-    cores that this process may use (affinity), not all of the machine's."""
+    """Return the CPU as a device. `cores_allowed` is the number of cores that this process may use (affinity)."""
     now = memory()
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     load: float | None = None
@@ -196,18 +176,15 @@ def cpu() -> Device:
 
 
 def cores() -> tuple[int, ...]:
-    """Return the logical cores that this process may use; if the system does not report them, all cores counted from
-    0."""
+    """Return the logical cores that this process may use; all if the system does not report them."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(psutil.cpu_count() or 1))
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
-    """Return the total bytes of the last-level caches of this process's cores; None if the system does not report them.
-
-    They are read from /sys/devices/system/cpu (Linux). A cache shared by several cores counts once.
-    """
+    """Return the total bytes of the last-level caches of this process's cores (Linux), or None."""
+    # A cache shared by several cores counts once.
     own = cores()
     caches: dict[tuple[int, str], int] = {}
     for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
@@ -222,7 +199,6 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's features by the kernel's names; empty if the system does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text_of(ROOT / "proc/cpuinfo"), re.MULTILINE)
     return frozenset(match[1].split()) if match else frozenset()
 
@@ -250,30 +226,19 @@ def detailed(process: Process) -> Process:
 
 
 def gpu_process_name(pid: int, root: Path = ROOT) -> str | None:
-    """Return the name of the process with this PID of the host; None if this system cannot see the process.
-
-    Inside a container the PID may belong to another process. A process that has NVIDIA's library or device mapped is
-    taken for the right one.
-    """
-    return process_name(pid) if _sees_the_machine(root) or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
+    """Return the name of the process with this PID of the host; None if this system cannot see the process."""
+    # Inside a container another process may have the PID, so it must have NVIDIA's library or device mapped.
+    sees_machine = sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
+    return process_name(pid) if sees_machine or "nvidia" in text_of(root / f"proc/{pid}/maps") else None
 
 
-def _sees_the_machine(root: Path) -> bool:
-    return sys.platform != "linux" or link_name(root / "proc/self/ns/pid") == MACHINE_NAMESPACE
-
-
-# Programs that open the nodes to monitor the GPUs and use none of their memory. The kernel cuts a name at 15
-# characters.
+# Programs that only monitor the GPUs. The kernel cuts a name at 15 characters.
 _WATCHERS = ("nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter", "nvidia-smi", "nvtop", "nvitop")
 
 
 def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tuple[Process, ...]], int]:
-    """Return the processes that have these device nodes open, and the number of processes that this user may not
-    inspect.
-
-    A process that has ended but was not waited for (a zombie) has closed its files. Threads of it that still run may
-    have nodes open; the process then has the kind `zombie`.
-    """
+    """Return the processes that have these device nodes open, and how many this user may not inspect."""
+    # A zombie counts, with the kind `zombie`, if threads of it still run and have a node open.
     holders: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
     for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
@@ -281,7 +246,6 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
         if name in _WATCHERS:
             continue
         is_zombie = re.search(r"^State:\s+Z", text_of(folder / "status"), re.MULTILINE) is not None
-        # A zombie has only the files of its threads that still run.
         threads = (path for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
         owners = threads if is_zombie else iter([folder])
         try:
@@ -302,12 +266,11 @@ def _digits(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-# The kernel accounts for each core once per tick, so an interval shorter than a tenth of a second has too few samples.
+# The kernel accounts for each core once per tick, so an interval below a tenth of a second has too few samples.
 TICK_S, SHORTEST_S = 10e-3, 0.1
 # The memory in use on an idle GPU without a visible process. A working process's context takes about as much.
 IDLE_BYTES = 512 * MIB
-# NVML's utilization is the share of the last second or less in which a kernel ran. At half or more, the clocks and the
-# link of the GPU had no time to become idle.
+# NVML's utilization covers the last second or less. At half or more, clocks and link had no time to become idle.
 AT_WORK_PERCENT = 50.0
 # NVML's older call counts the driver's reserved memory as used: about 1 % of the GPU's memory, and more with ECC.
 RESERVED_SHARE = 0.02
@@ -322,12 +285,10 @@ class ProcessorTime(NamedTuple):
 
 
 def processor_time(child_pid: int | None = None) -> ProcessorTime:
-    """Return the counters. The kernel adds a child's time to its parent's when the child has ended, so the time of the
-    running child `child_pid` is added here."""
+    """Return the counters. The kernel adds only ended children's time, so that of `child_pid` is added here."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
     # The kernel also counts a guest's time in user and nice.
-    others = ("idle", "iowait", "guest", "guest_nice")
-    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in others)
+    machine_s = sum(machine) - sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
     own_s = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
     if child_pid is not None:
         with suppress(psutil.Error):  # it may have ended in the meantime
@@ -337,27 +298,22 @@ def processor_time(child_pid: int | None = None) -> ProcessorTime:
 
 
 class Others(NamedTuple):
-    """The average number of cores that other processes used in `span_s` seconds; `cores` is None if that was too
-    short."""
+    """The average number of cores that other processes used in `span_s` seconds; None if that was too short."""
 
     cores: float | None
     span_s: float
 
 
 def others(before: ProcessorTime, after: ProcessorTime) -> Others:
-    """Return what other processes used between the two readings."""
     span_s = after.at_s - before.at_s
     used_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
     return Others(None if span_s < SHORTEST_S else max(0.0, used_s) / span_s, span_s)
 
 
 def is_busy(used: Others, threads: int, cores: int | None) -> bool:
-    """Return whether other processes left fewer cores than this process has threads, beyond the error of measurement.
-
-    A process's own time is exact, but the machine's is sampled by ticks. Threads that work in bursts at the same time
-    may be sampled too often or too rarely. The allowed error is the largest possible standard deviation plus a tenth of
-    a core.
-    """
+    """Return whether other processes left fewer cores than this process has threads, beyond the measuring error."""
+    # A process's own time is exact, the machine's is sampled by ticks. The allowed error is the largest possible
+    # standard deviation plus a tenth of a core.
     if used.cores is None or cores is None:
         return False
     off = 0.1 + min(threads, cores) * math.sqrt(TICK_S / max(used.span_s, SHORTEST_S)) / 2

@@ -1,8 +1,5 @@
 """The installed torch: the target of its build, read without importing it; the devices that only torch knows; its
-import.
-
-Importing torch takes seconds and may hang or crash. It is therefore imported in a child, or in a process that works on
-a device anyway.
+import, which takes seconds and may hang or crash.
 """
 
 from __future__ import annotations
@@ -21,14 +18,12 @@ from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
+from gpucheck.report.fault import first_line
 
 # Importing torch from a cold disk or a network file system takes up to a minute.
 TIMEOUT_S = 60.0
 # The assignment of a string or None in `version.py`, such as `cuda: Optional[str] = '12.8'`.
 _ASSIGNED = re.compile(r"""^(\w+)(?: *:[^=\n]*)? *= *(?:(['"])(.*)\2|None)\s*(?:#.*)?$""", re.MULTILINE)
-
-
-# -- the target of its build -------------------------------------------------------------------------------------------
 
 
 def read() -> TorchBuild:
@@ -58,18 +53,10 @@ def from_folder(folder: Path) -> TorchBuild:
     )
 
 
-# -- its import --------------------------------------------------------------------------------------------------------
-
-
 def load(budget_s: float | None = None) -> None:
-    """Import torch into this process, completely or not at all. The import counts against the command's time budget, if
-    there is one.
-
-    An exception that a handler of Ctrl-C or SIGTERM raises during the import passes through torch's compiled code,
-    which ends the process by SIGABRT (`terminate called after throwing … KeyboardInterrupt`) or turns it into an
-    ImportError. The exception is therefore raised only after the import. A second signal ends the process at once. If
-    `errors.patience_s` is set, the first signal ends it after that time. Raises CannotLook if torch cannot be imported.
-    """
+    """Import torch into this process, within the command's time budget. Raises CannotLook if that is impossible."""
+    # A KeyboardInterrupt in torch's compiled code ends the process by SIGABRT or becomes an ImportError. Signals are
+    # therefore raised only after the import. A second one ends the process at once, the first one after `patience_s`.
     if "torch" in sys.modules:
         return
     if budget_s is not None:
@@ -79,11 +66,7 @@ def load(budget_s: float | None = None) -> None:
         with watchdog.unbroken(), held, device_lifetime.loading(is_ours=errors.began_s is not None):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: ctypes cannot load one of torch's libraries
-        lines = str(error).strip().splitlines()
-        raise CannotLook("torch cannot be imported", lines[0] if lines else "", "see `gpucheck doctor`") from error
-
-
-# -- its devices -------------------------------------------------------------------------------------------------------
+        raise CannotLook("torch cannot be imported", first_line(str(error)), "see `gpucheck doctor`") from error
 
 
 class TorchDevices(NamedTuple):
@@ -94,13 +77,11 @@ class TorchDevices(NamedTuple):
 
 
 def could_see_another(build: TorchBuild) -> bool:
-    """Return whether this build of torch serves an accelerator that is not NVIDIA's."""
     return build.built_for in ("rocm", "xpu") or (sys.platform == "darwin" and build.version is not None)
 
 
 def devices(timeout_s: float = TIMEOUT_S) -> TorchDevices:
-    """Return the accelerators that only torch knows (ROCm, XPU, MPS). A child asks torch, because the import may hang
-    or crash."""
+    """Return the accelerators that only torch knows (ROCm, XPU, MPS), which a child asks."""
     heard = child_protocol.run(child.python_argv("gpucheck.machine.installed_torch"), timeout_s)
     if "devices" in heard.merged:
         return TorchDevices(tuple(from_json(Device, row) for row in heard.merged["devices"]))
@@ -134,7 +115,6 @@ def listed(torch: Any) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Print the devices as one line of JSON."""
     say = claim_stdout()
     import torch
 

@@ -1,8 +1,7 @@
 """The inventory: the readings of all sources, joined to Facts.
 
-A device of NVML and a device of libcuda are the same if their UUIDs are equal, or their PCI addresses if a UUID is
-missing. The list holds the devices of both. CUDA's devices are first, in torch's order; then the devices that CUDA does
-not show, the devices that only torch knows, and the CPU.
+NVML's and libcuda's devices are the same if their UUIDs are equal, or their PCI addresses if a UUID is missing. CUDA's
+devices are first, in torch's order; then the devices that CUDA does not show, those that only torch knows, and the CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +31,7 @@ from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Lin
 Counted = TypeVar("Counted", int, float)
 # The kernel log's lines about NVIDIA's driver, and the reason if they cannot be read.
 Log = tuple[tuple[str, ...] | None, str | None]
-# The variables that decide which devices CUDA, torch and a container show. The list is fixed, because other variables
-# may contain secrets.
+# The variables that decide which devices CUDA, torch and a container show. Other variables may contain secrets.
 VARIABLES = (
     *(MASK, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY"),
     *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "PYTORCH_NVML_BASED_CUDA_CHECK"),
@@ -73,14 +72,11 @@ def join(
     environment: Mapping[str, str],
     torch_read: TorchDevices | None = None,
 ) -> Facts:
-    """Join the reports of the libraries to one list of devices. `nvml` and `cuda` are None on a system without an
-    NVIDIA driver, such as macOS.
-
-    Pure: all input is in the arguments.
-    """
+    """Join the reports of the libraries to one list of devices. `nvml` and `cuda` are None on macOS. Pure."""
     nvml_read, cuda_read, torch_read = nvml or DriverReading(), cuda or DriverReading(), torch_read or TorchDevices()
-    named = _named_in_vain(nvml_read, cuda_read, environment)
-    rows = [_completed(row, cuda_read, around, environment, named) for row in _paired(nvml_read, cuda_read)]
+    mask = environment.get(MASK)
+    named = _named_in_vain(nvml_read, cuda_read, mask)
+    rows = [_completed(row, cuda_read, around, mask, named) for row in _paired(nvml_read, cuda_read)]
     unknown: dict[str, str] = {}
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
@@ -111,8 +107,7 @@ def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
 
 
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
-    """Return CUDA's devices in its order, each with NVML's report, and then NVML's other devices. Instances follow
-    their GPU."""
+    """Return CUDA's devices in its order, with NVML's report, then NVML's others. Instances follow their GPU."""
     left = list(nvml.devices)
     rows = []
     # If NVML has one GPU without identity, and CUDA one device that NVML does not list, then they are the same.
@@ -142,20 +137,15 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
 
 def _merged(row: DeviceReading, by_cuda: DeviceReading) -> DeviceReading:
     """Return NVML's row with libcuda's additions. NVML's value counts if both report one."""
-    alone = {name: getattr(by_cuda.device, name) for name in BY_CUDA}
     both = {name: getattr(row.device, name) or getattr(by_cuda.device, name) for name in BY_BOTH}
-    device = replace(row.device, **alone, **both)
+    device = replace(row.device, **{name: getattr(by_cuda.device, name) for name in BY_CUDA}, **both)
     if device.memory_total_bytes is None and by_cuda.device.memory_total_bytes is not None:
         device = replace(device, memory_total_bytes=by_cuda.device.memory_total_bytes, memory_source="libcuda")
     return DeviceReading(device, {**by_cuda.unknown, **row.unknown})
 
 
-def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mapping[str, str]) -> frozenset[str | None]:
-    """Return the UUIDs that CUDA_VISIBLE_DEVICES names, if CUDA shows fewer devices than that; else nothing.
-
-    Indices follow NVML's order, because CUDA's order is unknown for devices that it does not show.
-    """
-    mask = environment.get(MASK)
+def _named_in_vain(nvml: DriverReading, cuda: DriverReading, mask: str | None) -> frozenset[str | None]:
+    """Return the UUIDs that CUDA_VISIBLE_DEVICES names (in NVML's order) if CUDA shows fewer devices; else nothing."""
     if mask is None:
         return frozenset()
     devices = sorted((row.device for row in nvml.devices), key=lambda device: device.parent_uuid is not None)
@@ -164,34 +154,29 @@ def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mappin
     return frozenset(uuids[place] for place in named if len(cuda.devices) < len(named))
 
 
-def _why_not_shown(
-    device: Device, cuda: DriverReading, environment: Mapping[str, str], named: Collection[object]
-) -> str | None:
+def _why_not_shown(device: Device, cuda: DriverReading, mask: str | None, named: Collection[object]) -> str | None:
     """Return why CUDA does not show the device; `named` are the devices that it should show."""
     if device.mig is not None and device.mig.enabled:
         return "in MIG mode: its instances are the devices" if device.mig.instances else "in MIG mode without instances"
     if cuda.code not in HONEST:
         return None  # libcuda shows no device at all, and its error says why
-    if MASK in environment and device.uuid not in named:
-        return f"hidden by {MASK}={environment[MASK]}"
+    if mask is not None and device.uuid not in named:
+        return f"hidden by {MASK}={mask}"
     return "not shown by CUDA, which shows one MIG instance" if device.parent_uuid else "not shown by CUDA"
 
 
 def _completed(
-    row: DeviceReading, cuda: DriverReading, around: Around, environment: Mapping[str, str], named: Collection[object]
+    row: DeviceReading, cuda: DriverReading, around: Around, mask: str | None, named: Collection[object]
 ) -> DeviceReading:
-    """Return the completed row. It gets torch's name, the NUMA node, the reason if CUDA does not show the device, and
-    the host's memory if the device shares it."""
     device = row.device
     if device.state is None and device.cuda_index is None:
-        device = replace(device, state=_why_not_shown(device, cuda, environment, named))
+        device = replace(device, state=_why_not_shown(device, cuda, mask, named))
     # A torch built for ROCm uses the name cuda for its own devices.
     if device.cuda_index is not None and around.torch.built_for != "rocm":
         device = replace(device, id=f"cuda:{device.cuda_index}")
     device = replace(device, numa_node=around.numa_nodes.get(device.pci_address or ""))
     total, available = around.host.memory_total_bytes, around.host.memory_available_bytes
-    # Without libcuda only the name shows that memory is shared. GH200 and GB200 have memory of their own, which NVML
-    # reports.
+    # Without libcuda only the name shows that memory is shared. GH200 and GB200 have their own memory.
     shares = device.integrated or (device.integrated is None and UNIFIED.search(device.name or "") is not None)
     if shares and device.memory_used_bytes is None and total is not None and available is not None:
         whole = device.memory_total_bytes or total
@@ -207,8 +192,8 @@ def _completed(
 
 
 def _reasons(row: DeviceReading) -> dict[str, str]:
-    """Return why requested fields are unknown, by their pointers below the device. The empty pointer has the reason for
-    all other fields. If a whole group is unknown, one reason stands for the group."""
+    """Return why fields are unknown, by their pointers below the device; "" stands for all other fields."""
+    # If a whole group is unknown, one reason stands for the group.
     device = row.device
     reasons: dict[str, str] = {}
     for name, reason in row.unknown.items():
@@ -241,12 +226,11 @@ def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> Driver:
     )
 
 
-class Inventory:
-    """The machine, which can be read any number of times.
+class Inventory(AbstractContextManager["Inventory"]):
+    """The machine, which can be read any number of times. Nothing starts before the first `read`.
 
-    NVML is read each time, by a long-lived child that is replaced when it ends or hangs. libcuda, which a process can
-    only ask once, and torch are read the first time. Nothing starts before the first `read`. From the second on, each
-    GPU's row has the growth of its counters, and a GPU that was lost in between keeps its identity.
+    NVML is read each time, by a long-lived child that is replaced when it ends or hangs; libcuda and torch only the
+    first time. From the second reading on, GPUs have the growth of their counters, and a lost GPU keeps its identity.
     """
 
     def __init__(
@@ -265,8 +249,8 @@ class Inventory:
         """Prepare the readers.
 
         `details` adds to each process; `ahead` holds children that were started earlier. NVML and libcuda each have
-        `timeout_s`, by default the longest time that a healthy driver needs; `waiting` is called if they take long.
-        With `wake` False, GPUs that are all asleep are not woken, and only their sleep is reported.
+        `timeout_s`, by default the longest time of a healthy driver; `waiting` is called if they take long. Without
+        `wake`, GPUs that are all asleep are not woken.
         """
         self._wake = wake
         self._with_processes, self._with_links = with_processes, with_links
@@ -295,12 +279,9 @@ class Inventory:
         return _with_xids(_with_holders(facts, self._root), *self._log)
 
     def again(self, facts: Facts, timeout_s: float | None = None) -> Facts:
-        """Return the facts with a second reading of the NVIDIA GPUs, and the growth of their counters.
-
-        Facts that do not change (the machine and its log, libcuda's answer, torch) are kept. The facts are returned
-        unchanged if NVML lists no GPU, or if it did not answer the first time, because waiting again would not help. If
-        a GPU is working, the readings are at least a second apart. A new child reads NVML, for at most `timeout_s`.
-        """
+        """Return the facts with a second reading of NVML by a new child, and the growth of the GPUs' counters."""
+        # The facts stay as they are if NVML lists no GPU or did not answer the first time. If a GPU is working, the
+        # readings are at least a second apart.
         driver, around = facts.driver, self._around
         listed = any(device.nvml_index is not None for device in facts.devices)
         if around is None or driver is None or driver.nvml_error or not listed:
@@ -311,15 +292,13 @@ class Inventory:
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
             nvml_read = Earlier(facts.devices).added_to(door.reading())
-        named = _with_names(nvml_read, self._name, self._details)
         # The facts may describe the torch of another interpreter.
         around = around._replace(torch=facts.torch or TorchBuild())
-        joined = join(named, self._cuda, around, facts.environment, self._torch_devices)
+        joined = join(self._with_names(nvml_read), self._cuda, around, facts.environment, self._torch_devices)
         return _with_xids(_with_holders(joined, self._root), *self._log)
 
     def _ask_doors(self) -> tuple[DriverReading | None, Around, Log]:
-        """Return NVML's answer, the environment of the devices and the kernel log. The children work while this process
-        reads."""
+        """Return NVML's answer, the environment and the kernel log. The children work while this process reads."""
         sleepers = () if self._wake or self._cuda is not None else kernel_driver.sleeping(self._root)
         if sleepers or self._nvml is None:
             rows = (Device(kind="cuda", pci_address=address, state=ASLEEP) for address in sleepers)
@@ -330,14 +309,12 @@ class Inventory:
             if self._cuda is None:
                 cuda.ask()
             around, log = self._read_here()
-            named = _with_names(self._nvml.reading(), self._name, self._details)
-            nvml_read = self._earlier.added_to(named)
+            nvml_read = self._earlier.added_to(self._with_names(self._nvml.reading()))
             if self._cuda is None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         return nvml_read, around, log
 
     def _read_here(self) -> tuple[Around, Log]:
-        """Return the environment of the devices, and the kernel log."""
         self._torch = self._torch or installed_torch.read()
         root = self._root
         machine = host.read(root)
@@ -352,38 +329,29 @@ class Inventory:
         )
         return around, kernel_driver.log(root, journal=bool(gpus))
 
+    def _with_names(self, nvml: DriverReading) -> DriverReading:
+        def named(process: Process) -> Process:
+            known = replace(process, name=self._name(process.pid))
+            # A PID without a name is another process's in this container.
+            return known if known.name is None else self._details(known)
+
+        def of(row: DeviceReading) -> DeviceReading:
+            listed = row.device.processes
+            return replace(row, device=replace(row.device, processes=tuple(map(named, listed)))) if listed else row
+
+        return replace(nvml, devices=tuple(map(of, nvml.devices)))
+
     def close(self) -> None:
         if self._nvml is not None:
             self._nvml.close()
-
-    def __enter__(self) -> Inventory:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _with_names(
-    nvml: DriverReading, name: Callable[[int], str | None], details: Callable[[Process], Process]
-) -> DriverReading:
-    def named(process: Process) -> Process:
-        known = replace(process, name=name(process.pid))
-        # A PID without a name is another process's in this container.
-        return known if known.name is None else details(known)
-
-    def of(row: DeviceReading) -> DeviceReading:
-        listed = row.device.processes
-        return replace(row, device=replace(row.device, processes=tuple(map(named, listed)))) if listed else row
-
-    return replace(nvml, devices=tuple(map(of, nvml.devices)))
-
-
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
-    """Return the GPU memory that no visible process uses; 0 if it is little or unknown.
-
-    Only version 2 of NVML's call excludes the driver's reserved memory. Windows does not report the memory of
-    processes.
-    """
+    """Return the GPU memory that no visible process uses; 0 if it is little or unknown."""
+    # Only version 2 of NVML's call excludes the driver's reserved memory. Windows reports no memory of processes.
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
     around = facts.host or Host()
     if around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
@@ -394,8 +362,7 @@ def unclaimed_bytes(device: Device, facts: Facts) -> int:
 
 
 def is_unexplained(facts: Facts) -> bool:
-    """Return whether a GPU is fully busy although NVML lists no process. A container does not see the host's
-    processes."""
+    """Return whether a GPU is fully busy although NVML lists no process, outside a container."""
     around = facts.host or Host()
     return not (around.container or around.wsl) and any(
         (device.utilization_percent or 0) >= 100 and device.processes == () for device in facts.devices
@@ -403,8 +370,7 @@ def is_unexplained(facts: Facts) -> bool:
 
 
 def _with_holders(facts: Facts, root: Path) -> Facts:
-    """Return the facts with the processes that have a GPU's device node open, for GPUs with memory that no visible
-    process uses."""
+    """Return the facts with the processes that have a GPU's node open, for GPUs with unclaimed memory."""
     nodes = {
         place: f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
         for place, device in enumerate(facts.devices)
@@ -422,7 +388,6 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
-    """Return the facts with the kernel log's events of GPUs and NVSwitches, or with the reason why they are unknown."""
     if facts.driver is None:
         return facts
     if lines is None:
@@ -445,8 +410,7 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
 
 
 def read(processes: bool = False, root: Path = kernel_driver.ROOT) -> Facts:
-    """Read the machine once and return its facts. `root` contains /proc; `processes` adds the processes on each
-    device."""
+    """Read the machine once. `processes` adds the processes on each device."""
     with Inventory(with_processes=processes, root=root) as inventory:
         return inventory.read()
 

@@ -1,7 +1,4 @@
-"""The state of NVIDIA's kernel driver in /proc, /sys, /dev and the kernel's log; its version is in `host`.
-
-All files are read under `root`, so that a test can supply its own.
-"""
+"""The state of NVIDIA's kernel driver in /sys, /dev and the kernel's log, all read under `root`, for tests."""
 
 from __future__ import annotations
 
@@ -26,15 +23,9 @@ JOURNAL_TIMEOUT_S = 2.0
 _NVIDIAS = re.compile(r"NVRM|nvidia|nouveau|request_free_mem_region|Key was rejected|Loading of .*module.* rejected")
 
 
-# -- the log -----------------------------------------------------------------------------------------------------------
-
-
 def log(root: Path = ROOT, *, journal: bool = True) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return the kernel's lines about NVIDIA's driver, oldest first, each with its seconds since boot. If they cannot
-    be read, return None and the reason; the log may then still contain errors.
-
-    With `journal`, systemd's journal is read if only root may read the kernel's own device.
-    """
+    """Return the kernel's lines about NVIDIA's driver, oldest first, with seconds since boot; or None and why not."""
+    # Systemd's journal is read if only root may read the kernel's own device.
     lines, refused = log_from_device(root / "dev/kmsg")
     if lines is None and journal and root == ROOT:
         lines = log_from_journal()
@@ -80,11 +71,9 @@ def log_from_journal() -> tuple[str, ...] | None:
 
 
 def relevant(records: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines of the records about NVIDIA's driver.
-
-    A record of /dev/kmsg is `priority,number,microseconds,flags;text`. A line break in the text is written as `\\x0a`.
-    Lines that begin with a blank name the device of the record.
-    """
+    """Return the lines about NVIDIA's driver."""
+    # A record of /dev/kmsg is `priority,number,microseconds,flags;text`, with `\x0a` for a line break. Lines that begin
+    # with a blank name its device.
     lines = []
     for record in records:
         if record.startswith(" ") and "=" in record and "NVRM" not in record:
@@ -100,27 +89,17 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
 SXID = re.compile(r"nvidia-nvswitch\d*: SXid \((?P<device>[^)]*)\): (?P<number>\d+),? *(?P<rest>.*)")
-# Lines with details of the preceding event. They remain alone if the event itself was overwritten. The driver's number
-# for fatal is 1.
+# Lines with details of the preceding event, which may have been overwritten. The driver's number for fatal is 1.
 _DETAIL = re.compile(r"Severity (?P<severity>\d)|Data\b")
 # The driver's word decides, because some numbers are printed with different words.
 _WORD = re.compile(r"(?P<word>Fatal|Non-fatal|Correctable)\b,? *", re.IGNORECASE)
-# The SXid that ends SXid 10004 (too hot), and the SXids that NVIDIA says to ignore.
+# The SXid that ends SXid 10004 (too hot).
 _COOLED = {10005: 10004}
-_IGNORED = (22013,)
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
-# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. The words differ by driver, and
-# are the only evidence if the number is missing.
+# Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. The number may be missing.
 _ACTION = re.compile(r"recovery action changed from .* to (?:0x(?P<number>[0-9a-f]+)|(?P<words>\w.*))", re.IGNORECASE)
-_IN_WORDS = {
-    "gpu reset": "gpu_reset",
-    "node reboot": "node_reboot",
-    "drain p2p": "drain_p2p",
-    "drain and reset": "drain_and_reset",
-    "none": "none",
-}
 RECOVERY = 154
-# The line that the module logs as it loads. It sets up every GPU again, so earlier faults are past.
+# The module logs this as it loads. It sets up every GPU again, so earlier faults are past.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 # The line that is logged as an NVSwitch is set up, with its address or without.
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device(?P<device>.*)")
@@ -146,9 +125,8 @@ LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
 
 
 def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver | None = None) -> Driver:
-    """Return the driver with the events of these lines. They are: Xid errors, once per number and GPU; SXid errors,
-    once per number and NVSwitch; why GPUs did not start, by PCI address; and other failures of NVLink. The errors are
-    in the order of their first lines.
+    """Return the driver with the events of these lines: Xid errors, once per number and GPU; SXid errors, once per
+    number and NVSwitch; why GPUs did not start, by PCI address; and other failures of NVLink.
 
     `booted_s` is when the kernel's clock began, in seconds since 1970; without it, errors have no time.
     """
@@ -198,7 +176,7 @@ def _rank(line: str) -> int | None:
 
 
 def _end(errors: _Errors, address: str | None = None) -> None:
-    """Mark the errors of this device, by default of all devices, as past."""
+    """Mark the errors of this device, by default of all, as past."""
     for key, error in errors.items():
         if address in (None, error.pci_address):
             errors[key] = replace(error, is_past=True)
@@ -222,8 +200,8 @@ def _add_sxid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     detail, word = _DETAIL.match(match["rest"]), _WORD.match(match["rest"])
     if cooled is not None:
         errors[cooled.number, address] = replace(cooled, is_past=True)
-    elif number in _IGNORED or number in _COOLED or (detail is not None and before is not None):
-        return
+    elif number == 22013 or number in _COOLED or (detail is not None and before is not None):
+        return  # NVIDIA says to ignore 22013
     elif detail is not None:
         is_fatal = None if detail["severity"] is None else detail["severity"] == "1"
         errors[number, address] = XidError(number, address, at, is_fatal=is_fatal)
@@ -237,12 +215,12 @@ def _add_sxid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
 
 
 def _asked(action: re.Match[str]) -> str | None:
-    """Return the recovery action that a line of Xid 154 names, as in `RECOVERY_ACTIONS`; None if it is unknown."""
+    """Return the recovery action of a line of Xid 154, as in `RECOVERY_ACTIONS`; None if it is unknown."""
     if action["number"]:
         number = int(action["number"], 16)
         return RECOVERY_ACTIONS.get(number, f"action {number}")
-    words = action["words"].lower()
-    return next((name for begins, name in _IN_WORDS.items() if words.startswith(begins)), None)
+    words = action["words"].lower().replace(" ", "_")
+    return next((name for name in RECOVERY_ACTIONS.values() if words.startswith(name)), None)
 
 
 def _address(text: str) -> str:
@@ -259,13 +237,6 @@ def _time_of(line: str, booted_s: float | None) -> str | None:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# -- GPUs on the PCI bus -----------------------------------------------------------------------------------------------
-
-NVIDIA_VENDOR = "0x10de"
-# PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302). NVIDIA's bridges and audio have other classes.
-DISPLAY_CLASS = "0x03"
-
-
 @dataclass(frozen=True, slots=True)
 class PciDevice:
     """An NVIDIA PCI device: its address, its device and class numbers, and the kernel driver bound to it."""
@@ -277,16 +248,15 @@ class PciDevice:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether the device is a display controller (VGA or 3D)."""
-        return (self.class_code or "").startswith(DISPLAY_CLASS)
+        # PCI base class 03: display controllers (VGA 0x0300, 3D 0x0302).
+        return (self.class_code or "").startswith("0x03")
 
 
 def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
-    """Return NVIDIA's PCI devices, with or without a kernel driver; None if the bus is not visible."""
     bus = root / "sys/bus/pci/devices"
     if (names := names_in(bus)) is None:
         return None
-    own = [bus / name for name in names if first_line(bus / name / "vendor") == NVIDIA_VENDOR]
+    own = [bus / name for name in names if first_line(bus / name / "vendor") == "0x10de"]
     return tuple(
         PciDevice(path.name, first_line(path / "device"), first_line(path / "class"), link_name(path / "driver"))
         for path in own
@@ -294,10 +264,7 @@ def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
 
 
 def sleeping(root: Path = ROOT) -> tuple[str, ...]:
-    """Return the PCI addresses of this machine's NVIDIA GPUs if all of them are suspended; else nothing.
-
-    A laptop suspends its second GPU while nothing uses it. A query to its driver would wake the GPU.
-    """
+    """Return the PCI addresses of NVIDIA's GPUs if all are suspended, as in a laptop; a query would wake them."""
     gpus = [device.address for device in pci_devices(root) or () if device.is_gpu]
     states = {first_line(root / "sys/bus/pci/devices" / gpu / "power/runtime_status") for gpu in gpus}
     return tuple(gpus) if states == {"suspended"} else ()

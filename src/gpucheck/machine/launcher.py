@@ -1,5 +1,4 @@
-"""The launcher that started this process on many nodes, and whether this process does the work of its node. Only the
-environment is read."""
+"""The launcher that started this process on many nodes, by the environment, and whether it works for its node."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from typing import NamedTuple
 
 from gpucheck.errors import UsageError
 
-# The variables that describe other ranks. A child does not get them, because a check of one node must not wait for
-# other nodes.
+# The variables that describe other ranks. A child does not get them: a check of one node must not wait for others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 # The errors of gloo, NCCL and torch's store after another rank has ended.
@@ -22,11 +20,7 @@ LOST_PEER = re.compile(
 
 
 class Launch(NamedTuple):
-    """The start of this process: its launcher, its run and attempt, and the number of nodes.
-
-    `run` and `nodes` are None if the launcher does not report them. `several` means that a node may have more ranks;
-    `local_rank` is this one's number on its node.
-    """
+    """The start of this process. `several` means that a node may have more ranks; None is unknown."""
 
     launcher: str
     run: str | None = None
@@ -38,10 +32,7 @@ class Launch(NamedTuple):
 
 
 def detect(environment: Mapping[str, str]) -> Launch:
-    """Return the launcher by its variables: torchrun, mpirun, srun, a Slurm prolog, a Kubernetes Job, or none.
-
-    torchrun and mpirun come first, because they often run inside srun.
-    """
+    """Return the launcher by its variables. torchrun and mpirun come first, because they often run inside srun."""
     number = functools.partial(_number, environment)
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     host, attempt = _first(environment, "SLURMD_NODENAME"), number("SLURM_RESTART_COUNT") or 0
@@ -55,8 +46,7 @@ def detect(environment: Mapping[str, str]) -> Launch:
         local = number("OMPI_COMM_WORLD_LOCAL_SIZE") or number("MPI_LOCALNRANKS")
         rank = number("OMPI_COMM_WORLD_LOCAL_RANK")
         rank = rank if rank is not None else number("MPI_LOCALRANKID")
-        # Ranks are usually spread evenly over the nodes. If the division has a remainder, the number of nodes is
-        # unknown.
+        # Ranks are usually spread evenly over the nodes. With a remainder, the number of nodes is unknown.
         nodes = size // local if size and local and size % local == 0 else None
         run = job or _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
         return Launch("mpirun", run, 0, nodes, None, True, rank)
@@ -66,19 +56,14 @@ def detect(environment: Mapping[str, str]) -> Launch:
     if "SLURM_JOB_ID" in environment:
         return Launch("slurm prolog", job, attempt, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
-        # A Job may belong to a JobSet. An indexed Job gives each pod its index; the other variables come from the
-        # downward API.
+        # An indexed Job gives each pod its index; the other variables come from the downward API.
         run, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), number("JOBSET_RESTART_ATTEMPT") or 0
         return Launch("kubernetes", run, attempt, number("JOB_COMPLETIONS"), _first(environment, "NODE_NAME"))
     return Launch("none")
 
 
 class Place(NamedTuple):
-    """The position of this process among the ranks of its launcher, and the address at which they meet.
-
-    `attempt` distinguishes a restart from the earlier start. `is_kept` means that the launcher already runs torch's
-    store at that address.
-    """
+    """The position of this process among the ranks, and the address at which they meet."""
 
     rank: int
     world: int
@@ -86,7 +71,7 @@ class Place(NamedTuple):
     host: str
     port: int
     attempt: str = "0"
-    is_kept: bool = False
+    is_kept: bool = False  # the launcher already runs torch's store at that address
 
 
 # The variables of the rank, the number of ranks and the local rank: torchrun's, Open MPI's, MPICH's and Slurm's.
@@ -96,15 +81,10 @@ _PLACES = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
-# The default port of torch.distributed.run.
-_PORT = 29500
 
 
 def place(environment: Mapping[str, str]) -> Place | None:
-    """Return the place that torchrun, mpirun or srun gave this process; None if it is the only rank.
-
-    Raises UsageError if there are several ranks but no address at which they meet.
-    """
+    """Return the place of this process; None if it is the only rank. Raises UsageError without an address to meet."""
     for names in _PLACES:
         rank, world, local = (_number(environment, name) for name in names)
         if rank is None or world is None or (names[0] == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment):
@@ -113,17 +93,14 @@ def place(environment: Mapping[str, str]) -> Place | None:
             return None
         host = environment.get("MASTER_ADDR") or _first_host(environment)
         if host is None:
-            raise UsageError(
-                f"rank {rank} of {world} does not know the host of rank 0",
-                "MASTER_ADDR is not set, and the launcher lists no nodes",
-                "set MASTER_ADDR for every rank",
-            )
+            why, fix = "MASTER_ADDR is not set, and the launcher lists no nodes", "set MASTER_ADDR for every rank"
+            raise UsageError(f"rank {rank} of {world} does not know the host of rank 0", why, fix)
         return Place(
             rank,
             world,
             rank if local is None else local,
             host,
-            _number(environment, "MASTER_PORT") or _PORT,
+            _number(environment, "MASTER_PORT") or 29500,  # the default of torch.distributed.run
             environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
             environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
@@ -151,7 +128,6 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 @functools.cache
 def boot_id() -> str | None:
-    """Return an id of this boot of the machine (Linux); None if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
     except (OSError, UnicodeDecodeError):
@@ -159,17 +135,12 @@ def boot_id() -> str | None:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without the variables that describe other ranks."""
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
 
 
 def works(launch: Launch) -> bool:
-    """Return whether this process does the work of its node: the first local rank does. Raises UsageError if the
-    launcher does not report the local rank, because every rank would then do the work."""
+    """Return whether this process works for its node, as its first local rank does. Raises UsageError if unknown."""
     if launch.several and launch.local_rank is None:
-        raise UsageError(
-            "which rank of this node works is unknown",
-            f"{launch.launcher} does not say which of its node's ranks this is",
-            "start one process on each node",
-        )
+        why = f"{launch.launcher} does not say which of its node's ranks this is"
+        raise UsageError("which rank of this node works is unknown", why, "start one process on each node")
     return launch.local_rank in (0, None)

@@ -1,18 +1,14 @@
-"""NUMA nodes (Linux).
-
-Other systems do not report nodes; the functions then return None or nothing.
-"""
+"""NUMA nodes (Linux). On other systems the functions return None or nothing."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpucheck.machine import host
 from gpucheck.machine.kernel_driver import ROOT, text_of
-
-# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
@@ -22,10 +18,7 @@ def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
 
 
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
-    """Return the nodes that have a CPU and memory that this process may use.
-
-    The result is empty if the system does not report them.
-    """
+    """Return the nodes with a CPU and memory that this process may use; empty if the system reports none."""
     cpus = frozenset(host.cores())
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
     memory = None if allowed is None else set(parse_list(allowed[1]))
@@ -33,15 +26,11 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 
 
 def allowed_text(root: Path = ROOT) -> str | None:
-    """Return the nodes of a process that is not bound: `any of nodes 0-1`, `node 0`. None if the system does not report
-    them."""
+    """Return the nodes of a process that is not bound: `any of nodes 0-1`, `node 0`; None if unknown."""
     numbers = allowed(root)
     if not numbers:
         return None
     return f"node {numbers[0]}" if len(numbers) == 1 else f"any of nodes {list_text(numbers)}"
-
-
-# -- text -------------------------------------------------------------------------------------------------------------
 
 
 def parse_list(text: str) -> list[int]:
@@ -56,10 +45,7 @@ def parse_list(text: str) -> list[int]:
 
 def list_text(numbers: Iterable[int]) -> str:
     """Return numbers as a list such as `0-2,8`; `none` if there are none."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
+    # Consecutive numbers have the same distance from their place.
+    runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    parts = [[number for _, number in run] for _, run in runs]
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"

@@ -1,13 +1,12 @@
 """The NVML queries for one device: one row per field, named as in `report.facts.Device`.
 
-A row lists functions of nvidia-ml-py, their arguments, and the conversion of the answer to SI units. The first function
-that both nvidia-ml-py and the driver's library have is used. Constants are copied from nvml.h, so that an older
-nvidia-ml-py without their names works too.
+Constants are copied from nvml.h, so that an older nvidia-ml-py without their names works too.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from ctypes import byref
 from functools import partial
@@ -15,48 +14,29 @@ from typing import Any, NamedTuple
 
 from gpucheck.links import WIDTHS
 
-# nvmlClocksEventReasons of nvml.h. 0x200 and 0x400 exist although nvmlClocksEventReasonAll leaves them out.
-CLOCK_REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
+# nvmlClocksEventReasons of nvml.h, from bit 0. 0x200 and 0x400 exist although nvmlClocksEventReasonAll leaves them out.
+_REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
+    *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability"),
+)
+CLOCK_REASONS = {1 << bit: name for bit, name in enumerate(_REASONS)}
 
-# nvmlDeviceGpuRecoveryAction_t of nvml.h: the action that the driver asks for.
-RECOVERY_ACTIONS = {
-    0: "none",
-    1: "gpu_reset",
-    2: "node_reboot",
-    3: "drain_p2p",
-    4: "drain_and_reset",
-    5: "recover_imex_domain",
-    6: "bus_reset",
-    7: "system_reboot",
-}
+# nvmlDeviceGpuRecoveryAction_t of nvml.h, from 0: the action that the driver asks for.
+_ACTIONS = (
+    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset"),
+    "system_reboot",
+)
+RECOVERY_ACTIONS = dict(enumerate(_ACTIONS))
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
-# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h. The last two are queried for
-# one link, whose number is the scope. A Grace Hopper has 10 links of 44712 MB/s; NVIDIA gives 450 GB/s per direction.
+# NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two for one link.
+# A Grace Hopper has 10 links of 44712 MB/s; NVIDIA gives 450 GB/s per direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
-# NVML_FI_DEV_PERF_POLICY_… of nvml.h: the nanoseconds since the driver was loaded in which each cause held the clock
-# below the requested one. The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… are not used, because their numbers differ
-# between drivers.
-VIOLATION_FIELDS = {
-    74: "power",
-    75: "thermal",
-    76: "sync_boost",
-    77: "board_limit",
-    78: "low_utilization",
-    79: "reliability",
-}
+# NVML_FI_DEV_PERF_POLICY_… of nvml.h: the nanoseconds since the driver was loaded in which each cause held the clock.
+# The numbers of the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… differ between drivers.
+VIOLATION_FIELDS = dict(
+    enumerate(("power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"), start=74)
+)
 # The limit for the number of C2C links, above that of any known GPU (Grace Hopper has the most).
 MOST_C2C_LINKS = 16
 # The limit for a value of an enumeration. A newer driver adds a few values, not a hundred.
@@ -64,8 +44,7 @@ MOST_NAMED = 100
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 TEMPERATURE_GPU = 0
-# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off; the hardware lowers the clock; the driver lowers the clock
-# because of the memory; the driver lowers it because of the GPU.
+# NVML_TEMPERATURE_THRESHOLD_…: the GPU switches itself off; the hardware lowers the clock; the driver does so.
 THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX = range(4)
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # nvmlPageRetirementCause_t: why a page was retired
 # Application clocks are set for the graphics domain, which includes the SMs.
@@ -78,14 +57,10 @@ LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
 
 
 def unclaimed_counts(unclaimed: int, total: int) -> bool:
-    """Return whether this much memory without a visible process is worth reporting; contexts and rounding are less."""
     return unclaimed > LEAST_UNCLAIMED_BYTES and unclaimed > LEAST_UNCLAIMED_SHARE * total
 
 
-# -- bounds ------------------------------------------------------------------------------------------------------------
-
-# The largest plausible values, by the last part of a field's name. A driver that is broken, or older than its caller,
-# may return nonsense. The limits are wide: no GPU and no machine reaches them.
+# The largest plausible values, by the last part of a field's name. A broken or older driver may return nonsense.
 MOST = {
     "hz": 20e9,
     "w": 100e3,
@@ -130,11 +105,8 @@ def is_plausible(name: str, value: Any) -> bool:
     return is_number and (-MOST["celsius"] if name.endswith("celsius") else 0) <= value <= most
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
 class Refused(Exception):
-    """A query without a value: the reason, and NVML's return code (None if the refusal was not NVML's)."""
+    """A query without a value: the reason ("" if NVML's code tells), and NVML's return code if it refused."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -142,19 +114,9 @@ class Refused(Exception):
         self.code = code
 
 
-class CodeAnswered(Exception):
-    """NVML returned this code for one of several values of a call. A code that is no integer raises ValueError."""
-
-    def __init__(self, code: int) -> None:
-        if not isinstance(code, int):
-            raise ValueError(code)
-        super().__init__(code)
-        self.code = code
-
-
 class Field(NamedTuple):
     """One field: its path in Device, the functions of nvidia-ml-py in order of preference, their arguments after the
-    device's handle, and the conversion of the answer."""
+    device's handle, and the conversion of the answer to SI units."""
 
     name: str
     functions: tuple[str, ...]
@@ -167,15 +129,19 @@ def _row(name: str, functions: str, *arguments: object, convert: Callable[[Any],
 
 
 def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
-    """Return the field for one of NVML's numbered values."""
+    return _row(name, "FieldValues", (field,), convert=lambda values: convert(number(values[0], kind)))
 
-    def of(values: Any) -> Any:
-        (answer,) = values
-        if answer.nvmlReturn:
-            raise CodeAnswered(answer.nvmlReturn)
-        return convert(getattr(answer.value, kind))
 
-    return _row(name, "FieldValues", (field,), convert=of)
+def number(answer: Any, kind: str) -> int:
+    """Return one of several values of a call. Raises Refused."""
+    check(answer)
+    return int(getattr(answer.value, kind))
+
+
+def check(answer: Any) -> None:
+    """Raise Refused if NVML returned a code for one of several values, and ValueError if that is no integer."""
+    if answer.nvmlReturn:
+        raise Refused("", operator.index(answer.nvmlReturn))
 
 
 def _hertz(name: str, function: str, domain: int) -> Field:
@@ -225,15 +191,13 @@ def capability(value: tuple[int, int]) -> str:
 
 
 def clock_reasons(bits: int) -> dict[str, object]:
-    """Return the bitmask and the names of its known bits."""
     return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
 
 
 def lanes(value: int) -> int:
-    """Return the width of a link. A virtual machine's port may report no width: 0, or a field with all bits set
-    (63)."""
+    """Return the width of a link. A virtual machine's port may report none: 0, or all bits set (63)."""
     if value in (0, 63):
-        raise CodeAnswered(NOT_SUPPORTED)
+        raise Refused("", NOT_SUPPORTED)
     if value not in WIDTHS:
         raise ValueError(value)
     return value
@@ -254,7 +218,7 @@ def mig_mode(modes: tuple[int, int]) -> dict[str, object]:
 
 
 def window_bytes(memory: Any) -> int:
-    """Return the size of BAR1, the window through which the host accesses GPU memory. A GPU without one reports 0."""
+    """Return the size of BAR1, the host's window to GPU memory. A GPU without one reports 0."""
     if memory.bar1Total == 0:
         raise Refused("NVML returns 0 bytes")
     return int(memory.bar1Total)
@@ -268,12 +232,9 @@ def _named(names: dict[int, str], value: int, what: str) -> str:
 
 
 def c2c_rate(values: Any) -> float:
-    """Return the bytes per second in one direction, over all active NVLink-C2C links between this device and its
-    CPU."""
+    """Return the bytes per second in one direction, over all active NVLink-C2C links of this device to its CPU."""
     count, *links = values
-    if count.nvmlReturn:
-        raise CodeAnswered(count.nvmlReturn)
-    pairs = zip(links[::2], links[1::2], range(count.value.uiVal), strict=False)
+    pairs = zip(links[::2], links[1::2], range(number(count, "uiVal")), strict=False)
     active = [speed for status, speed, _ in pairs if not status.nvmlReturn and status.value.uiVal == 1]
     speeds = [speed.value.uiVal * 1e6 for speed in active if not speed.nvmlReturn]
     if not speeds:
@@ -285,7 +246,7 @@ def violations(values: Any) -> dict[str, float | None]:
     """Return the seconds for each cause that held the clock; None for a cause that this device does not count."""
     counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
     if all(value.nvmlReturn for value in counters.values()):
-        raise CodeAnswered(values[0].nvmlReturn)
+        check(values[0])
     return {name: None if counter.nvmlReturn else counter.value.ullVal / 1e9 for name, counter in counters.items()}
 
 
@@ -398,8 +359,7 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 
 def applies(reason: str) -> bool:
     """Return whether a field that was refused for this reason applies to the device; its value is then unknown."""
-    codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-    absent = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    absent = (*(REASONS[code] for code in (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)), ECC_OFF, OTHER_STRUCT)
     return reason not in absent and not reason.startswith(NO_SUCH_CALL)
 
 
@@ -431,8 +391,7 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
-    """Return the field's value in SI units. Raises Refused, also for an impossible value, and the converter's
-    errors."""
+    """Return the field's value. Raises Refused, also for an impossible value, and the converter's errors."""
     for function in field.functions:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
@@ -443,15 +402,13 @@ def ask(pynvml: Any, handle: Any, field: Field) -> Any:
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return a plausible value of the field. Raises Refused for any other value."""
     if not is_plausible(name, value):
         raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 
 
 class Row:
-    """The data of one device so far: its fields, the reasons why others are unknown, and the state that these reasons
-    show."""
+    """The data of one device so far: its fields, and the reasons why others are unknown."""
 
     def __init__(self, **known: object) -> None:
         self.device: dict[str, Any] = {"kind": "cuda", **known}
@@ -466,23 +423,19 @@ class Row:
             self.device["state"] = state
 
     def line(self, place: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
-        """Return the line for the device at this index. `lacks` are the fields that a later line supplies; `*` stands
-        for most of them."""
+        """Return the line for the device at this index. `lacks` are the fields that a later line supplies, or `*`."""
         return {"place": place, "lacks": lacks, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
-        """Set the field `name`, or `group/name`."""
         group, _, member = name.rpartition("/")
         (self.device.setdefault(group, {}) if group else self.device)[member] = value
 
     def answer(self, pynvml: Any, name: str, question: Callable[[], Any]) -> Any:
-        """Return the answer to a query for the field; None if it was refused, with the reason recorded."""
+        """Return the answer to a query; None if it was refused, with the reason recorded."""
         try:
             return question()
-        except CodeAnswered as error:
-            self.refuse(name, refusal(pynvml, error.code))
         except Refused as refused:
-            self.refuse(name, refused)
+            self.refuse(name, refused if refused.reason else refusal(pynvml, refused.code or 0))
         except MISSHAPEN:
             self.refuse(name, Refused(SENSELESS))
         return None

@@ -1,8 +1,8 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
 A request says whether `processes` and `links` are wanted. The answer is a line for the driver, one for each device
-before (`at`) and after each step (its identity, its fields, its links), and the `end`, so that a call that never
-returns does not lose earlier readings. `machine/driver_reads.py` is the parent's side.
+before (`at`) and after each step (its identity, fields, links), and the `end`: a call that never returns does not lose
+earlier readings. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
-from gpucheck.machine.nvml_fields import MISSHAPEN, SENSELESS, CodeAnswered, Refused, Row, call, checked
+from gpucheck.machine.nvml_fields import MISSHAPEN, SENSELESS, Refused, Row, call, checked
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 
@@ -30,7 +30,6 @@ UTILIZATION_SPAN_S = 2.0
 
 
 def start(pynvml: Any) -> dict[str, Any]:
-    """Start NVML. Return how long the start took, and its code and text if it failed."""
     begun = time.perf_counter()
     code, error = 0, None
     try:
@@ -46,7 +45,6 @@ def start(pynvml: Any) -> dict[str, Any]:
 
 
 def _why_not_loaded() -> str:
-    """Return the loader's text: the library's file may be missing, or it may be broken."""
     try:
         ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
     except OSError as error:
@@ -74,7 +72,6 @@ def _cuda_version(value: Any) -> str:
 
 
 def count(pynvml: Any) -> int:
-    """Return how many devices NVML counts. Raises Refused."""
     counted = call(pynvml, "nvmlDeviceGetCount")
     if not fields.whole(counted, 0, fields.MOST_DEVICES):
         raise Refused(f"{SENSELESS}: {counted!r}")
@@ -100,8 +97,7 @@ def identify(pynvml: Any, counted: int) -> Iterator[tuple[Row, Any]]:
 
 
 def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
-    """Read memory by the second version of the call, which counts the driver's reserved memory separately; else by the
-    first version."""
+    """Read memory by the call's second version, which counts the driver's reserved memory separately, or the first."""
     try:
         source, memory = "nvml v2", call(pynvml, "nvmlDeviceGetMemoryInfo", handle, version=0x02000028)  # nvmlMemory_v2
     except Refused as second:
@@ -133,10 +129,9 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
 
 # nvmlEccSramErrorStatus_v1_t of nvml.h: gpucheck's name of each count, and NVML's.
 SRAM_COUNTS = {
-    "volatile_parity": "volatileUncParity",
-    "volatile_secded": "volatileUncSecDed",
-    "aggregate_parity": "aggregateUncParity",
-    "aggregate_secded": "aggregateUncSecDed",
+    f"{since}_{kind.lower()}": f"{since}Unc{kind}"
+    for since in ("volatile", "aggregate")
+    for kind in ("Parity", "SecDed")
 }
 SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm", "Pcie", "Mcu", "Other")}
 
@@ -169,7 +164,6 @@ def without_ecc(row: Row) -> None:
 
 
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
-    """Read everything about one device that does not depend on other devices."""
     row.read(pynvml, handle, fields.DETAILS)
     # All children on the machine share this clock, so differences of counters can be timed.
     row.put("read_at_s", time.monotonic())
@@ -201,7 +195,6 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 
 
 def is_much(row: Row) -> bool:
-    """Return whether more of the GPU's memory is in use than can be ignored."""
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
     if not used or not total or row.device.get("memory_source") != "nvml v2":
         return False
@@ -217,10 +210,7 @@ def sum_processes(row: Row) -> None:
 
 
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
-    """Return the latest share of the time, in percent, in which each process had a kernel on the device.
-
-    The result is empty if NVML has no samples: in MIG mode, on some GPUs, and while nothing runs.
-    """
+    """Return the latest percentage of time in which each process had a kernel on the device; empty if unknown."""
     try:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
         samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
@@ -257,8 +247,7 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
-    """Return a row for each MIG instance of a GPU. NVML reports an instance's name, memory and processes; all other
-    fields are the GPU's."""
+    """Return a row for each MIG instance of a GPU: its name, memory and processes. All other fields are the GPU's."""
     rows: list[Row] = []
     mig = card.device.get("mig")
     if not mig or not mig["enabled"]:
@@ -297,17 +286,11 @@ LINK_FIELDS = {
 # NVML_GPU_FABRIC_STATE_…; 0 is "not supported".
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 # NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 for yes, 2 for no and 0 for unknown.
-FABRIC_HEALTH = {
-    0: "degraded_bandwidth",
-    2: "route_recovery",
-    4: "route_unhealthy",
-    6: "access_timeout_recovery",
-}
+FABRIC_HEALTH = {0: "degraded_bandwidth", 2: "route_recovery", 4: "route_unhealthy", 6: "access_timeout_recovery"}
 INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
 
 
 def read_links(pynvml: Any, handle: Any, row: Row) -> None:
-    """Read the fields `fabric` and `nvlinks` of one device."""
     if (fabric := row.answer(pynvml, "fabric", lambda: _fabric(pynvml, handle))) is not None:
         row.put("fabric", fabric)
     count = row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))
@@ -317,11 +300,10 @@ def read_links(pynvml: Any, handle: Any, row: Row) -> None:
 
 def _link_count(pynvml: Any, handle: Any) -> int:
     (answer,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
-    if answer.nvmlReturn:
-        raise CodeAnswered(answer.nvmlReturn)
-    if not fields.whole(answer.value.uiVal, 0, fields.MOST_LINKS):
-        raise Refused(f"{SENSELESS}: '{answer.value.uiVal}'")
-    return int(answer.value.uiVal)
+    counted = fields.number(answer, "uiVal")
+    if not fields.whole(counted, 0, fields.MOST_LINKS):
+        raise Refused(f"{SENSELESS}: '{counted}'")
+    return counted
 
 
 STATE = "nvmlDeviceGetNvLinkState"
@@ -345,7 +327,6 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
-    """Return one link; an inactive link has no error counts."""
     own = f"nvlinks/{number}"
     active = row.answer(pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, STATE, handle, number)))
     errors: dict[str, int] = {}
@@ -362,22 +343,11 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
         wanted = [(field, number) for field in LINK_FIELDS]
         values = row.answer(pynvml, f"{own}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, wanted))
         for name, value in zip(LINK_FIELDS.values(), values or (), strict=False):
-            add(name, partial(_value, value))
+            add(name, partial(fields.number, value, "ullVal"))
     return {"link": number, "active": active, "errors": errors}
 
 
-def _value(value: Any) -> int:
-    if value.nvmlReturn:
-        raise CodeAnswered(value.nvmlReturn)
-    return int(value.value.ullVal)
-
-
-# -- the child ---------------------------------------------------------------------------------------------------------
-
-
-def answer(
-    pynvml: Any, started: dict[str, Any], say: Say, *, with_processes: bool = False, with_links: bool = False
-) -> None:
+def answer(pynvml: Any, started: dict[str, Any], say: Say, *, processes: bool = False, links: bool = False) -> None:
     """Read everything once and print it; the readings that take many calls come last."""
     driver = {**started, **system(pynvml)}
     counted = 0
@@ -396,23 +366,22 @@ def answer(
             continue
         say({"at": place})
         read_details(pynvml, handle, row)
-        # Processes are read without a request too if the GPU's state depends on them: exclusive mode, full load, or
-        # much memory in use.
+        # A judge of exclusive mode, full load or much memory in use needs the processes without a request too.
         is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
         is_full = (row.device.get("utilization_percent") or 0) >= 100
-        if with_processes or is_exclusive or is_full or is_much(row):
+        if processes or is_exclusive or is_full or is_much(row):
             read_processes(pynvml, handle, row)
             sum_processes(row)
-            if not (with_processes or is_exclusive or (is_full and row.device.get("processes") == [])):
+            if not (processes or is_exclusive or (is_full and row.device.get("processes") == [])):
                 # The request did not ask for them.
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
-        instances = read_instances(pynvml, handle, row, with_processes)
-        say(row.line(place, lacks=fields.LINKS if with_links else ()))
+        instances = read_instances(pynvml, handle, row, processes)
+        say(row.line(place, lacks=fields.LINKS if links else ()))
         for instance in instances:
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
     for place, (row, handle) in enumerate(rows):
-        if with_links and handle is not None:
+        if links and handle is not None:
             say({"at": place})
             read_links(pynvml, handle, row)
             say(row.line(place, lacks=()))
@@ -430,7 +399,7 @@ def main() -> int:
         if pynvml is not None and started["code"] != 0:
             started = start(pynvml)
         if started["code"] == 0:
-            answer(pynvml, started, say, with_processes=asked["processes"], with_links=asked["links"])
+            answer(pynvml, started, say, processes=asked["processes"], links=asked["links"])
         else:
             say({"driver": started})
         say({"end": True})

@@ -1,9 +1,8 @@
 """One device's clocks, temperature, link and energy, sampled by NVML in a child while the device is measured.
 
-The child samples in a thread and stores the readings, so that the measured process does not have to wake up. Its first
-argument is the device's UUID. It first prints one line, `{"sampling": true}` or `{"error": …}`. It answers a request
-with a line for each sample since the last request, a current sample, and the `end`. `measure/telemetry.py` is the
-parent's side.
+The child samples in a thread and stores the readings, so that the measured process does not have to wake up. It first
+prints `{"sampling": true}` or `{"error": …}`. It answers a request with a line for each sample since the last request,
+a current sample, and the `end`. `measure/telemetry.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ _SAMPLED = ("sm_clock_hz", "memory_clock_hz", "temperature_celsius", "clock_reas
 FIELDS = tuple(field for field in fields.DETAILS if field.name in _SAMPLED)
 _ONCE = ("max_sm_clock_hz", "pcie/max_width", "pcie/max_generation")
 ONCE = (*(field for field in fields.DETAILS if field.name in _ONCE), fields.C2C)
-# The device's utilisation. It is read only if the second argument asks for it, because it costs another call per
-# sample.
+# The device's utilisation costs another call per sample, and is read only on request.
 BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_percent")
 # The counter is in millijoules since the driver was loaded (Volta and later).
 ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
@@ -38,12 +36,9 @@ OF_CARD = "counted for the whole GPU, not for its MIG instances"
 
 
 class Sampler:
-    """A thread that samples a device repeatedly."""
-
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
-        # NVML counts energy for the whole GPU, not for each MIG instance. Clocks, temperature and
-        # link are the GPU's too, but apply to the instance as well.
+        # NVML counts for the whole GPU. Clocks, temperature and link apply to a MIG instance as well, energy does not.
         self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
         self._fields += BUSY if busy else ()
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
@@ -82,34 +77,21 @@ class Sampler:
 
 
 def find(pynvml: Any, uuid: str) -> tuple[Any, bool]:
-    """Return the handle for a UUID, and whether the UUID is a MIG instance's. For an instance the handle is its GPU's,
-    because NVML gives these readings only for whole GPUs.
-
-    Raises Refused if NVML lists no such device.
-    """
+    """Return the handle of the GPU with this UUID or MIG instance, and whether it is an instance. Raises Refused."""
     listed = read.identify(pynvml, read.count(pynvml))
     cards = [(row.device.get("uuid"), handle) for row, handle in listed if handle is not None]
     for known, handle in cards:
         if known == uuid:
             return handle, False
     for _, handle in cards:
-        if uuid in _instances(pynvml, handle):
-            return handle, True
+        with contextlib.suppress(Refused):  # the GPU does not support MIG
+            if any(call(pynvml, "nvmlDeviceGetUUID", instance) == uuid for instance in read.instances(pynvml, handle)):
+                return handle, True
     raise Refused(f"NVML lists no device {uuid}")
 
 
-def _instances(pynvml: Any, handle: Any) -> list[str]:
-    """Return the UUIDs of a GPU's MIG instances; empty if NVML reports none."""
-    uuids = []
-    with contextlib.suppress(Refused):  # the GPU does not support MIG
-        for instance in read.instances(pynvml, handle):
-            uuids.append(call(pynvml, "nvmlDeviceGetUUID", instance))
-    return uuids
-
-
 def main() -> int:
-    """Sample the device whose UUID is the first argument, until stdin ends. The second argument `busy` adds its
-    utilisation."""
+    """Sample the device whose UUID is the first argument, until stdin ends. The argument `busy` adds utilisation."""
     say = claim_stdout()
     try:
         import pynvml

@@ -1,7 +1,6 @@
 """Saved documents: the only module that reads them, and the limits for every file that others may have written.
 
-Before parsing, such a file must be a regular file with a limited size, depth, number of values and number of digits.
-Parsing then takes time and memory proportional to a small size. The result has exactly the types of its schema.
+Such a file must be regular, with a limited size, depth, number of values and of digits, so that parsing is cheap.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
 def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """Return the bytes of a regular file. Raises OSError, and Refused for other files and above `most_bytes`."""
     with opened(path) as file:
-        # A file whose size is too large is not read. A file that grows is refused after one byte too many.
+        # A file may grow while it is read.
         size = os.fstat(file.fileno()).st_size
         data = b"" if size > most_bytes else file.read(most_bytes + 1)
     if max(size, len(data)) > most_bytes:
@@ -56,11 +55,10 @@ def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
-    """Open a regular file. Raises OSError, and Refused for a directory, a pipe, a device, a file of the kernel, and
-    without `links` for a symbolic link."""
-    # The file is checked first, because opening may block (a pipe) or have an effect (a tape, a watchdog).
+    """Open a regular file. Raises OSError, and Refused for any other file, and without `links` for a symbolic link."""
+    # Opening may block (a pipe) or have an effect (a tape, a watchdog).
     check_kind(os.stat(path, follow_symlinks=links))
-    # The opened file is checked again, because the path may have been replaced in between.
+    # The path may have been replaced in between.
     extra = getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
         check_kind(os.fstat(file.fileno()))
@@ -72,7 +70,7 @@ def check_kind(known: os.stat_result) -> None:
     if not stat.S_ISREG(known.st_mode):
         kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
         raise Refused(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
-    # Files of /proc and /sys have no size. Reading one may block, never end, or consume what other processes wait for.
+    # Files of /proc and /sys have no size. Reading one may block, or consume what other processes wait for.
     if not known.st_size:
         raise Refused("empty, or a file of the kernel")
 
@@ -86,7 +84,6 @@ def decoded(data: bytes) -> str:
 
 
 def parsed(data: bytes, bound: Bound) -> Any:
-    """Return the data of a JSON text within the limits. Raises Refused."""
     if len(data) > bound.size_bytes:
         raise Refused(f"larger than {units.capacity(bound.size_bytes)}")
     text = decoded(data)
@@ -106,7 +103,6 @@ def parsed(data: bytes, bound: Bound) -> Any:
 
 
 def _depth(data: bytes) -> int:
-    """Return the depth of the JSON, without parsing it."""
     # Pairs of backslashes are removed first, so that a remaining backslash escapes the character after it.
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -124,8 +120,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _no_constant(text: str) -> Any:
     raise Refused(f"{text} is not a JSON number")
 
-
-# -- reports -----------------------------------------------------------------------------------------------------------
 
 _FIX = "use a file written by `gpucheck … --output FILE.json`"
 
@@ -148,13 +142,10 @@ def load(path: str) -> Report:
     try:
         report = from_json(Report, data, foreign=True)
         # Times must be positive, because ratios are computed from logarithms.
-        whole = all(
-            (row.time_s is None or 0 < row.time_s.median < math.inf)
-            and all(
-                run.calls_per_sample > 0 and all(0 < sample < math.inf for sample in run.samples_s) for run in row.runs
-            )
-            for row in report.measurements
-        )
+        runs = [run for row in report.measurements for run in row.runs]
+        times_s = [sample for run in runs for sample in run.samples_s]
+        times_s += [row.time_s.median for row in report.measurements if row.time_s is not None]
+        whole = all(0 < time_s < math.inf for time_s in times_s) and all(run.calls_per_sample > 0 for run in runs)
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
     if not whole:

@@ -1,11 +1,11 @@
 """The layers below torch, read from /proc, /sys and /dev without loading a library; and the report of torch itself.
 
-All files are read under `root`, so that a test can supply its own. None means that a folder is missing or cannot be
-read.
+All files are read under `root`, for tests. None means that a folder is missing or cannot be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -36,13 +36,13 @@ ELSEWHERE = (
     *("usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/aarch64-linux-gnu/tegra", "usr/lib/nvidia"),
     *("run/opengl-driver/lib", "usr/local/cuda/compat", "usr/local/cuda/lib64/stubs"),
 )
-_VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
+# A driver's version begins with three digits; `.so.1.1` belongs to WSL and Tegra.
+_VERSION = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file of one of the driver's libraries. `version` is the driver's version at the end of its real name, such as
-    580.95.05."""
+    """A file of the driver's libraries. `version` is at the end of its real name, such as 580.95.05."""
 
     name: str
     path: str
@@ -51,18 +51,15 @@ class Library:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the library is neither a toolkit's stub nor part of a forward-compatibility package."""
         return not any(is_stub(path) or is_compat(path) for path in (self.path, self.real_path))
 
 
 def is_stub(path: str) -> bool:
-    """Return whether this is the path of a toolkit's stub library."""
     return "/stubs/" in path
 
 
 def is_compat(path: str) -> bool:
-    """Return whether this is the path of a forward-compatibility package (cuda-compat), in a folder such as compat or
-    compat-12-8."""
+    """Return whether this path is in a forward-compatibility package (cuda-compat), as in a folder compat-12-8."""
     return re.search(r"/(?:cuda-)?compat[^/]*/", path) is not None
 
 
@@ -74,26 +71,20 @@ ONE_VERSION = (
 
 
 def are_mixed_packages(library: str, module: str) -> bool:
-    """Return whether two versions are packages of the same driver release: they differ only in the third number, such
-    as 575.64 and 575.64.03.
-
-    Distributions and NVIDIA's repository add different third numbers to one release.
-    """
+    """Return whether two versions differ only in the third number, such as 575.64 and 575.64.03."""
+    # Distributions and NVIDIA's repository add different third numbers to one release.
     first, other = library.split("."), module.split(".")
     return first != other and first[:2] == other[:2]
 
 
 def version_of(path: str | None) -> str | None:
-    """Return the driver's version at the end of a library's file name; None if the name has none, such as WSL's
-    `.so.1.1`."""
+    """Return the driver's version at the end of a library's file name, or None."""
     match = _VERSION.search(path or "")
-    # A driver's version begins with three digits; `1.1` belongs to WSL and Tegra.
-    return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
+    return match[1] if match else None
 
 
 def configured(root: Path) -> tuple[Path, ...]:
-    """Return the folders listed in /etc/ld.so.conf and in the files of /etc/ld.so.conf.d, which it includes on every
-    distribution."""
+    """Return the folders of /etc/ld.so.conf and /etc/ld.so.conf.d, which every distribution includes."""
     files = [root / "etc/ld.so.conf", *sorted((root / "etc/ld.so.conf.d").glob("*.conf"))]
     lines = [line.partition("#")[0].replace(",", " ").split() for file in files for line in text_of(file).splitlines()]
     folders = [word for words in lines if words[:1] != ["include"] for word in words if word.startswith("/")]
@@ -101,7 +92,6 @@ def configured(root: Path) -> tuple[Path, ...]:
 
 
 def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
-    """Return the driver's libraries in these folders, in the order of the folders."""
     by_file: dict[tuple[str, str], Library] = {}
     for folder in folders:
         for name in LIBRARIES:
@@ -113,8 +103,6 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
     return tuple(by_file.values())
 
 
-# The PCI class of an NVSwitch: an NVIDIA bridge device.
-NVSWITCH_CLASS = "0x0680"
 # The places of the module below /lib/modules/KERNEL, by distribution.
 MODULE_PLACES = (
     *("updates", "updates/dkms", "extra", "extra/nvidia*", "extramodules", "kernel/drivers/video"),
@@ -124,8 +112,7 @@ MODULE_PLACES = (
 OPENED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 # Opening takes microseconds. The Python process that opens the nodes starts within a second on a busy machine.
 OPEN_TIMEOUT_S = 3.0
-# A child opens the nodes, because a wedged driver may block the call forever. The child imports nothing of gpucheck, so
-# it starts within milliseconds.
+# A child opens the nodes, because a wedged driver may block the call forever. It imports nothing, to start at once.
 OPEN_PROGRAM = """
 import os, sys
 for path in sys.argv[1:]:
@@ -140,8 +127,7 @@ for path in sys.argv[1:]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node. `error` is the errno of the attempt to open it: 0 if it succeeded, ETIMEDOUT if it did not return
-    in time, None if it was not tried."""
+    """A device node. `error` is the errno of opening it: 0 for success, ETIMEDOUT if it hangs, None if not tried."""
 
     path: str
     readable: bool
@@ -153,15 +139,12 @@ class Node:
 class Stack:
     """The layers between the GPU and NVIDIA's libraries.
 
-    `devices` are NVIDIA's devices on the PCI bus. `modules` are the names of loaded kernel modules. `built_for` are the
-    kernels that have NVIDIA's module on disk. `log` has the kernel's lines about the driver; if it cannot be read, it
-    is None and `log_error` says why.
+    `modules` are the loaded kernel modules, `built_for` the kernels that have NVIDIA's module on disk. `log` has the
+    kernel's lines about the driver; if it is None, `log_error` says why.
 
     `path_folders` maps the real path of each folder in LD_LIBRARY_PATH to its path as written there. `path_libraries`
-    are in these folders, which the loader searches first. `libraries` are in the folders that it searches next.
-    `stray_libraries` are on disk in folders that it does not search.
-
-    `fabric_manager` tells whether the fabric manager runs here. `shm_bytes` is the size of /dev/shm.
+    are in these folders, which the loader searches first, `libraries` in those that it searches next, and
+    `stray_libraries` in folders that it does not search. `shm_bytes` is the size of /dev/shm.
     """
 
     devices: tuple[PciDevice, ...] | None = None
@@ -182,28 +165,28 @@ class Stack:
     shm_bytes: int | None = None
 
     @property
-    def gpus(self) -> tuple[PciDevice, ...]:
-        return tuple(device for device in self.devices or () if device.is_gpu)
-
-    @property
     def switches(self) -> int:
-        """Return the number of NVSwitches on the PCI bus; they need a fabric manager."""
-        return sum((device.class_code or "").startswith(NVSWITCH_CLASS) for device in self.devices or ())
+        """Return the number of NVSwitches, which need a fabric manager."""
+        # Their PCI class is a bridge device.
+        return sum((device.class_code or "").startswith("0x0680") for device in self.devices or ())
 
     def node(self, path: str) -> Node | None:
         return next((node for node in self.nodes if node.path == path), None)
 
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:
-    """Read all layers. `library_path` is LD_LIBRARY_PATH of the diagnosed process; `running` is the release of the
-    running kernel."""
+    """Read all layers. `library_path` is the diagnosed LD_LIBRARY_PATH; `running` is the kernel's release."""
     devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
     given = [part for part in library_path.split(":") if part]
+    # A test may already give folders below its `root`.
+    first = [Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given]
     # The folders are in the loader's order.
     searched = [*configured(root), *(root / name for name in BUILT_IN)]
     elsewhere = [root / name for name in ELSEWHERE]
-    modules = names_in(root / "sys/module")
+    modules, shm_bytes = names_in(root / "sys/module"), None
+    with contextlib.suppress(OSError):
+        shm_bytes = shutil.disk_usage(root / "dev/shm").total
     return Stack(
         devices=devices,
         modules=None if modules is None else frozenset(modules),
@@ -213,10 +196,7 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         libraries=_libraries(searched),
         # The first spelling of a folder counts.
         path_folders={os.path.realpath(part): part for part in reversed(given)},
-        # A test may already give folders below its `root`.
-        path_libraries=_libraries(
-            Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given
-        ),
+        path_libraries=_libraries(first),
         stray_libraries=_libraries(folder for folder in elsewhere if folder not in searched),
         secure_boot=_secure_boot(root),
         log=log,
@@ -224,12 +204,12 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         fabric_manager=_has_fabric_manager(root) if devices else None,
         jetson=first_line(root / "etc/nv_tegra_release"),
         wsl_driver=(root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
-        shm_bytes=_size_of(root / "dev/shm"),
+        shm_bytes=shm_bytes,
     )
 
 
 def _built_for(root: Path) -> tuple[str, ...] | None:
-    """Return the kernels under /lib/modules that have an nvidia.ko, compressed or not; None if no kernel is on disk."""
+    """Return the kernels under /lib/modules that have an nvidia.ko; None if no kernel is on disk."""
     folders = sorted((root / "lib/modules").glob("*"))
     if not folders:
         return None
@@ -237,10 +217,7 @@ def _built_for(root: Path) -> tuple[str, ...] | None:
 
 
 def _nodes(root: Path) -> tuple[Node, ...]:
-    """Return the driver's device nodes and WSL's, and whether this user may open them.
-
-    A control group's refusal shows only when a node is opened; the node's owner and mode look right.
-    """
+    """Return the driver's device nodes and WSL's. A control group's refusal shows only when a node is opened."""
     names = [name for name in names_in(root / "dev") or () if re.fullmatch(r"nvidia(ctl|\d+|-uvm)|dxg", name)]
     places = {f"/dev/{name}": root / "dev" / name for name in names}
     nodes = [Node(path, os.access(at, os.R_OK), os.access(at, os.W_OK)) for path, at in places.items()]
@@ -250,10 +227,7 @@ def _nodes(root: Path) -> tuple[Node, ...]:
 
 
 def opened(paths: Sequence[str]) -> list[int | None]:
-    """Open each path for reading and writing. Return each errno: 0 for success, ETIMEDOUT for a path that hangs.
-
-    The paths after one that hangs get None.
-    """
+    """Open each path for reading and writing. Return each errno: 0, ETIMEDOUT for one that hangs, None after it."""
     if not paths:
         return []
     heard = child_protocol.run([sys.executable, "-I", "-S", "-c", OPEN_PROGRAM, *paths], OPEN_TIMEOUT_S)
@@ -264,7 +238,7 @@ def opened(paths: Sequence[str]) -> list[int | None]:
 
 
 def _secure_boot(root: Path) -> bool | None:
-    """Return whether the firmware enforces signatures: the last byte of the EFI variable."""
+    """Return whether the firmware enforces signatures, by the EFI variable."""
     for path in (root / "sys/firmware/efi/efivars").glob("SecureBoot-*"):
         try:
             return path.read_bytes()[-1:] == b"\x01"
@@ -280,13 +254,6 @@ def _has_fabric_manager(root: Path) -> bool | None:
     return any(first_line(folder / "comm") == "nv-fabricmanage" for folder in folders) if folders else None
 
 
-def _size_of(path: Path) -> int | None:
-    try:
-        return shutil.disk_usage(path).total
-    except OSError:
-        return None
-
-
 # -- torch, read in a child of the interpreter that is diagnosed -------------------------------------------------------
 
 # The program needs only the standard library and Python 3.8.
@@ -299,8 +266,7 @@ _ANSWERS_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """The result of one kernel on one of torch's devices. `error` is what it raised, or None if its result was
-    right."""
+    """The result of one kernel on one device. `error` is None if its result was right."""
 
     device: str
     error: str | None = None
@@ -308,29 +274,24 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True)
 class TorchProbe:
-    """The report of the diagnosed interpreter and its torch. None means unknown, usually because an earlier step
-    failed.
+    """The report of `torch_probe_child` on an interpreter and its torch. None is unknown: an earlier step failed.
 
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run` or `end`. `error` is what ended the
-    probe early. `timed_out` means that all steps together took longer than `limit_s`. `not_awaited` is why gpucheck
-    stopped waiting for a reason that says nothing about torch: the answer was no longer needed, or the process was
-    ended from outside. `unstarted` is why the interpreter cannot be started.
+    probe early. `timed_out`: all steps together took longer than `limit_s`. `not_awaited` is why gpucheck stopped
+    waiting for a reason that says nothing about torch, `unstarted` why the interpreter cannot be started.
 
     `active_elsewhere` is the variable that names an active environment whose programs do not get this torch. `versions`
-    maps a distribution's name to its installed versions, of which there may be several. `shadowed_by` are files in the
-    current folder that hide torch or a module of the standard library. `other` is the type of an accelerator outside
-    CUDA: `xpu` or `mps`. `warnings` are the warnings that torch printed during the probe.
+    maps a distribution to its installed versions. `shadowed_by` are files in the current folder that hide torch or a
+    module of the standard library. `other` is the type of an accelerator outside CUDA: `xpu` or `mps`.
 
-    `foreign_libraries` are CUDA libraries that were loaded from outside the environment although it has its own, or
-    should have. `foreign_folders` are the entries of LD_LIBRARY_PATH that led to them. `cudnn_missing` are parts of the
-    loaded cuDNN that the loader will not find. `missing_files` are recorded libraries that are gone, by installed
-    package (`NAME==VERSION`). `unmet` are the packages that torch requires in exactly one version, with the installed
-    version (None if there is none).
+    `foreign_libraries` are CUDA libraries from outside the environment, `foreign_folders` the entries of
+    LD_LIBRARY_PATH that led to them. `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.
+    `missing_files` are recorded libraries that are gone, by package (`NAME==VERSION`). `unmet` are the packages that
+    torch requires in exactly one version, with the installed version.
 
-    `externally_managed` means that the interpreter is the system's own, which pip may not change. `torch_folders` are
-    all torches on its path; the first one is imported. `pythonpath_torch` are the entries of PYTHONPATH that contain a
-    torch. `conda_torch` is the version of a torch that conda has on record beside one that pip installed.
-    `has_compiler` tells whether triton finds a C compiler.
+    `externally_managed`: pip may not change the interpreter. `torch_folders` are all torches on its path; the first one
+    is imported. `pythonpath_torch` are the entries of PYTHONPATH that contain a torch. `conda_torch` is the version of
+    a torch that conda recorded beside one of pip. `has_compiler` tells whether triton finds a C compiler.
     """
 
     stage: str = "start"
@@ -378,16 +339,12 @@ _WHICH = "import sys; sys.stdout.write('python %d %d' % sys.version_info[:2])"
 
 
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
-    """Return why a command's `--python` cannot be this interpreter; None if it can. `unstarted` is why the interpreter
-    did not start.
-
-    The output of a program other than Python is left out, because it usually repeats the given script.
-    """
+    """Return why a command's `--python` cannot be this interpreter; None if it can. `unstarted`: why not started."""
+    # Other programs' output is left out, because it usually repeats the given script.
     version, why = None, unstarted
     if why is None:
         try:
-            answer = child.run([python, "-c", _WHICH], _ANSWERS_S).stdout.strip()
-            match = re.fullmatch(r"python (\d+) (\d+)", answer)
+            match = re.fullmatch(r"python (\d+) (\d+)", child.run([python, "-c", _WHICH], _ANSWERS_S).stdout.strip())
             version = (int(match[1]), int(match[2])) if match else None
         except OSError as error:
             why = error.strerror or str(error)
@@ -410,25 +367,19 @@ def probe(
     cut: Cut | None = None,
 ) -> TorchProbe:
     """Probe the torch of `python`, by default this interpreter. Another thread may set `cut` to end the probe."""
-    # The child starts like a user's own process: with the current folder on the path, where a stray file may shadow
-    # torch.
+    # As in a user's own process the current folder is on the path, where a stray file may shadow torch.
     argv = [python or sys.executable, "-c", TORCH_PROGRAM.read_text(encoding="utf-8")]
     return replace(read_torch(child_protocol.run(argv, timeout_s, env=env, cut=cut)), limit_s=timeout_s)
 
 
 def said(lines: Sequence[Line]) -> Line:
-    """Return the merged lines that gpucheck's program printed in the diagnosed interpreter; later lines replace earlier
-    ones.
-
-    Only lines with gpucheck's mark count, because a start-up file of that interpreter may print anything.
-    """
+    """Return the merged lines that the probe printed, by their mark: a start-up file may print anything."""
     marked = [line for line in lines if line.get("gpucheck")]
     return {name: value for line in marked for name, value in line.items() if name != "gpucheck"}
 
 
 def read_torch(heard: Heard) -> TorchProbe:
-    """Return the report from the child's lines. Each line adds to the earlier ones, so a crash loses only the later
-    steps."""
+    """Return the report from the child's lines, which has the steps before a crash."""
     report, ending = from_json(TorchProbe, said(heard.lines)), heard.ending
     if report.stage == "end":
         return report
@@ -446,6 +397,5 @@ def read_torch(heard: Heard) -> TorchProbe:
 
 
 def how_it_ended(ending: Ending) -> str:
-    """Return how the process ended: its signal or exit status, and its last line on stderr."""
     how = ending.signal or f"exit status {ending.status}"
     return f"{how}: {ending.last_words}" if ending.last_words else how

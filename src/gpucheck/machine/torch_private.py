@@ -1,7 +1,6 @@
 """torch's private names: one table has a row for each that gpucheck uses beyond the documented API.
 
-Each name is looked up separately and once, never by torch's version. If this torch lacks it, the features that need it
-are left out, and the answer says so. This module loads torch at the first lookup.
+If this torch lacks a name, the features that need it are left out, and the answer says so. A lookup loads torch.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
 
 
 class Private(NamedTuple):
-    """A private name, by its path. `lost` is the feature that is missing without it; "" means none. `vital` means that
-    its users cannot work without it. `older` are its names in other versions, from 2.6 to 2.15."""
+    """A private name, by its path. `lost` is the feature that is missing without it ("" if none). `vital`: its users
+    cannot work without it. `older` are its names in other versions, from 2.6 to 2.15.
+    """
 
     path: str
     uses: tuple[Use, ...]
@@ -40,7 +40,6 @@ _FUNCTORCH, _AUTOCAST, _JOBS = "transforms of torch.func", "autocast", "torch.di
 _SAVED = "hooks of saved tensors, as of checkpoints"
 
 _TABLE = (
-    # -- modes, operations and storages
     Private("torch._C.DisableTorchFunction", _BOTH, vital=True),
     Private("torch._C.DisableTorchFunctionSubclass", _SIMULATION, vital=True),
     Private("torch._C._DisableTorchDispatch", _BOTH, "programs with a TorchDispatchMode"),
@@ -59,7 +58,6 @@ _TABLE = (
     Private("torch.Tensor._indices", _BOTH, "sparse tensors"),
     Private("torch.Tensor._is_view", _SIMULATION, _AUTOCAST),
     Private("torch.Tensor._version", _RUN, "copies that are repeated"),
-    # -- calls
     Private("torch._C._functorch.is_functorch_wrapped_tensor", _SIMULATION, _FUNCTORCH),
     Private("torch._C._functorch.get_unwrapped", _SIMULATION, _FUNCTORCH),
     Private("torch._C._nn._parse_to", _SIMULATION, "Module.to"),
@@ -79,10 +77,8 @@ _TABLE = (
     Private("torch._VF.rnn_relu", _SIMULATION, "nn.RNN"),
     Private("torch._scaled_dot_product_attention_math", _SIMULATION, "dropout in attention"),
     Private("torch.jit._builtins._register_builtin", _SIMULATION, "TorchScript"),
-    # -- the backward pass
     Private("torch.autograd._engine_run_backward", _SIMULATION, "hooks in the backward pass"),
     Private("torch._C._autograd._push_saved_tensors_default_hooks", _SIMULATION, _SAVED),
-    # -- autocast
     Private("torch._C._IncludeDispatchKeyGuard", _SIMULATION, _AUTOCAST),
     Private("torch._C._ExcludeDispatchKeyGuard", _SIMULATION, _AUTOCAST),
     Private("torch._C.DispatchKey", _SIMULATION, _AUTOCAST),
@@ -90,9 +86,7 @@ _TABLE = (
     Private("torch._C._dispatch_get_registrations_for_dispatch_key", _SIMULATION, _AUTOCAST),
     Private("torch.ops.aten.lift_fresh.default._op_dk", _SIMULATION, _AUTOCAST),
     Private("torch.library.Library._destroy", _SIMULATION, _AUTOCAST),
-    # -- files
     Private("torch.serialization._package_registry", _SIMULATION, "torch.load"),
-    # -- modules, data and jobs
     Private("torch.nn.Module()._forward_hooks", _SIMULATION, "what hooks hold"),
     Private("torch.nn.Module()._parameters", ("batches",), vital=True),
     Private("torch.nn.Module()._buffers", ("batches",), vital=True),
@@ -103,14 +97,12 @@ _TABLE = (
     Private("torch.distributed.distributed_c10d._world", ("simulation", "ranks"), _JOBS),
     Private("torch.distributed.distributed_c10d._get_default_store", ("ranks",), "clocks of hosts"),
     Private(f"{_C10D}._dump_fr_trace", ("ranks",), "ranks", older=(f"{_C10D}._dump_nccl_trace",)),
-    # -- memory and devices
     Private("torch._C._cuda_memoryStats", _RUN, "memory of the devices"),
     Private("torch._C._cuda_attach_out_of_memory_observer", _RUN, "who holds memory as it runs out"),
     Private("torch.cuda._sleep", _DEVICE),
     Private("torch._C._host_emptyCache", _DEVICE),
     Private("torch._scaled_mm", _DEVICE, "float8"),
     Private("torch._int_mm", _DEVICE, "int8"),
-    # -- the forecast of batch sizes
     Private("torch._subclasses.fake_tensor.FakeTensorMode", ("batches",), vital=True),
     Private("torch.utils._pytree.tree_leaves", ("batches",), vital=True),
     Private("torch.utils._pytree.tree_map_only", ("batches",), vital=True),
@@ -138,12 +130,10 @@ def _resolve(path: str) -> Any:
 
 @functools.cache
 def _of(path: str) -> Any:
-    row = ROWS[path]
-    return next((value for name in (path, *row.older) if (value := _resolve(name)) is not _GONE), _GONE)
+    return next((value for name in (path, *ROWS[path].older) if (value := _resolve(name)) is not _GONE), _GONE)
 
 
 def has(path: str) -> bool:
-    """Return whether this torch has a name of the table."""
     return _of(path) is not _GONE
 
 
@@ -161,8 +151,7 @@ def need(path: str) -> Any:
 
 
 def kernel(path: str) -> Callable[..., Any]:
-    """Return the function at a path of the table; if this torch has none, a function that raises
-    NotImplementedError."""
+    """Return the function at a path of the table, or one that raises NotImplementedError."""
 
     def missing(*args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"{_torch()} has no {path}")
@@ -171,8 +160,7 @@ def kernel(path: str) -> Callable[..., Any]:
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """Return the replacement of a name: its owner, its attribute, and what `make` returns for it. Empty if it is
-    missing."""
+    """Return the replacement of a name: its owner, its attribute, and what `make` returns. Empty if it is missing."""
     owner, _, name = path.rpartition(".")
     return [(_resolve(owner), name, make(_of(path)))] if has(path) else []
 
@@ -181,8 +169,7 @@ def lost(use: Use) -> tuple[str, ...]:
     """Return the features that this torch cannot support, each once."""
     rows = [row for row in ROWS.values() if use in row.uses and row.lost and not has(row.path)]
     torch = importlib.import_module("torch")
-    # Names of CUDA or torch.distributed do not count if this torch is built without them, because nothing uses them
-    # there.
+    # Nothing uses names of CUDA or torch.distributed if this torch is built without them.
     built = {"_cuda_": torch.backends.cuda.is_built(), "distributed": torch.distributed.is_available()}
     rows = [row for row in rows if all(is_there or part not in row.path for part, is_there in built.items())]
     return tuple(dict.fromkeys(row.lost for row in rows))

@@ -2,7 +2,7 @@
 3.8 or newer.
 
 Without arguments it probes torch. With two times in seconds and the names of devices it runs a load on these devices.
-It prints a line of JSON at each step, so that a later hang or crash does not lose the earlier lines.
+It prints a line of JSON at each step, so that a hang or crash does not lose the earlier ones.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ CUDA_LIBRARIES = (
     *("libcudart", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libcusparse", "libcusolver"),
     *("libcufft", "libcurand", "libnccl"),
 )
-# The libraries that libcudnn loads by name at the first convolution, by its major version (cuDNN's documentation, "API
-# Overview"). The engines are left out, because NVIDIA's smaller packages lack some of them.
+# The libraries that libcudnn loads at the first convolution, by its major version (cuDNN's "API Overview"). NVIDIA's
+# smaller packages lack some engines, which are left out.
 CUDNN_PARTS = {
     8: ("ops_infer", "ops_train", "cnn_infer", "cnn_train", "adv_infer", "adv_train"),
     9: ("graph", "ops", "cnn", "adv", "heuristic"),
 }
 # The records of pip's packages that contain torch's libraries.
 PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
-# A requirement of torch for exactly one version of a package: `nvidia-cudnn-cu12==9.10.2.21; platform_system ==
-# "Linux"`, with brackets in older metadata.
+# A requirement of exactly one version: `nvidia-cudnn-cu12==9.10.2.21; …`, with brackets in older metadata.
 PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([\w.+!]+)\)?\s*(?:;(.*))?$")
 
 
@@ -46,16 +45,15 @@ def say(**parts: Any) -> None:
 
 
 def shadowing() -> list[str]:
-    """Return the files of the current folder that hide torch or a module of the standard library from a program started
-    there."""
+    """Return the files of the current folder that hide torch or a module of the standard library."""
     known = set(getattr(sys, "stdlib_module_names", ())) or set(sys.builtin_module_names) | {"json", "timeit", "types"}
     known |= {"torch", "numpy", "typing_extensions"}
-    hiding = []
-    for name in sorted(os.listdir(".")):
-        stem, suffix = os.path.splitext(name)
-        if stem in known and (suffix == ".py" or os.path.isfile(os.path.join(name, "__init__.py"))):
-            hiding.append(name)
-    return hiding
+    return [
+        name
+        for name in sorted(os.listdir("."))
+        if os.path.splitext(name)[0] in known
+        and (name.endswith(".py") or os.path.isfile(os.path.join(name, "__init__.py")))
+    ]
 
 
 def torch_folder() -> str | None:
@@ -80,7 +78,7 @@ def torch_places() -> tuple[list[str], list[str]]:
 
 
 def distributions() -> dict[str, list[str]]:
-    """Return the installed versions of each relevant distribution; a distribution with several records has several."""
+    """Return the installed versions of each relevant distribution, one for each of its records."""
     from importlib import metadata
 
     versions: dict[str, list[str]] = {}
@@ -93,8 +91,7 @@ def distributions() -> dict[str, list[str]]:
 
 
 def conda_torch() -> str | None:
-    """Return the version of a torch that conda installed here and pip replaced; None if only one of them has installed
-    torch."""
+    """Return the version of a torch that conda installed here and pip replaced, or None."""
     from importlib import metadata
 
     records = sorted(glob.glob(os.path.join(glob.escape(sys.prefix), "conda-meta", "pytorch-[0-9]*.json")))
@@ -105,18 +102,13 @@ def conda_torch() -> str | None:
     return os.path.basename(records[-1]).split("-")[1]
 
 
-def content(path: str) -> bytes | None:
-    """Return the content of a system file; None if it cannot be read."""
+def content(path: str) -> str:
+    """Return the content of a system file; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
-        return None
-
-
-def mapped_files() -> list[str]:
-    lines = (content("/proc/self/maps") or b"").decode("utf-8", "replace").splitlines()
-    return sorted({line.split(None, 5)[-1].strip() for line in lines if "/" in line})
+        return ""
 
 
 def stem(path: str) -> str:
@@ -131,23 +123,20 @@ def library_path() -> dict[str, str]:
 
 
 def loaded(folder: str, brings_its_own: bool) -> dict[str, Any]:
-    """Return which of CUDA's libraries are loaded and from where; `folder` is torch's.
-
-    A library is foreign if it lies outside the environment although the environment has its own, or should have.
-    `brings_its_own` means that this torch is a wheel whose libraries are installed beside it.
-    """
-    site = os.path.dirname(folder)
+    """Return which of CUDA's libraries are loaded and from where; `folder` is torch's."""
+    # A library is foreign if it lies outside the environment although that has its own, or should have
+    # (`brings_its_own`: torch is a wheel).
     places = [os.path.join(place, "nvidia", "*", "lib") for place in sys.path] + [os.path.join(folder, "lib")]
     own = [path for place in places for path in glob.glob(os.path.join(place, "lib*"))]
     stems = {stem(path) for path in own}
-    inside = [os.path.realpath(site)]
+    inside = [os.path.realpath(os.path.dirname(folder))]
     if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):  # conda's libraries lie beside Python's
         inside.append(os.path.realpath(sys.prefix))
     # An installer may use links to files in its cache.
     known = {os.path.realpath(path) for path in own}
     foreign: list[str] = []
     libcuda = None
-    files = mapped_files()
+    files = sorted({line.split(None, 5)[-1] for line in content("/proc/self/maps").splitlines() if "/" in line})
     for path in files:
         if os.path.basename(path).startswith("libcuda.so"):
             libcuda = path
@@ -172,14 +161,14 @@ def cudnn_missing(files: list[str]) -> list[str]:
     if loaded_path is None or major is None or os.environ.get("CUDNN_LIB_CONFIG"):
         return []
     folders = [os.path.dirname(loaded_path), *library_path()]
-    cache = content("/etc/ld.so.cache") or b""
+    cache = content("/etc/ld.so.cache")
     names = [f"libcudnn_{part}.so.{major[1]}" for part in CUDNN_PARTS.get(int(major[1]), ())]
     here = {stem(path) for path in files}
     return [
         name
         for name in names
         if stem(name) not in here
-        and name.encode() not in cache
+        and name not in cache
         and not any(os.path.exists(os.path.join(folder, name)) for folder in folders)
     ]
 
@@ -231,8 +220,7 @@ def public(version: str) -> str:
 
 
 def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
-    """Return the required packages that are missing or installed in another version, each with the installed version or
-    None."""
+    """Return the required packages that are missing or of another version, each with the installed version or None."""
     from importlib import metadata
 
     absent: dict[str, str | None] = {}
@@ -247,8 +235,7 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
 
 
 def active() -> tuple[str, str] | None:
-    """Return the variable that names the active environment, and its folder. Of two active environments, the first one
-    on PATH counts."""
+    """Return the variable that names the active environment, and its folder. The first one on PATH counts."""
     folders = [os.path.realpath(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
     environments = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -261,18 +248,15 @@ def active() -> tuple[str, str] | None:
 
 
 def active_elsewhere(torch: str | None) -> str | None:
-    """Return the variable that names the active environment if its programs would not get the torch in this folder.
-
-    The place of torch's files or distribution decides, because an interpreter may read the packages of another
-    environment. Without torch, the question is whether this interpreter reads the packages of the active environment at
-    all.
-    """
+    """Return the variable that names the active environment if its programs would not get the torch in this folder."""
+    # The place of torch's files or distribution decides, because an interpreter may read the packages of another
+    # environment. Without torch, the interpreter's import path decides.
     from importlib import metadata
 
     environment = active()
     if environment is None or os.path.realpath(environment[1]) == os.path.realpath(sys.prefix):
         return None
-    settings = (content(os.path.join(environment[1], "pyvenv.cfg")) or b"").decode("utf-8", "replace")
+    settings = content(os.path.join(environment[1], "pyvenv.cfg"))
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
         return None  # the environment also reads the packages of its base Python
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
@@ -300,8 +284,7 @@ def other_accelerator(torch: Any) -> tuple[str | None, int]:
 
 
 def run(torch: Any, device: str) -> str | None:
-    """Run one kernel and one matrix product on a device. Return the error or the wrong result; None if both were
-    right."""
+    """Run one kernel and one matrix product on a device. Return the error; None if both were right."""
     try:
         ones = torch.ones(64, device=device)
         if float((ones + ones).sum().item()) != 128.0:
@@ -372,7 +355,6 @@ def main() -> None:
         hip=getattr(version, "hip", None),
         xpu=getattr(version, "xpu", None),
     )
-    architectures = list(torch.cuda.get_arch_list()) if hasattr(torch.cuda, "get_arch_list") else None
     available, count = torch.cuda.is_available(), torch.cuda.device_count()
     other, others = other_accelerator(torch)
     say(
@@ -381,7 +363,7 @@ def main() -> None:
         count=count,
         other=other,
         other_count=others,
-        architectures=architectures,
+        architectures=list(torch.cuda.get_arch_list()) if hasattr(torch.cuda, "get_arch_list") else None,
         warnings=caught,
         **loaded(folder, bool(asked)),
     )
@@ -403,24 +385,21 @@ def main() -> None:
 
 # -- a short load ------------------------------------------------------------------------------------------------------
 
-# A product of this size keeps the largest GPU busy for longer than the call takes to enqueue (0.2 ms on an H200). It
-# takes 96 MiB with its result.
+# A product of this size keeps the largest GPU busy for longer than its call takes (0.2 ms on an H200), in 96 MiB.
 SIDE = 4096
-PRODUCTS = 4  # per turn, between two readings of the clock
+PRODUCTS = 4  # between two readings of the clock
 # Some links wake up only for a copy.
 COPIED_BYTES = 8 * 2**20
 
 
 def prepared(torch: Any, device: str) -> tuple[Any, Any, Any]:
-    """Return a matrix on the device, host memory that the device can copy from without the CPU, and the copy's
-    destination."""
+    """Return a matrix on the device, pinned host memory, and the destination of its copy."""
     matrix = torch.randn((SIDE, SIDE), dtype=torch.float16, device=device)
     host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
     return matrix, host, torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
 
 
-def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
-    """Run a few products and a copy on every device at the same time."""
+def work_once(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
     for matrix, host, there in work.values():
         for _ in range(PRODUCTS):
             matrix @ matrix
@@ -430,25 +409,22 @@ def turn(torch: Any, work: dict[str, tuple[Any, Any, Any]]) -> None:
 
 
 def load(settle_s: float, load_s: float, devices: list[str]) -> None:
-    """Run a load on the devices, and print when it began and ended, on the clock of `time.perf_counter`.
-
-    The clocks settle for `settle_s`; then the load runs for `load_s`.
-    """
+    """Load the devices, after `settle_s` for `load_s`, and print when it began and ended by `time.perf_counter`."""
     sys.path[:0] = FOLDER
     say(stage="import")
     import torch
 
     say(stage="prepare")
     work = {device: prepared(torch, device) for device in devices}
-    turn(torch, work)  # the libraries are loaded here
+    work_once(torch, work)  # the libraries are loaded here
     say(stage="load")
     settled = time.perf_counter() + settle_s
     while time.perf_counter() < settled:
-        turn(torch, work)
+        work_once(torch, work)
     began = now = time.perf_counter()
     turns = 0
     while now < began + load_s:
-        turn(torch, work)
+        work_once(torch, work)
         turns += 1
         now = time.perf_counter()
     say(stage="end", began_s=began, took_s=now - began, turns=turns)

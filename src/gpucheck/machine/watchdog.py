@@ -1,10 +1,8 @@
 """Detect a device that no longer answers this process, because a call to a hanging device never returns.
 
-Python cannot interrupt such a call, but other threads still run. One of them regularly checks the time since the last
-sign of progress: a step, a row, or a finished wait for the device. If that is too long ago, and the device does not
-finish its work either, the guard of this process writes the report so far and ends the process.
-
-Only accelerators are watched, because a slow step on a CPU is not a hang.
+Python cannot interrupt such a call, but another thread still runs and checks the time since the last sign of progress:
+a step, a row, or a finished wait for the device. If that is too long ago, and the device does not finish its work
+either, the guard of this process writes the report so far and ends the process. The CPU is not watched: it may be slow.
 """
 
 from __future__ import annotations
@@ -17,39 +15,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpucheck import errors
 from gpucheck.machine import device_lifetime
 from gpucheck.report.fault import Fault
 
-# A row takes seconds, and the driver reports the hangs that it detects within about 10 s. Working devices were never
-# seen silent for half of this limit.
+# A row takes seconds, and the driver reports the hangs that it detects within about 10 s.
 SILENT_S = 60.0
-# Opening a device loads CUDA and its libraries, perhaps from a network disk. It may also compile every kernel for an
-# architecture newer than torch.
+# Opening a device loads CUDA, perhaps from a network disk, and may compile every kernel for a newer architecture.
 OPENING_S = 300.0
-# A silent device is asked from another thread whether its work is done. Enqueued work takes a few windows of
-# milliseconds. An idle device answers at once; this process is then busy with something else.
+# A silent device is asked from another thread whether its work is done. Enqueued work takes milliseconds.
 ANSWER_S = 10.0
 # If the device answers but there is no progress, another call hangs. The longest single call of a benchmark on the host
-# compares a result, which takes seconds. Longer work is marked by `off_device`.
+# takes seconds; longer work is marked by `off_device`.
 LONGEST_S = 600.0
 LOOK_EVERY_S = 0.5
-# The limit of `--time-budget`, including the start of torch: the command ends within 1.5 times the budget plus these
-# seconds, even on a busy machine.
+# The limit of `--time-budget`, including the start of torch: 1.5 times the budget plus these seconds.
 OVERTIME, GRACE_S = 1.5, 10.0
 # The part of these seconds for everything around the work on a busy machine: Python's start, judging, rendering, exit.
 ENDING_S = 3.0
 # The shortest timer, because 0 would set none; and the longest that every system accepts (itimerfix of XNU).
 SOON_S, LATEST_S = 1e-3, 1e8
-
-
-class Waited(device_lifetime.Waited, Protocol):
-    """The members of an `Accel` that are needed here."""
-
-    @property
-    def is_cpu(self) -> bool: ...
 
 
 class Watched(NamedTuple):
@@ -62,10 +49,7 @@ class Watched(NamedTuple):
 
 
 class OutOfTime(BaseException):
-    """No time is left for the next row, or for the running work.
-
-    Like Ctrl-C it may be raised anywhere, and a handler of every Exception must not take it for a failure.
-    """
+    """No time is left. As for Ctrl-C, a handler of every Exception must not take it for a failure."""
 
 
 @dataclass(slots=True)
@@ -74,8 +58,7 @@ class Watchdog:
 
     clock: Callable[[], float] = time.monotonic
     heard_s: float = 0.0
-    # Whether a wait for the device has finished since the last check. It is set next to timed calls, so it must cost
-    # nothing.
+    # Whether a wait for the device has finished since the last check. It is set beside timed calls: it costs nothing.
     waited: bool = False
     # The time of the device's last answer that its work is done.
     asked_s: float = 0.0
@@ -88,15 +71,13 @@ class Watchdog:
     late: bool = False
     ends_s: float = math.inf
     has_alarm: bool = False
-    # `unbroken` means that the running work must not be interrupted by an exception; `leave` then ends the process with
-    # the report so far.
+    # `unbroken` work must not be interrupted by an exception; `leave` then ends the process with the report so far.
     unbroken: bool = False
     leave: Callable[[], None] = lambda: None
     # The function that starts the checking thread, if this process is guarded.
     start: Callable[[], None] = lambda: None
 
     def beat(self, step: str = "") -> None:
-        """Record a sign of progress; `step` is the name of the step that begins, if one does."""
         self.heard_s = self.clock()
         self.step = step or self.step
 
@@ -118,7 +99,7 @@ class Watchdog:
         return False
 
     def _answers(self, wait: Callable[[], None]) -> bool:
-        """Return whether the device has finished all its work. A thread asks, because the question may hang as well."""
+        """Return whether the device has finished all its work. A thread asks, because that may hang as well."""
         done = threading.Event()
 
         def ask() -> None:
@@ -132,23 +113,19 @@ class Watchdog:
         self.waited = self.waited and not answered
         return answered
 
-    def end(self, watched: Watched, lost: Callable[[Fault], None]) -> None:
-        """Report that a silent device is lost."""
-        silent_s, step = self.clock() - self.heard_s, self.step
-        fault = Fault("device", watched.where, watched.device, "TimeoutError", "", step, None, True, None, silent_s)
-        lost(fault)
+    def fault(self, watched: Watched) -> Fault:
+        silent_s = self.clock() - self.heard_s
+        return Fault("device", watched.where, watched.device, "TimeoutError", "", self.step, None, True, None, silent_s)
 
 
 WATCHDOG = Watchdog()
 
 
 def beat(step: str = "") -> None:
-    """Record progress of the work: a step that begins, a row, or a finished wait for the device."""
     WATCHDOG.beat(step)
 
 
 def step() -> str:
-    """Return the name of the last step; empty if there was none."""
     return WATCHDOG.step
 
 
@@ -159,11 +136,8 @@ def go_on() -> None:
 
 
 def ends_by(budget_s: float, began_s: float) -> float:
-    """Return when work with this time budget has to end, by `time.monotonic`; `began_s` is when the work began.
-
-    A command begins before its work, so its own start counts. In a separate process, work that still runs at the end is
-    interrupted with OutOfTime.
-    """
+    """Return when work with this time budget, begun at `began_s`, has to end, by `time.monotonic`."""
+    # In a process of gpucheck, the command's start counts, and work that still runs is interrupted with OutOfTime.
     since_s = began_s if WATCHDOG.began_s is None else min(WATCHDOG.began_s, began_s)
     ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
     if WATCHDOG.began_s is not None:
@@ -182,8 +156,7 @@ def finished() -> None:
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """Protect work that an exception must not interrupt, such as the import of torch. If time runs out the process
-    ends."""
+    """Protect work that an exception must not interrupt, such as the import of torch. Out of time, the process ends."""
     before, WATCHDOG.unbroken = WATCHDOG.unbroken, True
     try:
         yield
@@ -213,20 +186,20 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def watching(accel: Waited, where: str) -> contextlib.AbstractContextManager[None]:
-    """Watch a device at work."""
-    if accel.is_cpu:
-        return contextlib.nullcontext()
+def watching(accel: device_lifetime.Waited, where: str) -> contextlib.AbstractContextManager[None]:
     return _watched(Watched(accel.id, where, SILENT_S, accel.synchronize))
 
 
 def opening(device: str, where: str) -> contextlib.AbstractContextManager[None]:
     """Watch a device while it is opened, when it cannot be asked yet."""
-    return contextlib.nullcontext() if device == "cpu" else _watched(Watched(device, where, OPENING_S, None))
+    return _watched(Watched(device, where, OPENING_S, None))
 
 
 @contextlib.contextmanager
 def _watched(watched: Watched) -> Iterator[None]:
+    if watched.device == "cpu":
+        yield
+        return
     WATCHDOG.beat()
     WATCHDOG.watched.append(watched)
     WATCHDOG.start()
@@ -250,12 +223,9 @@ def off_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Watch the devices in use during the block. `lost` is called in another thread and ends the process.
-
-    `leave` ends the process if time runs out while no exception may be raised.
-    """
+    """Watch the devices in use during the block. `lost` ends the process, as does `leave` if unbroken work is late."""
     ended = threading.Event()
-    # The lock keeps a call that returns after all from interfering while the report is written.
+    # A call that returns after all must not interfere while the report is written.
     ending = threading.Lock()
     started: list[threading.Thread] = []
 
@@ -286,5 +256,5 @@ def look(watchdog: Watchdog, ended: threading.Event, ending: threading.Lock, los
         with ending:
             if ended.is_set() or watchdog.silent() is None:  # the device made progress in the meantime
                 continue
-            watchdog.end(silent, lost)
+            lost(watchdog.fault(silent))
         return

@@ -1,7 +1,7 @@
 """`gpucheck memory` shows who holds the device's memory, and what torch's four memory figures mean.
 
-It reads the device's memory and its processes from the driver. Then it runs a short sequence (allocate, peak, free,
-empty the cache) and compares torch's figures with their expected values.
+It reads the device's memory and processes from the driver, runs a short sequence (allocate, peak, free, empty the
+cache) and compares torch's figures with their expected values.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ MOST_NAMED = 8
 
 
 def command(options: MemoryOptions, emit: Emit) -> None:
-    """Read the memory of one device, run the sequence on it, and judge both.
+    """Read the memory of one device, run the sequence on it, and judge both; by NVML alone if torch cannot use it.
 
-    NVML's figures are shown if torch cannot use the GPU. Raises UsageError if the name does not mean a single device,
-    and CannotLook if the device is missing or its memory is unknown.
+    Raises UsageError unless the name means a single device, and CannotLook if it is missing or its memory unknown.
     """
     facts = inventory.read(processes=True)
     emit(Started(facts))
@@ -77,8 +76,7 @@ def command(options: MemoryOptions, emit: Emit) -> None:
 
 
 def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
-    """Report the GPUs that `requested` names by NVML alone, because torch cannot use them. Return False if NVML knows
-    none."""
+    """Report the GPUs that `requested` names by NVML alone. Return False if NVML knows none."""
 
     def is_meant(card: Device) -> bool:
         # A device number is NVML's index if CUDA does not work.
@@ -99,12 +97,8 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
     return found
 
 
-# -- an accelerator ---------------------------------------------------------------------------------------------------
-
-
 def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], object]) -> None:
-    """Read and judge the memory of an accelerator. `allocate(bytes)` returns an object that holds that much memory on
-    it."""
+    """Read and judge the memory of an accelerator. `allocate(bytes)` returns an object that holds memory on it."""
     index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
     before = facts.devices[index] if index is not None else None
     emit(Progress("reading the device's memory", 0, 2))
@@ -113,24 +107,21 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     judge_holders(before, index, facts, emit)
     allocator = accel.allocator()
     emit(Progress("allocating, freeing and emptying the cache", 1, 2))
-    seen = memory_steps.walk(accel, allocate)
-    steps, finding = memory_steps.judge(seen, allocator, accel.kind)
+    steps, finding = memory_steps.judge(memory_steps.walk(accel, allocate), allocator, accel.kind)
     emit(Judged(judge_allocator(allocator, accel.kind)))
     emit(Answered("memory", steps))
     emit(Judged(replace(finding, device=accel.id)))
 
 
 def judge_overview(name: str, before: Device | None, info: tuple[int, int] | None, figures: MemoryFigures) -> Finding:
-    """Report total, free and used memory by the driver, and what this process holds outside torch's allocator: its
-    context, libraries and handles.
+    """Report memory by the driver, and what this process holds outside torch's allocator: context, libraries, handles.
 
-    `before` is the device as read before this process used it; `info` is its free and total memory now. The memory
-    outside the allocator is the increase of used memory minus what the allocator has reserved. It is None if one of
-    these is unknown, or if the difference is negative because another process freed memory.
+    `before` is the device before this process used it; `info` is its free and total memory now.
     """
     free, total = info if info else (None, before.memory_total_bytes if before else None)
     used = total - free if total is not None and free is not None else None
     used_before, reserved, outside = before.memory_used_bytes if before else None, figures.memory_reserved_bytes, None
+    # A negative difference means that another process freed memory.
     if used is not None and used_before is not None and reserved is not None and used >= used_before + reserved:
         outside = used - used_before - reserved
     evidence: dict[str, int | None] = {
@@ -168,8 +159,7 @@ def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Em
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
-    """Report the processes that were on the device before this process used it; `reason` is why the list cannot be
-    read."""
+    """Report the processes that were on the device before; `reason` is why the list cannot be read."""
     title = "other processes"
     if processes is None:
         return Finding("memory.processes", "skip", title, reason)
@@ -185,31 +175,24 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
 
 
 def judge_allocator(allocator: Allocator, kind: str) -> Finding:
-    """Report the allocator behind torch's tensors, and its settings."""
     name = allocator.backend or f"torch's own for {kind}"
     settings = allocator.settings or "default settings"
     evidence = {"backend": allocator.backend, "settings": allocator.settings, "exact": allocator.is_default}
     return Finding("memory.allocator", "info", "torch's allocator", f"{name}, {settings}", evidence)
 
 
-# -- the CPU ----------------------------------------------------------------------------------------------------------
-
-
 def on_cpu(accel: Accel, emit: Emit) -> None:
-    """Read and judge the machine's memory."""
     for finding in judge_host(host.memory()):
         emit(Judged(finding))
     emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, "torch has none on the CPU", device=accel.id)))
 
 
 def judge_host(now: host.HostMemory) -> list[Finding]:
-    """Report the machine's memory, and the container's limit."""
     used, limit, left = now.total - now.available, now.container_limit, now.container_available
     machine = f"{capacity(used)} of {capacity(now.total)} used, {capacity(now.available)} available"
     container = "none" if limit is None else f"{capacity(limit)}, {capacity(left or 0)} left"
-    of_machine = {"total_bytes": now.total, "available_bytes": now.available}
     of_container = {"limit_bytes": limit, "available_bytes": left}
     return [
-        Finding("memory.host", "info", "RAM", machine, of_machine),
+        Finding("memory.host", "info", "RAM", machine, {"total_bytes": now.total, "available_bytes": now.available}),
         Finding("memory.container", "info", "container limit", container, of_container),
     ]

@@ -7,6 +7,4 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """The user's options."""
-
     device: str = "auto"

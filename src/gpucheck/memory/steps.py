@@ -47,8 +47,9 @@ BOUND = {"=": "", "≥": "at least "}
 
 
 def expected(held: int, taken: int) -> dict[StepName, Level]:
-    """Return the exact figures after each step, for torch's own allocator with an empty cache. `held` bytes are
-    allocated and `taken` bytes reserved at the start."""
+    """Return the exact figures after each step, for torch's own allocator. `held` bytes are allocated and `taken`
+    reserved at the start.
+    """
     blocks = held + sum(block for _, block, _ in TENSORS)
     segments = taken + sum(segment for _, _, segment in TENSORS)
     top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
@@ -85,8 +86,7 @@ _EXACT_ANYWHERE = {
 
 
 def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
-    """Run the sequence and read the figures after each step. `allocate(bytes)` returns an object that holds the
-    memory."""
+    """Run the sequence and read the figures after each step."""
 
     def settled() -> MemoryFigures:
         accel.synchronize()
