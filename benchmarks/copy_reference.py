@@ -114,7 +114,7 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
         copies.prepare(0, 1)
 
         def ours(copies: Copies = copies) -> float:
-            work = timing.Work(copies.call, empty=copies.empty())
+            work = timing.Work(copies.call, empty=copies.work.empty)
             timed = timing.measure(opened, work, clock="device events", limits=timing.Limits(SIDE_S, 0.02))
             return statistics.median(timed.run.samples_s) / timed.run.calls_per_sample
 
@@ -123,7 +123,7 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
             return reference.seconds_per_copy(*ends, size, direction, stream)
 
         found.append(in_turns(direction, size, ours, theirs, pairs))
-        if copies.finish().wrong_bytes:
+        if copies.finish()["wrong_bytes"]:
             raise CudaError(f"copies {direction} arrived changed")
     return found
 

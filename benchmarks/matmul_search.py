@@ -116,7 +116,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     with opened.as_current():
         began = time.monotonic()
         results: list[SearchResult] = []
-        found = work.search(case, grid, room, opened, work.SEARCH_BUDGET_S, lambda event: None, results)
+        found = work.search(case, grid, room, opened, work.DEFAULT_BUDGET_S, lambda event: None, results)
         search_s = time.monotonic() - began
         assert found is not None
         with precision.precision(case.setting), torch.no_grad():

@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.batch_size import loop
 from gpucheck.batch_size.answer import History, Plan, plan
-from gpucheck.batch_size.loop import Loop, Need, Schedule
+from gpucheck.batch_size.loop import Loop, Schedule
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import MOST_STEPS, Budget, Setup, TrialResult
 from gpucheck.batch_size.runner import Runner
@@ -106,22 +106,22 @@ def schedule(clock: Clock, seconds: float, *results: TrialResult, device: str = 
 
 def test_what_trials_take_is_read_off_the_sizes_that_ran(clock: Clock) -> None:
     two = replace(TIMED, batch_size=200, steps_s=(9.0, 3.0))
-    assert schedule(clock, 60.0).needed_s(100, Need(3)) == 0.0
+    assert schedule(clock, 60.0).needed_s(100, 3) == 0.0
     one = schedule(clock, 60.0, TIMED)
-    assert [one.needed_s(size, Need(1)) for size in (10, 100, 300)] == [2.0, 2.0, 6.0]
+    assert [one.needed_s(size, 1) for size in (10, 100, 300)] == [2.0, 2.0, 6.0]
     line = schedule(clock, 60.0, TIMED, two)
-    assert [line.needed_s(size, Need(1)) for size in (150, 200, 400)] == [3.0, 3.0, 5.0]
+    assert [line.needed_s(size, 1) for size in (150, 200, 400)] == [3.0, 3.0, 5.0]
     # Noise may hide growth: a tenth of a step is taken to grow at least.
     flat = schedule(clock, 60.0, TIMED, replace(two, steps_s=(9.0, 2.0)))
-    assert flat.needed_s(400, Need(1)) == pytest.approx(2.2)
+    assert flat.needed_s(400, 1) == pytest.approx(2.2)
 
 
 def test_first_steps_say_nothing_of_later_ones(clock: Clock) -> None:
     slow_first = replace(TIMED, steps_s=(40.0, 2.0))
-    assert schedule(clock, 60.0, slow_first).needed_s(100, Need(3)) == 6.0
+    assert schedule(clock, 60.0, slow_first).needed_s(100, 3) == 6.0
     # The first step of a new process also loads code. The smallest such time of all runs counts.
-    assert schedule(clock, 60.0, slow_first, slow_first).needed_s(100, Need(3, 1)) == 6.0 + START_S + 38.0
-    assert schedule(clock, 60.0, slow_first, TIMED).needed_s(100, Need(3, 1)) == 6.0 + START_S
+    assert schedule(clock, 60.0, slow_first, slow_first).needed_s(100, 3, 1) == 6.0 + START_S + 38.0
+    assert schedule(clock, 60.0, slow_first, TIMED).needed_s(100, 3, 1) == 6.0 + START_S
 
 
 @pytest.mark.parametrize("seconds", [60.0, 300.0, 1000.0])

@@ -101,7 +101,7 @@ def test_a_size_that_ran_ran_though_the_allocator_made_room(scenario: Scenario) 
     with Runner(SETUP) as runner:
         result = run(runner, 4)
     assert (result.outcome, result.allocation_retries) == ("fits", 3)
-    assert result.reason == "runs, but the allocator emptied its cache 3 times in 3 steps"
+    assert result.reason == "runs, but the allocator emptied its cache 3× in 3 steps"
 
 
 @pytest.mark.parametrize(

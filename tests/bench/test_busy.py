@@ -17,16 +17,14 @@ def row(used: float | None, *flags: str) -> Measurement:
 
 
 def test_the_busiest_row_is_named() -> None:
-    (found,) = judging.cpu_busy(
-        "matmul.cpu_busy", [row(1.25, "cpu-busy"), row(0.5, "noisy", "cpu-busy"), row(None)], Facts()
-    )
+    (found,) = judging.cpu_busy("matmul", [row(1.25, "cpu-busy"), row(0.5, "noisy", "cpu-busy"), row(None)], Facts())
     assert (found.id, found.verdict) == ("matmul.cpu_busy", "warn")
     assert found.title == "machine busy (1.2 cores)"
     assert found.message == "2 of 3 figures are too low"
 
 
 def test_an_idle_machine_is_no_finding() -> None:
-    assert judging.cpu_busy("matmul.cpu_busy", [row(0.0), row(None)], Facts()) == []
+    assert judging.cpu_busy("matmul", [row(0.0), row(None)], Facts()) == []
 
 
 def test_a_doubtful_figure_is_no_plain_pass() -> None:

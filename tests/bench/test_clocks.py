@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import judging
-from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 
@@ -28,13 +27,13 @@ def row(
 
 
 def judged(*rows: Measurement) -> Finding:
-    (finding,) = judging.clock("copy.clocks", rows)
+    (finding,) = judging.clock("copy", rows)
     return finding
 
 
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
-    assert (found.id, found.verdict, found.evidence["flag"]) == ("copy.clocks", "warn", "throttled")
+    assert (found.id, found.verdict, found.evidence["flag"]) == ("copy.clock", "warn", "throttled")
     assert found.fix is not None and "air flow" in found.fix
     assert found.evidence["clock_reasons"] == ["hw_thermal_slowdown", "thermal"]
     assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (1.2e9, 87.0)
@@ -53,9 +52,3 @@ def test_a_setting_and_the_power_limit_are_remarks() -> None:
     assert held.verdict == "info" and held.fix is not None and "-rac" in held.fix
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
-
-
-def test_every_benchmark_says_it() -> None:
-    assert [finding.id for finding in judging.of_the_machine("overlap", [row("throttled")], Facts())] == [
-        "overlap.clock"
-    ]

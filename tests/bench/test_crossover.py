@@ -265,7 +265,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
 
 
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
-    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
+    def measure(operation: Operation, size: int, **rest: Any) -> list[Measurement]:
         # The copies cost as much again.
         return rows(operation.id, size, cpu_s(size), device_s(size), 2 * device_s(size))
 
@@ -302,7 +302,7 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
 
 
 def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
+    def measure(operation: Operation, size: int, **rest: Any) -> list[Measurement]:
         if size > most:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
@@ -325,7 +325,7 @@ def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch, without: set[int]) -> None:
     asked = []
 
-    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
+    def measure(operation: Operation, size: int, **rest: Any) -> list[Measurement]:
         asked.append(size)
         if size in without:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")

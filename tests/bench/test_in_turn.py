@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from engines import Engines
 from gpucheck.bench import concurrent, judging
 from gpucheck.bench.concurrent import Group
 from gpucheck.measure.telemetry import Watch
-from gpucheck.report.measurement import Run, TimeStats
+from gpucheck.report.measurement import Run
 
 
 def on_host(device: Engines, seconds: float) -> Callable[[], None]:
@@ -76,11 +77,9 @@ def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least(
     assert len(concurrent.in_turn(groups, until_s=0.0)["a"].run.samples_s) == 3
 
 
-def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None:
+def test_a_figure_of_rounds_is_of_calls_pair_by_pair() -> None:
     first, second = (run(2.0, 4.0, 60.0, calls=2),), (run(4.0, 8.0, 10.0, calls=4),)
-    assert judging.ratio(first, second) == TimeStats(1.0, 3)
-    assert judging.windows(first, second) == (run(6.0, 12.0, 70.0),)
-    assert judging.window_s((run(1.0, 3.0), run(8.0))) == 3.0
+    assert judging.of_rounds(operator.truediv, first, second) == [run(1.0, 1.0, 12.0)]
 
 
 class Sampling(Watch):

@@ -18,6 +18,7 @@ import document_schema as schema
 from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Room
+from gpucheck.bench.judging import DeviceRows
 from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
@@ -74,7 +75,9 @@ def measured(device: Engines, streams: int = 2, budget_s: float = 1.0) -> Overla
     copies_of, products_of = groups(device, streams)
     copies, products = work.balanced(copies_of, products_of)
     timed = concurrent.in_turn(work.in_turn(copies_of(copies), products_of(products)), device.host_s + budget_s)
-    (entry,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
+    (entry,) = judge.answer(
+        DeviceRows("cuda:0", [replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
+    )
     return entry
 
 
@@ -133,12 +136,14 @@ def test_noise_widens_the_interval_and_moves_the_overlap_little(shared: float, o
 
 
 def test_a_copy_that_makes_compute_slower_than_one_after_the_other_is_told_as_negative() -> None:
-    (found,) = judge.answer(rows(-0.25))
+    (found,) = judge.answer(DeviceRows("cuda:0", rows(-0.25)))
     assert (found.overlap, found.ci_low, found.ci_high) == pytest.approx((-0.25,) * 3)
 
 
 def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> None:
-    (found,) = judge.answer([row("copy", (2.0,) * 5), row("compute", (1.0,) * 5), row("both", (2.5,) * 5)])
+    (found,) = judge.answer(
+        DeviceRows("cuda:0", [row("copy", (2.0,) * 5), row("compute", (1.0,) * 5), row("both", (2.5,) * 5)])
+    )
     assert to_json(found) == {
         "device": "cuda:0",
         "direction": "host_to_device",
@@ -258,7 +263,7 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compute.method.precision_requested == "float32"
     assert len(copy.runs[0].samples_s) == len(both.runs[0].samples_s)
     answers = recorder.judged().results["bench_overlap"]
-    assert len(answers) == 2 and answers == tuple(judge.answer(made))
+    assert len(answers) == 2 and answers == tuple(judge.answer(DeviceRows("cuda:0", made)))
     verdicts = {one.id: one.verdict for one in recorder.judged().findings}
     assert verdicts["overlap.copies"] == "pass"
     schema.validator().validate(json.loads(document(recorder.judged())))

@@ -15,7 +15,7 @@ from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, product, work
-from gpucheck.bench.matmul.product import Case, Grid, Reading, Refused, Search
+from gpucheck.bench.matmul.product import Case, Grid, Reading, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
@@ -84,11 +84,11 @@ def searching(grid: Grid, landscape: Landscape, without: Callable[[Shape, int], 
     """A search on a machine that has no kernel for some shapes: `without` is asked with the try's number."""
     machine = Machine(landscape)
 
-    def take(shape: Shape, window_s: float) -> Reading | Refused:
+    def take(shape: Shape, window_s: float) -> Reading:
         assert search.tries < 100_000 and shape not in search.refused
         if without(shape, search.tries):
             machine.now_s += 1e-3
-            return Refused("no algorithm", 1e-3)
+            return Reading(None, 1e-3, "no algorithm")
         return machine.take(shape, window_s)
 
     search = Search(grid, limit_s, take)
@@ -137,6 +137,7 @@ def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first(
 
     def take(shape: Shape, window_s: float) -> Reading:
         reading = machine.take(shape, window_s)
+        assert reading.rate is not None
         slower = 1 - 0.4 * machine.now_s / search.time_s
         return Reading(reading.rate * slower, reading.spent_s)
 
@@ -232,7 +233,7 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = work.Tries.take, []
 
-    def take(self: work.Tries, shape: Shape, window_s: float) -> Reading | Refused:
+    def take(self: work.Tries, shape: Shape, window_s: float) -> Reading:
         taken.append(shape)
         if len(taken) == 5:
             raise KeyboardInterrupt

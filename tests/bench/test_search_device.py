@@ -10,7 +10,7 @@ import torch
 from simulated import Device
 
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.product import KINDS, Reading, Refused
+from gpucheck.bench.matmul.product import KINDS, Reading
 from gpucheck.bench.matmul.work import Tries
 
 RATE = 100e12
@@ -28,7 +28,7 @@ def tries_on(**how: Any) -> tuple[Any, Tries]:
 
 def read(tries: Tries, side: int) -> Reading:
     reading = tries.take((side, side, side), 1e-3)
-    assert isinstance(reading, Reading)
+    assert reading.rate is not None
     return reading
 
 
@@ -46,7 +46,7 @@ def test_a_shape_that_is_over_before_the_clock_can_tell_has_no_rate() -> None:
     device, tries = tries_on(enqueue_s=6e-6)
     device.elapsed_s = lambda start, end: 1e-9
     answer = tries.take((512, 512, 512), 1e-3)
-    assert isinstance(answer, Refused)
+    assert answer.rate is None
     assert answer.reason == "it was shorter than the clock's resolution"
 
 

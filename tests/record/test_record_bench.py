@@ -88,11 +88,10 @@ class Ranks:
     def __init__(self, options: object, ids: Sequence[str], **_: Any) -> None:
         assert len(ids) == self.world
 
-    def begin(self, kind: str) -> list[Answer]:
-        ready = {"room": 2**30, "device": {"id": kind, "uuid": None, "name": "CPU"}, "host": "node1"}
-        return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(self.world)]
-
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        if "begin" in request:
+            ready = {"room": 2**30, "device": {"id": request["begin"], "uuid": None, "name": "CPU"}, "host": "node1"}
+            return [Answer(rank, {**ready, "version": None, "settings": {}}) for rank in range(self.world)]
         if request["collective"] == "all-to-all":
             return [Answer(rank, None, "its process did not answer within 30 s", "calling", "late") for rank in (0, 1)]
         seconds = [0.02 * (1 + place % 3 / 100) for place in range(20)]

@@ -1,8 +1,7 @@
 """The state of a search, and the answer that follows from it. Pure.
 
-The loop records each trial here, and `Search.next` chooses the next size from the same state. The result and the
-findings are computed from the state and can be read at any time. An interrupted search therefore has an answer too,
-which claims only what was run.
+The loop records each trial here. The result and the findings can be read at any time, so an interrupted search has an
+answer too, which claims only what was run.
 """
 
 from __future__ import annotations
@@ -15,15 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
-from gpucheck.batch_size.outcome import (
-    NEEDS_SMALLER_PASS,
-    Budget,
-    MemoryLimit,
-    Setup,
-    TrialResult,
-    in_words,
-    parse_limit,
-)
+from gpucheck.batch_size.outcome import Budget, MemoryLimit, Setup, TrialResult, in_words, parse_limit
 from gpucheck.batch_size.search import Search, search_for
 from gpucheck.errors import UsageError
 from gpucheck.report.finding import Finding
@@ -44,11 +35,7 @@ from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parsed options.
-
-    `cap` is the largest size to try, as a batch size or a length along the axis. `is_cap_default` is True if the user
-    set none.
-    """
+    """The parsed options. `cap` is the largest size to try: a batch size, or a length along the axis."""
 
     options: FindBatchSizeOptions
     target: str
@@ -65,12 +52,9 @@ class Plan:
 
 
 # Pairs of options that exclude each other, with the reason and the fix.
-_NO_TRIALS = "an estimate runs no trials"
+_OF_TRIALS = ("--multiple-of", "--effective-batch", "--headroom", "--avoid-oom")
 EXCLUDING = (
-    ("--estimate", "--multiple-of", _NO_TRIALS, ""),
-    ("--estimate", "--effective-batch", _NO_TRIALS, ""),
-    ("--estimate", "--headroom", _NO_TRIALS, ""),
-    ("--estimate", "--avoid-oom", _NO_TRIALS, ""),
+    *(("--estimate", name, "an estimate runs no trials", "") for name in _OF_TRIALS),
     ("--effective-batch", "--axis", "the batch size is fixed along an axis", ""),
     ("--max-batch-size", "the range of --axis", "each is the largest size", ""),
     ("--exact", "--tolerance", "", "--exact means a tolerance of 0"),
@@ -86,7 +70,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
             f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
         )
     axis = parse_axis(options.axis) if options.axis is not None else None
-    high = axis.high if axis is not None else None
+    high = axis.high if axis else None
     changed = (known.name for known in fields(options) if getattr(options, known.name) != known.default)
     given = {f"--{name.replace('_', '-')}" for name in changed}
     given |= {"the range of --axis"} if high is not None else set()
@@ -129,6 +113,8 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
 
 # Ends of a trial that say nothing about the size, and so end the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
+# The target has an error if the smallest size ends like this.
+NEEDS_SMALLER_PASS = ("suspected", "size-limit")
 # Reasons that end a search although a larger size may fit, in words.
 OPEN = {
     "time": "time ran out",
@@ -147,9 +133,9 @@ CAP = "max-batch-size"
 class History:
     """The trials of a search so far, and what follows from them.
 
-    `budget` and `device` are replaced once the first child reports its own. `results` are the trials of the search.
-    `stopped` is the trial that ended the search for a reason unrelated to its size. `refused` is the reason why no
-    process could be set up. `more_time_s` is a larger time budget to suggest if time ran out.
+    `budget` and `device` are replaced once the first child reports its own. `stopped` is the trial that ended the
+    search for a reason unrelated to its size. `refused` is the reason why no process could be set up. `more_time_s` is
+    a larger time budget to suggest if time ran out.
     """
 
     plan: Plan
@@ -174,12 +160,12 @@ class History:
 
     @property
     def axis(self) -> str | None:
-        """Return the dimension that is searched, or None if batch sizes are searched."""
+        """The dimension that is searched, or None if batch sizes are searched."""
         return self.plan.recipe.axis
 
     @property
     def is_closed(self) -> bool:
-        """Return whether no larger size fits, or the user wants none tried."""
+        """True if no larger size fits, or the user wants none tried."""
         return self.limited_by is not None and self.limited_by not in OPEN
 
     @property
@@ -192,10 +178,7 @@ class History:
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
 
     def open(self, ready: Mapping[str, Any], *, dangerous: bool) -> None:
-        """Record the first child's report about its device and the workload.
-
-        `dangerous` means that running out of memory may take the machine down.
-        """
+        """Record the first child's report. `dangerous` means that running out of memory may take the machine down."""
         if "budget" in ready:
             self.budget = Budget(**ready["budget"])
         if "device" in ready:
@@ -240,8 +223,7 @@ class History:
 
 # --- The size to recommend --------------------------------------------------------------------------------------------
 
-# Peaks of one size differ by up to this share (allocator rounding, retained pages). A peak that exceeds the aim by less
-# than this share still meets the aim.
+# Peaks of one size differ by up to this share (allocator rounding, retained pages), so a peak may exceed the aim by it.
 PEAK_SPREAD = 0.02
 # Matrix products run on tensor cores at full rate if their dimensions are multiples of 8 (16-bit types; NVIDIA's guide
 # to matrix multiplication). Sizes below 16 are not rounded down, because that could halve them.
@@ -255,12 +237,9 @@ def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
-    """Choose a size up to `largest` whose peak is at most `aim` bytes, as a multiple of 8.
+    """Return a size up to `largest` whose interpolated peak is at most `aim` bytes; None if no measured size has that.
 
-    The size is also a multiple of `multiple_of`. Only `multiple_of` counts if a multiple of both would halve the size.
-
-    `peaks` maps measured sizes to their peaks. Peaks between two sizes are interpolated linearly, and never fall as the
-    size grows. Returns None if even the smallest measured peak exceeds `aim`.
+    It is a multiple of `multiple_of` and, if it is large enough, of 8. Peaks never fall as the size grows.
     """
     sizes = sorted(size for size in peaks if size <= largest)
     points = list(zip(sizes, itertools.accumulate((peaks[size] for size in sizes), max), strict=True))
@@ -282,24 +261,17 @@ def meets(result: TrialResult, aim: float) -> bool:
 
 
 def recommendation(history: History, result: TrialResult) -> RecommendedSize:
-    """The size to use, as it was run, with its peak."""
+    """Return the size to use, as it was run, with its peak."""
     wanted, peak = history.plan.options.headroom, result.peak_bytes or 0
     return RecommendedSize(result.batch_size, 1 - peak / history.budget.bytes, wanted, peak, result.samples_per_s)
 
-
-# --- How fast each size is --------------------------------------------------------------------------------------------
 
 # A size within 5 % of the fastest counts as equally fast. The difference is smaller than the variation of data loading.
 NEARLY = 0.05
 
 
 def knee(results: Iterable[TrialResult]) -> Knee | None:
-    """Return the smallest size that is about as fast as the fastest one; None if too few sizes were timed, or if noise
-    may have decided which size that is.
-
-    A size's speed comes from the median of all its steps but each trial's first. The noise is the median relative
-    spread of the steps of a size.
-    """
+    """Return the smallest size about as fast as the fastest one; None if noise may have decided which it is."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits" and result.later_s:
@@ -317,19 +289,12 @@ def knee(results: Iterable[TrialResult]) -> Knee | None:
     return Knee(best, rates[best], noise)
 
 
-# --- An effective batch from smaller ones -----------------------------------------------------------------------------
-
-# A divisor below this share of the largest size would more than double the number of steps. Micro-batches of unequal
-# size are used instead.
+# A divisor below this share of the largest size would more than double the number of steps.
 SMALLEST_DIVISOR = 0.5
 
 
 def accumulate(effective: int, limit: int) -> Accumulation:
-    """Split an effective batch into micro-batches of at most `limit`.
-
-    The micro-batch is the largest divisor of `effective` that is close to the limit. The micro-batches differ by one
-    sample if there is no such divisor.
-    """
+    """Split an effective batch into micro-batches of a divisor near `limit`, else of sizes that differ by one."""
     # Divisors come in pairs: the largest one up to the limit belongs to the fewest steps.
     fewest = -(-effective // limit)
     most = int(effective / max(1.0, limit * SMALLEST_DIVISOR))
@@ -339,8 +304,6 @@ def accumulate(effective: int, limit: int) -> Accumulation:
     micro = -(-effective // fewest)
     return Accumulation(effective, micro, fewest, fewest * micro - effective, limit)
 
-
-# --- Where the memory goes --------------------------------------------------------------------------------------------
 
 # The slope comes from two sizes: the largest one, and the largest of those that are at most this share of it.
 SLOPE_APART = 0.75
@@ -371,8 +334,6 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-# --- The result -------------------------------------------------------------------------------------------------------
-
 # The limiting factor in one word. Every kind of lack of memory is `memory`.
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
@@ -389,7 +350,6 @@ _AGAIN = "run the same command again"
 
 
 def result_of(history: History) -> FoundBatchSize:
-    """Return the answer from the trials so far."""
     plan, setup, budget, search = history.plan, history.setup, history.budget, history.search
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
@@ -444,7 +404,7 @@ def findings(history: History) -> list[Finding]:
 
 
 def _undecided(result: TrialResult, axis: str | None) -> Finding:
-    """A device that a trial broke, or other processes that disturbed the trials."""
+    """Return the finding for a device that a trial broke, or for trials that other processes disturbed."""
     evidence = {"batch_size": result.batch_size}
     if result.outcome == "device-broken":
         title = f"{in_words(result.batch_size, axis)} broke the device"
@@ -507,10 +467,9 @@ def _at_least(history: History, best: TrialResult) -> Finding:
 
 
 def _fix_of_open(history: History) -> str | None:
-    """Return the fix for a search that did not find the largest size."""
     best, axis = history.search.best, history.axis
     if history.limited_by == "time":
-        seconds = history.more_time_s  # in the form that the option takes: whole minutes above two minutes
+        seconds = history.more_time_s
         return f"--time-budget {f'{math.ceil(seconds / 60)}m' if seconds > 120 else f'{math.ceil(seconds)}s'}"
     if history.limited_by == "trials" and best is not None:
         return f"--start {best.batch_size}"
@@ -524,9 +483,8 @@ def _nothing_fits(history: History) -> Finding:
     axis, limited_by, refused, failing = history.axis, history.limited_by, history.refused, history.search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # no size is known to exceed the memory
-        is_time = limited_by == "time"
         kind = "batch" if axis is None else f"length of {axis}"
-        title = f"no {kind} {'passed before time ran out' if is_time else 'was decided'}"
+        title = f"no {kind} {'passed before time ran out' if limited_by == 'time' else 'was decided'}"
         why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.batch_size.answer import Plan, plan
-from gpucheck.batch_size.loop import Loop
+from gpucheck.batch_size.loop import TRIAL_TIMEOUT_LEAST_S, Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
     IN_TRIAL,
-    TRIAL_TIMEOUT_LEAST_S,
     Budget,
     MemoryLimit,
     Setup,
@@ -41,11 +40,7 @@ DEVICE_TIME_BUDGET_S = 300.0
 
 
 def command(options: FindBatchSizeOptions, emit: Emit) -> None:
-    """Find the largest batch that fits.
-
-    Raises UsageError and TargetError for the user's errors, and CannotLook if the device cannot be used. It is a
-    finding if even the smallest batch does not fit, or if time runs out before any passes.
-    """
+    """Find the largest batch that fits. Raises the user's errors, and CannotLook if the device cannot be used."""
     began = time.monotonic()
     if IN_TRIAL in os.environ:
         raise UsageError(
@@ -85,10 +80,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
 
 
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
-    """Return the settings of a device's children, and the budget.
-
-    A device other than the CPU reports its real budget later.
-    """
+    """Return the settings of a device's children, and the budget. A GPU's child reports its real budget later."""
     memory, limit, is_cpu = host.memory(), plan.limit, device_id == "cpu"
     budget = on_cpu(limit, memory.usable, min(memory.total, memory.container_limit or memory.total))
     if limit is not None and is_cpu and "less than" in budget.reason:
@@ -134,12 +126,8 @@ def is_shared(device: Device) -> bool:
     return bool(device.processes) if device.processes is not None else held_bytes(device) is not None
 
 
-# --- A device that is not here ----------------------------------------------------------------------------------------
-
-
 # Device kinds that --estimate accepts: the bytes that a process holds besides its tensors (context and workspaces), and
-# the source of these figures. Contexts differ by driver, GPU model and the kernels that torch loads; the largest
-# reported size is used.
+# the source of these figures. The largest reported size of a context is used.
 OUTSIDE = {
     "cuda": (
         10**9,
@@ -163,11 +151,7 @@ def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
 
 
 def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], deadline: float, emit: Emit) -> None:
-    """Estimate the largest batch within a device's memory.
-
-    `sizes` are the lowest and the highest size to consider; `deadline` is on the monotonic clock. Raises CannotLook if
-    the target does not run on fake tensors.
-    """
+    """Estimate the largest batch within a device's memory, until `deadline`. Raises CannotLook."""
     kind = setup.device
     context_bytes, workspace_bytes, source = OUTSIDE[kind]
     margin = 0 if kind == "cpu" else margin_bytes(memory_bytes)
@@ -176,7 +160,7 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
         why = f"context, workspaces and margin take {capacity(memory_bytes - room)}"
         raise UsageError(f"{capacity(memory_bytes)} cannot hold any workload", why)
     emit(Progress("predicting with fake tensors"))
-    peaks = _largest_of_fake_tensors(setup, room, sizes, deadline)
+    peaks = _of_fake_tensors(setup, room, sizes, deadline)
     held = ("peak_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")
     answer = EstimatedBatchSize(
         max_batch_size=peaks["largest"],
@@ -197,12 +181,9 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
     emit(Judged(finding_of_estimate(answer, room, peaks["smallest"])))
 
 
-def _largest_of_fake_tensors(
-    setup: Setup, room_bytes: int, sizes: tuple[int | None, int], deadline: float
-) -> dict[str, Any]:
+def _of_fake_tensors(setup: Setup, room: int, sizes: tuple[int | None, int], deadline: float) -> dict[str, Any]:
     """Return the answer of the child that estimates. Raises CannotLook if it has none."""
-    lowest, highest = sizes
-    request = {**to_json(setup), "room_bytes": room_bytes, "lowest": lowest, "highest": highest}
+    request = {**to_json(setup), "room_bytes": room, "lowest": sizes[0], "highest": sizes[1]}
     argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
     try:
         with Talk(lambda: LineChild(argv, env=environment)) as child:

@@ -1,28 +1,19 @@
 """The loop of one search: runs trials until the search closes or time is short, and records and reports them.
 
-The time of a trial is forecast from the later steps of earlier trials. First steps are left out: they load libraries
-and start threads. The time budget first pays for closing the bracket and for a run of the best size in a separate
-process. The rest pays for the recommended size.
+The time of a trial is forecast from the later steps of earlier trials: first steps load libraries and start threads.
+The time budget first pays for the answer and its run in a separate process, then for the recommended size.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpucheck import messages
 from gpucheck.batch_size import answer
 from gpucheck.batch_size.answer import OPEN, History, Plan
-from gpucheck.batch_size.outcome import (
-    MOST_STEPS,
-    STEPS_CONFIRMED,
-    TRIAL_TIMEOUT_LEAST_S,
-    Budget,
-    Refused,
-    TrialResult,
-    in_words,
-)
+from gpucheck.batch_size.outcome import MOST_STEPS, STEPS_CONFIRMED, Budget, Refused, TrialResult, in_words
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.search import Attempt, Search
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
@@ -33,8 +24,7 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.results.find_batch_size import RecommendedSize
 from gpucheck.units import capacity
 
-# A trial takes two steps. Confirmations and trials on devices take a third, because caches are still filling in the
-# second.
+# A trial takes two steps. Confirmations and trials on devices take a third: caches are still filling in the second.
 STEPS = 2
 # The first recommended size is interpolated. A smaller one is tried if its peak exceeds the aim.
 TRIES = 2
@@ -93,8 +83,6 @@ class Loop:
         margin = f", {capacity(budget.margin_bytes)} margin excluded" if budget.margin_bytes else ""
         self.emit(Notice(f"budget: {capacity(budget.bytes)} ({budget.reason}){margin}"))
 
-    # Searching
-
     def _search(self) -> None:
         while (attempt := self.time.next()) is not None and self.time.may_begin(attempt):
             self._try(attempt)
@@ -103,10 +91,8 @@ class Loop:
             if self.history.limited_by is not None:
                 return
         closed, failing = self.search.limited_by, self.search.first_failing
-        # A confirmation ends the search where filling memory is dangerous, even if a larger size was skipped for lack
-        # of time.
         if closed == "safety" and self.time.is_short:
-            closed = None
+            closed = None  # a larger size was skipped for lack of time
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # a smaller size ran out of time, so the failed one is not the limit
         limited_by = closed if attempt is None and closed is not None else "time"
@@ -148,10 +134,7 @@ class Loop:
         self.emit(Failed(fault, finding))
 
     def _error(self, result: TrialResult) -> TargetError | DeviceFailed:
-        """The target's error, with the size at which it was raised.
-
-        A built-in workload raises no errors itself, so the error is the device's.
-        """
+        """Return the target's error with the size at which it was raised, or the device's error."""
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
         best, what, below = self.search.best, f"fails with {in_words(result.batch_size, self.axis)}", ""
@@ -162,8 +145,6 @@ class Loop:
             below = f"give the lengths that it takes with --axis {self.axis}:LOW..HIGH, or "
         fix = f"{below}run with --debug to see the traceback"
         return TargetError(f"{self.runner.setup.target} {what}", result.reason, fix, trace=result.trace)
-
-    # The size to recommend
 
     def _follow(self) -> None:
         """Recommend a size below a confirmed answer, in at most the time that the search took, or ten seconds."""
@@ -193,21 +174,19 @@ class Loop:
                 least = "smallest batch" if self.axis is None else f"least length of {self.axis}"
                 return self._none(f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size, deadline)
+            # Without time to run a rounded size, the largest size may leave the headroom itself.
+            if answer.meets(result or known[largest], aim):
+                return answer.recommendation(self.history, result or known[largest])
             if result is None:
-                # There is no time to run a rounded size, but the largest size may leave the headroom itself.
-                result = known[largest]
-                if not answer.meets(result, aim):
-                    return self._none("no time left to run it")
-            if answer.meets(result, aim):
-                return answer.recommendation(self.history, result)
+                return self._none("no time left to run it")
             if result.peak_bytes is None:
                 return self._none(f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
         return self._none("memory grows unevenly: two sizes took more than their neighbours suggest")
 
     def _run(self, size: int, deadline: float) -> TrialResult | None:
-        """Run the size to recommend; None where there is no time, or no child could be set up."""
-        if time.monotonic() + self.time.needed_s(size, Need(STEPS_CONFIRMED, 1)) > deadline:
+        """Run the size to recommend; None if there is no time, or no child could be set up."""
+        if time.monotonic() + self.time.needed_s(size, STEPS_CONFIRMED, 1) > deadline:
             return None
         self.emit(Progress(f"{self.axis or 'batch'} {size}, recommended", done=len(self.history.results)))
         limit_s = self.time.patience_s(size)
@@ -221,8 +200,6 @@ class Loop:
         self.history.recommended_trials.append(result)
         self._emit_trial(result)
         return result
-
-    # Reporting
 
     def _answer(self) -> None:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
@@ -238,9 +215,7 @@ class Loop:
 
 
 def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether filling memory is dangerous: in WSL, Windows, macOS and with unified memory it spills, hangs or
-    takes the machine down.
-    """
+    """Return whether filling memory spills, hangs or takes the machine down: in WSL, Windows, macOS, unified memory."""
     machine = facts.host
     risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
     return risky or integrated or kind == "mps"
@@ -248,8 +223,8 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 # --- What there is time for -------------------------------------------------------------------------------------------
 
-# A trial gets ten times its forecast before gpucheck treats it as hung.
-TRIAL_TIMEOUT_FACTOR = 10.0
+# A trial gets ten times its forecast, and at least this long, before gpucheck treats it as hung.
+TRIAL_TIMEOUT_FACTOR, TRIAL_TIMEOUT_LEAST_S = 10.0, 30.0
 # Trial times vary. The time reserved for the last trials is this factor times their forecast.
 TIME_RESERVE = 1.3
 # A size chosen for lack of time must be at least this much larger than the best one.
@@ -262,19 +237,9 @@ LEAST_GROWTH = 0.1
 FIRST_SHARE = 0.25
 # The smallest size is next if less than this share of the time is left and no size has passed.
 SMALLEST_SHARE = 1 / 3
-# The smallest size gets at least this long, even past the deadline: 5 s, or this share of the time budget if that is
-# more. Its first step loads libraries.
+# The smallest size gets at least 5 s or this share of the time budget, even past the deadline: it loads libraries.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
-# The next time budget to suggest is this many times as long, if a search ran out of time.
 MORE_TIME = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The work to forecast for trials of about one size: the number of steps and of child starts."""
-
-    steps: int
-    starts: int = 0
 
 
 class Schedule:
@@ -288,17 +253,19 @@ class Schedule:
         # True if the last size was replaced by a smaller one for lack of time.
         self.is_short = False
         is_cpu = runner.setup.is_cpu
-        # Steps of an ordinary trial. A confirmation on a device is planned with eight; it may take fewer or more.
+        # Steps of an ordinary trial and of a confirmation, which may take fewer or more on a device.
         self.steps = STEPS if is_cpu else STEPS_CONFIRMED
-        self.again = Need(STEPS_CONFIRMED if is_cpu else MOST_STEPS, 1)
+        self.confirming = STEPS_CONFIRMED if is_cpu else MOST_STEPS
 
     @property
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def needed_s(self, size: int, need: Need) -> float:
-        """Forecast the time of these trials; 0 until a trial has been timed."""
-        return self._fixed_s(need) + need.steps * self._step_s(size)
+    def needed_s(self, size: int, steps: int, starts: int = 0) -> float:
+        """Forecast the time of steps of a size and of child starts; 0 until a trial has been timed."""
+        longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
+        least = max(0.0, min(longer)) if len(longer) > 1 else 0.0
+        return starts * (self.runner.start_s + least) + steps * self._step_s(size)
 
     def _timed(self) -> list[tuple[int, float]]:
         """Each size that was timed and the median of its later steps, smallest first."""
@@ -309,10 +276,7 @@ class Schedule:
         return sorted((size, statistics.median(times)) for size, times in steps.items())
 
     def _step_s(self, size: int) -> float:
-        """Forecast a later step.
-
-        The next larger timed size sets the time; above the largest timed size it is extrapolated linearly.
-        """
+        """Forecast a later step: that of the next larger timed size, above the largest one extrapolated linearly."""
         timed = self._timed()
         nearest = next((seconds for other, seconds in timed if other >= size), None)
         if nearest is not None or not timed:
@@ -322,66 +286,50 @@ class Schedule:
             slope = max((seconds - timed[-2][1]) / (largest - timed[-2][0]), LEAST_GROWTH * slope)
         return seconds + slope * (size - largest)
 
-    def _fixed_s(self, need: Need) -> float:
-        """Return the part of the forecast that does not depend on the size.
-
-        It consists of child starts and of the extra time of first steps, which load libraries in each process. The
-        least extra time seen is used; a single trial is not enough to estimate it.
-        """
-        longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
-        least = max(0.0, min(longer)) if len(longer) > 1 else 0.0
-        return need.starts * (self.runner.start_s + least)
-
     def patience_s(self, size: int) -> float:
-        """Return how long a trial may take before gpucheck treats it as hung. That is all the time left until a trial
-        has been timed.
-        """
-        expected_s = self.needed_s(size, Need(self.again.steps))
-        return max(TRIAL_TIMEOUT_LEAST_S, TRIAL_TIMEOUT_FACTOR * expected_s if self._step_s(size) else self.left)
+        """Return how long a trial may take before it counts as hung: all the time left until a trial has been timed."""
+        expected_s = TRIAL_TIMEOUT_FACTOR * self.needed_s(size, self.confirming)
+        return max(TRIAL_TIMEOUT_LEAST_S, expected_s or self.left)
 
     def next(self) -> Attempt | None:
-        """Return the next trial for which there is time; None if the search or its time is over."""
-        asked = self.search.next()
-        return None if asked is None else self.within(asked)
+        """Return the next trial, a smaller one that fits into the time left, or None."""
+        attempt = self.search.next()
+        return None if attempt is None else self.within(attempt)
 
     def within(self, attempt: Attempt) -> Attempt | None:
-        """Return the requested trial, a smaller one that fits into the time left, or None."""
         best, self.is_short = self.search.best, False
         if best is None:
             # The smallest size must run next if no size has passed and little time is left.
             return attempt if self.left > SMALLEST_SHARE * self.seconds else Attempt(self.search.lowest)
         if attempt.size <= best.batch_size:
             return attempt
-        both = Need(self.steps + self.again.steps, self.again.starts + self.runner.needs_start)
-        need = both if attempt.purpose == "search" else self.again
-        if TIME_RESERVE * self.needed_s(attempt.size, need) <= self.left:
+        need = self.confirming, 1
+        both = self.steps + self.confirming, 1 + self.runner.needs_start
+        if TIME_RESERVE * self.needed_s(attempt.size, *(both if attempt.purpose == "search" else need)) <= self.left:
             return attempt
-        # Time for confirming the best size is kept back. The second size is an ordinary trial that shows how time
-        # grows. Later ones are run as confirmations directly.
+        # The second size is an ordinary trial that shows how time grows. Later ones are confirmations.
         self.is_short, purpose, left = True, attempt.purpose, self.left
         if len(self._timed()) > 1:
-            need, purpose, left = self.again, "confirm", left - self._kept_s(best)
+            purpose, left = "confirm", left - self._kept_s(best)
+        elif purpose == "search":
+            need = both
         size = attempt.size
-        while size > WORTHWHILE * best.batch_size and TIME_RESERVE * self.needed_s(size, need) > left:
+        while size > WORTHWHILE * best.batch_size and TIME_RESERVE * self.needed_s(size, *need) > left:
             size = self.search.rounded(SHRINK * size)
         if size > WORTHWHILE * best.batch_size:
             return Attempt(size, purpose)
         return None if self.search.confirmed else Attempt(best.batch_size, "confirm")
 
     def _kept_s(self, best: TrialResult) -> float:
-        """The time that is kept for a run of the best size in a separate process."""
-        return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.again)
+        """Return the time that is kept for a run of the best size in a separate process."""
+        return 0.0 if self.search.confirmed else TIME_RESERVE * self.needed_s(best.batch_size, self.confirming, 1)
 
     def may_begin(self, attempt: Attempt) -> bool:
         """Return whether there is time for a trial. The smallest size may always begin until a size has passed."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
     def until(self, attempt: Attempt) -> float:
-        """Return when a trial is ended at the latest, on the monotonic clock.
-
-        Time to confirm the best size is kept back. Most of the time is kept for smaller sizes until a size has passed,
-        because the trial's length is unknown. The smallest size may run past the deadline.
-        """
+        """Return when a trial is ended at the latest. Until a size has passed, time is kept for smaller ones."""
         best = self.search.best
         if best is None and attempt.size > self.search.lowest:
             return self.deadline - (1 - FIRST_SHARE) * self.left
@@ -390,7 +338,5 @@ class Schedule:
         return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """Return a larger time budget to suggest, in seconds: several times the given one or the time spent, if that
-        was longer.
-        """
+        """Return a larger time budget to suggest: several times the given one or the time spent."""
         return MORE_TIME * max(self.seconds, self.seconds - self.left)

@@ -10,10 +10,9 @@ from gpucheck.work.spec import FLOATING
 
 MODES = ("train", "infer")
 AMP = ("bfloat16", "float16")
-# A tenth of the budget is left free. A long run fragments its memory, sees longer samples and logs more than a trial
-# does.
+# A long run fragments its memory, sees longer samples and logs more than a trial does.
 HEADROOM = 0.10
-# The largest size that is tried by default. Larger sizes are rarely used, and take long to search.
+# Larger sizes are rarely used, and take long to search.
 DEFAULT_CAP = 65536
 
 # Headings of the help page.
@@ -22,11 +21,7 @@ MODEL, SEARCH, ANSWER = "Model", "Search", "Answer"
 
 @dataclass(frozen=True, slots=True)
 class FindBatchSizeOptions:
-    """The user's options; some stay text until the search parses them.
-
-    `tolerance` None means 2 %. `import_path` are additional folders to import the target from, in children that were
-    started differently.
-    """
+    """The user's options. `import_path` are folders to import the target from, in children that started differently."""
 
     target: str | None = option(
         "package.module:factory, path/to/file.py:factory, mlp, convnet or transformer.",

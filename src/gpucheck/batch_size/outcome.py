@@ -1,9 +1,7 @@
-"""A trial: the settings of its child, its result, and how its end is classified.
+"""A trial: the settings of its child, its result, and how its end is classified. Pure.
 
-An end is classified by the names and messages of its exceptions, never by catching torch's own classes. Messages that
-mean "out of memory" are looked for along the whole chain of causes. An end that may or may not be a lack of memory is
-`suspected`, and counts only once a smaller batch has passed in a fresh process. Every other end is the user's error.
-Pure.
+An end is classified by the names and messages of its exceptions, along the whole chain of causes. An end that may or
+may not be a lack of memory is `suspected`, and counts only once a smaller batch has passed in a fresh process.
 """
 
 from __future__ import annotations
@@ -27,11 +25,9 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 # The margin is left to the driver, to other processes and to fragmentation. The larger of these two applies.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
-# The CPU's memory is shared with everything else. A trial without --memory-limit gets at most 2 GiB and at most half of
-# the available memory.
+# A trial without --memory-limit gets at most this, and at most half of the available memory, which others need too.
 CPU_DEFAULT_BYTES = 2 * GIB
-# The system enforces this multiple of the budget in a child on the CPU. It leaves room for the allocator's overhead,
-# and still protects the machine.
+# The system enforces this multiple of the budget in a child on the CPU, to leave room for the allocator's overhead.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
 
@@ -70,10 +66,7 @@ def parse_limit(text: str) -> MemoryLimit:
 
 
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
-    """Return the budget on a CPU. `free` and `total` respect a container's limit.
-
-    There is no margin, because only the growth of the child is compared with the budget.
-    """
+    """Return the budget on a CPU, without a margin. `free` and `total` respect a container's limit."""
     if limit is None:
         return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, "the smaller of 2 GiB and half the available memory")
     return _limited(limit, free, 0, free, total, "available memory")
@@ -85,16 +78,16 @@ def margin_bytes(total: int) -> int:
 
 
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
-    """The budget on a device with memory of its own. `shared` doubles the margin: another process is on it."""
+    """Return the budget on a device with memory of its own. The margin is doubled if another process is on it."""
     margin = margin_bytes(total) * (2 if shared else 1)
     room = free - margin
     if room <= 0:
-        what, why = (
-            f"only {capacity(free)} of the device's {capacity(total)} is free",
-            f"a margin of {capacity(margin)}",
+        what = f"only {capacity(free)} of the device's {capacity(total)} is free"
+        why, fix = (
+            f"a margin of {capacity(margin)} is kept free",
+            "end other processes on it: gpucheck devices --processes",
         )
-        fix = "end other processes on it: gpucheck devices --processes"
-        raise CannotLook(what, f"{why} is kept free", fix, finding="batch_size.budget")
+        raise CannotLook(what, why, fix, finding="batch_size.budget")
     if limit is None:
         return Budget(room, margin, "free memory minus the margin")
     return _limited(limit, room, margin, free, total, "free minus the margin")
@@ -118,25 +111,18 @@ def guard_bytes(budget: int) -> int:
 # --- The settings of a trial, and its result --------------------------------------------------------------------------
 
 FITS: Outcome = "fits"
-# Outcomes that mean "this size is too large" and bound the search from above. `out-of-time` is not one of them: the
-# search's own time budget caused it, so it does not depend on the size.
+# Outcomes that mean "this size is too large" and bound the search from above.
 BOUNDING: frozenset[Outcome] = frozenset(
     ("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "size-limit", "spill", "timeout")
 )
 # Memory ran out, by class or by message.
 MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
-# These outcomes do not bound the search at the smallest size. The target has an error if that size fails for a reason
-# other than memory.
-NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
-
 
 # A confirmation takes a third step, since caches settle on some devices; later steps repeat it.
 STEPS_CONFIRMED = 3
-# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless the allocator's blocks stay
-# the same.
+# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless its blocks stay the same.
 MOST_STEPS = 8
-# Memory grows if this many increments after the third step are equal. A cache that fills looks the same; more steps
-# would be needed to tell the two apart.
+# Memory grows if this many increments after the third step are equal. A cache that fills looks the same.
 EQUAL_INCREMENTS = 4
 # Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
 ALIKE = 0.05
@@ -144,8 +130,6 @@ ALIKE = 0.05
 LEAST_GROWTH_BYTES = MIB // 4
 # The growth of memory does not limit the batch size if memory would last for more steps than this.
 FAR_AWAY_STEPS = 10_000
-# A trial gets at least this long before gpucheck treats it as hung.
-TRIAL_TIMEOUT_LEAST_S = 30.0
 
 # The child's environment has this variable, so that a script imported by a trial cannot start another search.
 IN_TRIAL = "_GPUCHECK_TRIAL"
@@ -175,16 +159,12 @@ class Setup:
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether trials take the host's memory."""
         return self.device == "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult(TrialEntry):
-    """The result of one trial: its part in the report (`entry`), and the values that only the search reads.
-
-    `reason` is one line; `trace` is what was raised, in full.
-    """
+    """The result of one trial: its part in the report (`entry`), and the values that only the search reads."""
 
     reason: str = ""
     trace: str = ""
@@ -215,20 +195,18 @@ class TrialResult(TrialEntry):
 
     @property
     def fitted_bytes(self) -> int | None:
-        """Return the peak that grows with the batch: the peak of forward and backward, where it was measured
-        separately.
-        """
+        """The peak that grows with the batch: that of forward and backward, if it was measured separately."""
         return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
     def increments(self) -> tuple[int, ...]:
-        """Return the change of the memory held in each step after the third."""
+        """The change of the memory held in each step after the third."""
         levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
-        """Return the bytes that each step adds to the memory held; None unless all steps add about the same amount."""
+        """The bytes that each step adds to the memory held; None unless all steps add about the same amount."""
         grown = self.increments
         if len(grown) < EQUAL_INCREMENTS:
             return None
@@ -244,7 +222,7 @@ class TrialResult(TrialEntry):
 
     @property
     def later_s(self) -> tuple[float, ...]:
-        """Return the times of all steps but the first, which is slower because it warms up."""
+        """The times of all steps but the first, which warms up."""
         return self.steps_s[1:]
 
 
@@ -261,8 +239,8 @@ class Refused(Exception):
 class End:
     """The end of a trial. `raised` is the chain from the exception caught to its last cause; `killed_by` is a signal.
 
-    `exit_status` is the status of a process that gave no answer; even 0 is then a failure. `kernel_says_memory` is True
-    if the kernel's out-of-memory killer was active during the trial.
+    `exit_status` is that of a process that gave no answer. `kernel_says_memory` means that the kernel's out-of-memory
+    killer was active during the trial.
     """
 
     raised: tuple[Raised, ...] = ()
@@ -273,8 +251,7 @@ class End:
     stderr_tail: str = ""
 
 
-# Messages of the other outcomes. Lack of memory and a broken device are recognised by `messages.cause_of`. A message in
-# SUSPECTED may have lack of memory as its cause.
+# Lack of memory and a broken device are recognised by `messages.cause_of`, other outcomes by these messages.
 MESSAGES: dict[Outcome, tuple[str, ...]] = {
     "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
     "timeout": (messages.LAUNCH_TIMEOUT,),
@@ -287,8 +264,7 @@ SUSPECTED = (
 
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
-# Users report these crashes near the limit of memory. Other signals come from outside, and have nothing to do with the
-# size.
+# Users report these crashes near the limit of memory. Other signals come from outside.
 _CRASHES = frozenset(
     int(getattr(signal, name)) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
 )
@@ -297,10 +273,7 @@ KILLED = 9
 
 
 def classify(end: End, device_kind: str) -> Outcome:
-    """The class of a trial's end on a device of kind `device_kind`; `fits` if nothing went wrong.
-
-    The measured peak is compared with the budget elsewhere.
-    """
+    """Return the class of a trial's end; `fits` if nothing went wrong. Peaks are judged elsewhere."""
     if end.timed_out:
         return "timeout"
     if end.raised:

@@ -1,7 +1,6 @@
-"""The parent's side of a trial: starts the child, watches it, and judges the result.
+"""The parent's side of a trial: starts the child, watches it, and judges the result. It does not import torch.
 
-A child is reused while its trials pass, and replaced after any other outcome. This process does not import torch, and
-so never creates a device context.
+A child is reused while its trials pass, and replaced after any other outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gpucheck.work.spec import BUILT_IN
 
 
 class Watch:
-    """Watches the resident memory of a child while it works."""
+    """Watches the resident memory of a child, once the child has sent its baseline."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
         self.pid, self.limit = pid, limit
@@ -36,9 +35,7 @@ class Watch:
         self.baseline: int | None = None
 
     def look(self) -> bool:
-        """Read the resident memory once; True if the limit is exceeded. No limit applies until the child has sent its
-        baseline.
-        """
+        """Read the resident memory once; return whether the limit is exceeded."""
         if self.limit is not None and self.baseline is not None:
             with contextlib.suppress(psutil.Error):
                 grown = int(psutil.Process(self.pid).memory_info().rss) - self.baseline
@@ -48,13 +45,11 @@ class Watch:
 
 # The resident set follows the tensors within a few MiB with these settings. The default of glibc keeps freed memory.
 TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_ARENA_MAX": "1"}
-# The interval between two readings of resident memory. A CPU fills memory at about 10 GB/s, which is 0.2 GB per
-# interval.
+# The interval between two readings of resident memory. A CPU fills about 0.2 GB in it.
 WATCH_S = 0.02
 # Importing torch takes seconds, and up to a minute on a busy machine or a network disk.
 START_TIMEOUT_S = 180.0
-# The process is replaced if a trial's last step added more than this share of the budget, because the next trial would
-# count that memory.
+# A process is replaced if a trial's last step added more than this share of the budget: the next trial would count it.
 KEPT_SHARE = 0.01
 # Swapped memory above this counts as growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
@@ -74,15 +69,12 @@ class Runner:
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
-        # The longest that a child's start has taken.
-        self.start_s = 0.0
+        self.start_s = 0.0  # the longest that a child's start has taken
         self._child: Talk | None = None
-        # A process that loads torch for the next child.
-        self._spare: Talk | None = None
+        self._spare: Talk | None = None  # a process that loads torch for the next child
         self._watch = Watch(0, None)
         self._free_expected: int | None = None
-        # The most memory outside the allocator in a trial. Libraries take it as they run, so a new process starts with
-        # less.
+        # The most memory outside the allocator in a trial. A new process starts with less.
         self._outside = 0
         self._fresh = False
 
@@ -93,7 +85,6 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child, and the process started for the next one."""
         self._drop()
         if self._spare is not None:
             self._spare.stop()
@@ -110,11 +101,7 @@ class Runner:
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
 
     def start(self) -> dict[str, Any]:
-        """Start a child and return its report about the device and the workload.
-
-        Raises TargetError for the user's errors, CannotLook if torch cannot use the device, and Refused if the model
-        itself does not fit.
-        """
+        """Start a child; return its report. Raises TargetError, CannotLook, and Refused if the model does not fit."""
         answer, end = self._begun()
         if end.killed_by in FROM_OUTSIDE:  # a child started ahead of time may have been killed while it waited
             answer, end = self._begun()
@@ -128,7 +115,7 @@ class Runner:
 
     @property
     def needs_start(self) -> bool:
-        """Return whether the next ordinary trial needs a new child."""
+        """True if the next ordinary trial needs a new child."""
         return self._child is None
 
     def prepare(self, attempt: Attempt) -> None:
@@ -137,7 +124,7 @@ class Runner:
             self.start()
 
     def _new_process(self) -> Talk:
-        """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
+        """Start a process that loads torch and waits for its setup. Raises CannotLook."""
         argv = python_argv("gpucheck.batch_size.trial")
         environment = {**os.environ, **(TUNED_MALLOC if self.setup.is_cpu else {}), IN_TRIAL: "1"}
         try:
@@ -151,9 +138,8 @@ class Runner:
         self._drop()
         began = time.monotonic()
         self._child, self._spare = self._spare or self._new_process(), None
-        # Most trials on a device need a new process, so the next one loads ahead of time. That would disturb the timing
-        # of a trial on a CPU. Only the first child on a CPU is followed by one, and only if the host has room for it
-        # beside a trial that fills the budget.
+        # Most trials on a device need a new process, so the next one loads ahead of time. On a CPU that would disturb
+        # the timing of a trial, so only the first child is followed by one.
         is_cpu, needed = self.setup.is_cpu, SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
         if not (is_cpu and self.ready) and host.memory().usable >= needed:
             with contextlib.suppress(CannotLook):  # the next trial reports this error if it needs a process
@@ -161,16 +147,12 @@ class Runner:
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
-        if answer is not None:
-            # A child started ahead of time has already loaded torch, but the next one may not have.
+        if answer is not None:  # a child started ahead of time has already loaded torch, but the next one may not have
             self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
     def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> TrialResult:
-        """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `out-of-time`.
-
-        A confirmation gets a child of its own. Raises as `start` does.
-        """
+        """Run one trial for `limit_s` or until `deadline`, which makes it `out-of-time`. Raises as `start` does."""
         self.prepare(attempt)
         blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
         self._fresh = False
@@ -200,15 +182,12 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(blank.seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why)
-        # Memory that a trial on a CPU leaves behind would count in the next trial of its process. Each trial on a
-        # device has its own process.
+        # Each trial on a device has its own process.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
         if result.outcome != "fits" or keeps or not self.setup.is_cpu:
             self._drop()
         return result
-
-    # Judging
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """Judge a trial that raised nothing, by its measured peak."""
@@ -222,8 +201,7 @@ class Runner:
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
         if (retries := result.allocation_retries) > 0:
-            times = f"{retries} time{'s' * (retries != 1)}"
-            why = f"runs, but the allocator emptied its cache {times} in {len(result.steps_s)} steps"
+            why = f"runs, but the allocator emptied its cache {retries}× in {len(result.steps_s)} steps"
             return replace(result, reason=why)
         return result
 
@@ -267,8 +245,6 @@ class Runner:
         what, fix = f"the target {self.setup.target} raised {reason}", "run with --debug to see the traceback"
         return TargetError(what, "", fix, trace=answer["traceback"])
 
-    # The child
-
     def _ask(self, message: dict[str, Any], until: float) -> tuple[Line | None, End]:
         """Send a request and watch until the answer, the child's end, or `until`."""
         assert self._child is not None
@@ -293,8 +269,7 @@ class Runner:
 
 
 def _end_of(ending: Ending, kills: int | None) -> End:
-    """Return how a child ended, if it ended without an answer. `kills` is the kernel's number of out-of-memory kills
-    before."""
+    """Return how a child ended without an answer. `kills` is the kernel's number of out-of-memory kills before."""
     status, tail = ending.status or 0, ending.stderr[-2000:]
     if status >= 0:
         return End(exit_status=status, stderr_tail=tail)
@@ -325,10 +300,8 @@ def _in_words(end: End, limit_s: float) -> str:
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:
     """Return the device's failure if `reason`, the error of a workload, is one; None if the workload is at fault.
 
-    `opening` means that the workload has not run yet.
-
-    Some messages name the device as the cause. A built-in workload with default settings has no errors of its own,
-    because they would also show on a CPU. Its failure is therefore the fault of the device or one of its libraries.
+    A built-in workload with default settings has no errors of its own: they would also show on a CPU. `opening` means
+    that the workload has not run yet.
     """
     name, cause = reason.partition(":")[0], messages.cause_of(reason)
     as_it_comes = not setup.inputs and setup.dtype is None and not setup.recipe.amp

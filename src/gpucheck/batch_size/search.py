@@ -1,10 +1,9 @@
-"""The search for the largest batch that fits: which size to try next, given what came out so far. Pure.
+"""The search for the largest batch that fits: chooses the next size from the results so far. Pure.
 
-Peaks are measured, so the search fits them and jumps instead of doubling. It never jumps beyond 32 times the last
-success, never returns a size that was not run, and bounds its own number of trials. The search on a CPU can end without
-a failure: the best size is the answer if the fit predicts that a size one tolerance larger exceeds the budget. The
-result on a device depends on the allocator. Sizes near the maximum are therefore run in a separate process, as the
-final answer is.
+Peaks are measured, so the search fits them and jumps instead of doubling. It never returns a size that was not run, and
+bounds its own number of trials. The search on a CPU can end without a failure: the best size is the answer if the fit
+predicts that a size one tolerance larger exceeds the budget. The result on a device depends on the allocator. Sizes
+near the maximum are therefore run in a separate process, as the final answer is.
 """
 
 from __future__ import annotations
@@ -21,46 +20,42 @@ from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
 
 Purpose = Literal["search", "confirm"]
 
-# A fit from sizes close together extrapolates its own noise: beyond 32 times the last success it is a guess.
+# A fit from sizes close together extrapolates its own noise.
 LARGEST_JUMP = 32
-# The relative standard deviation of the peak of one size (allocator rounding, retained pages). Repeats differ by at
-# most 2 %.
+# The relative standard deviation of the peak of one size. Repeats differ by at most 2 %.
 PEAK_NOISE = 0.006
 # The allocator of a device repeats exactly. Memory outside it (context, handles) varies a little.
 DEVICE_PEAK_NOISE = 0.002
 # A size is chosen so that the fit plus this many standard deviations meets the budget. Few such sizes fail.
 DOUBTS = 1.0
-# The search aims at the likely maximum less this many standard deviations. Noise lets some sizes above that pass, but
-# such a size may fail on the next run. A larger value would lower the answer more than it helps.
+# The search aims at the likely maximum less this many standard deviations: a size that passes by noise may fail on the
+# next run. A larger value would lower the answer more than it helps.
 CAUTION = 0.5
 # The search aims this many tolerances below the likely maximum, to leave room for noise.
 AIM = 0.4
-# The search ends if a size one tolerance larger exceeds the budget even when this many standard deviations are
-# subtracted. That is right about two times out of three. Each further trial near the maximum improves the odds.
+# The search ends if a size one tolerance larger exceeds the budget even less this many standard deviations, which is
+# right about two times out of three. Each further trial near the maximum improves the odds.
 SURE = 0.5
 # Sizes to try differ by at least this many tolerances, and a failure this close above the best size ends the search.
 # Noise may cause such a failure, so the answer must stay within one tolerance of it.
 APART = 0.5
-# A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. The
-# search moves by this share, and doubles it each time the same outcome repeats.
+# A device's allocator packs its blocks unpredictably, so the largest size may differ from the fit by a tenth. A step
+# down has this share at first, and doubles after each further failure.
 STRIDE = 0.04
 FULL = 1 - 2 * STRIDE
 # A size up to this many times the best one is run in a separate process at once, because it may be the answer.
 CLOSE = 1.5
 # Two sizes closer than this ratio differ more by noise than by growth.
 NEAR = 0.75
-# Sizes stay below this share of the budget, with more standard deviations to spare, where running out of memory is
-# dangerous (WSL, Windows, unified memory).
+# Sizes stay below this share of the budget where running out of memory is dangerous (WSL, Windows, unified memory).
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
-# The first size. Most workloads fit 8, and many do not run with a single sample. CAREFUL_SIZE applies where running out
-# of memory is dangerous.
+# Most workloads fit 8, and many do not run with a single sample. The second applies where failing is dangerous.
 FIRST_SIZE, CAREFUL_SIZE = 8, 2
 # One size alone does not show how memory grows.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
-# The next size after a failed first one is a quarter of it, then a sixteenth of that, then a 256th. A predicted size is
-# seldom wrong by more than a factor of 4, but a user's guess may be wrong by any factor.
+# The next size after a failed first one is a quarter, then a sixteenth of that: a guess may be wrong by any factor.
 DOWN = 4
 
 
@@ -78,12 +73,11 @@ class Search:
 
     `budget_bytes` None means that the caller does not judge peaks; the search then only bisects. `on_device` means that
     an allocator decides what fits. The search then closes only after a failure, or if the tensors alone exceed the
-    budget. The next smaller size must pass too if the allocator had to empty its cache to run the answer.
+    budget. With `seek_failure` False, only sizes predicted to stay below 85 % of the budget are tried.
 
-    The search with `seek_failure` False tries only sizes predicted to stay below 85 % of the budget. `static_bytes`,
-    once known, are the weights, gradients and optimizer state, which do not depend on the batch. Sizes are multiples of
-    `multiple_of`; the first one is `start` if given. `tolerance` 0 makes the search exact: it ends only when the next
-    size has failed. A search takes at most 2·log2(answer) + 4 trials, plus `extra_trials`.
+    `static_bytes` are the weights, gradients and optimizer state, once known. Sizes are multiples of `multiple_of`; the
+    first one is `start` if given. `tolerance` 0 makes the search exact: it ends only when the next size has failed. A
+    search takes at most 2·log2(answer) + 4 trials, plus `extra_trials`.
     """
 
     minimum: int = 1
@@ -100,32 +94,29 @@ class Search:
     extra_trials: int = 0
     trials: list[TrialResult] = field(default_factory=list)
 
-    # The answer so far
-
     @property
     def first_failing(self) -> TrialResult | None:
-        """Return the smallest size that failed, or None."""
+        """The smallest size that failed, or None."""
         return min((r for r in self.trials if r.outcome in BOUNDING), key=lambda r: r.batch_size, default=None)
 
     @property
     def best(self) -> TrialResult | None:
-        """Return the last run of the largest size that passed below every failure, or None."""
+        """The last run of the largest size that passed below every failure, or None."""
         limit = self.first_failing.batch_size if self.first_failing else math.inf
         passed = [r for r in self.trials if r.outcome == FITS and r.batch_size < limit]
         return max(reversed(passed), key=lambda r: r.batch_size, default=None)
 
     @property
     def confirmed(self) -> bool:
-        """Return whether the best size has passed in a separate process."""
+        """True if the best size has passed in a separate process."""
         best = self.best
         return best is not None and best.batch_size in self._confirmed
 
     @property
     def limited_by(self) -> str | None:
-        """Return why the answer is not larger: the first failure's outcome, `max-batch-size`, `safety` or `trials`.
+        """The reason why the answer is not larger: the first failure's outcome, `max-batch-size`, `safety` or `trials`.
 
-        The limit is `over-budget` if no size just above failed but the fit predicts that it would. An open search has
-        no limit yet, so the result is None.
+        `over-budget` may also be a prediction by the fit. An open search has no limit yet, so the result is None.
         """
         best, failing = self.best, self.first_failing
         if best is None:
@@ -140,7 +131,7 @@ class Search:
 
     @property
     def within_tolerance(self) -> bool:
-        """Return whether the best size was confirmed and the smallest failed size is at most one tolerance larger."""
+        """True if the best size was confirmed and the smallest failed size is at most one tolerance larger."""
         best, failing = self.best, self.first_failing
         if best is None or failing is None or not self.confirmed:
             return False
@@ -148,11 +139,7 @@ class Search:
 
     @property
     def likely_largest(self) -> int | None:
-        """Return the largest size that the measured peaks predict, below every failure, or None.
-
-        There is no prediction if the fit says that the failed size fits, or if the allocator kept the best size within
-        the budget by emptying its cache.
-        """
+        """The largest size that the measured peaks predict, below every failure; None if they contradict it."""
         best, failing, fitted = self.best, self.first_failing, self._fit(1.0)
         if best is None or best.allocation_retries or fitted is None or len(dict(self._measured())) < FITTED_SIZES:
             return None
@@ -163,10 +150,7 @@ class Search:
 
     @property
     def predicted_above(self) -> int | None:
-        """Return the size one tolerance above the best, if its predicted peak ended the search.
-
-        Returns None if that size or a smaller one has failed, because a real failure counts more than a prediction.
-        """
+        """The size one tolerance above the best, if its predicted peak and no failure ended the search, or None."""
         best, failing = self.best, self.first_failing
         if best is None or best.batch_size >= self._highest or not self._closed_by_fit(best):
             return None
@@ -214,10 +198,7 @@ class Search:
         return failing is not None and failing.purpose == "confirm"
 
     def _neighbour(self, best: TrialResult) -> Attempt | None:
-        """Return the next smaller size to confirm, or None.
-
-        It is needed if the answer ran only because the allocator emptied its cache: the smaller size might fail.
-        """
+        """Return the next smaller size to confirm if the answer ran only because the allocator emptied its cache."""
         smaller = best.batch_size - self.multiple_of
         if not self.on_device or not best.allocation_retries or smaller < self.lowest or smaller in self._confirmed:
             return None
@@ -233,9 +214,7 @@ class Search:
         return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
-        """Return the least useful distance from `size` to the next trial, which exceeds the tolerance if sizes are
-        coarse.
-        """
+        """Return the least useful distance from `size` to the next trial: more than the tolerance for coarse sizes."""
         within = self.rounded(size * self.tolerance)
         return within + self.multiple_of if self._is_coarse(size) else max(self.multiple_of, within)
 
@@ -244,17 +223,11 @@ class Search:
         return max(self.multiple_of, self.rounded(size * self.tolerance * APART))
 
     def _is_coarse(self, size: int) -> bool:
-        """Return whether `multiple_of` is larger than the usual distance between sizes; always True for an exact
-        search.
-        """
+        """Return whether `multiple_of` exceeds the usual distance between sizes; always True for an exact search."""
         return self.multiple_of > size * self.tolerance * APART
 
     def _ended(self, best: TrialResult) -> bool:
-        """Return whether no larger size should be tried.
-
-        A confirmation adds a measured peak, which can open the search again. One confirmation ends the search where
-        filling memory is dangerous.
-        """
+        """Return whether no larger size should be tried. A confirmation's peak can open the search again."""
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
         return not self.seek_failure and self.confirmed
@@ -263,8 +236,7 @@ class Search:
         failing = self.first_failing
         if failing is not None:
             width = failing.batch_size - best.batch_size
-            # The allocator's behaviour is known well enough with a confirmed answer and at most one size between it and
-            # the failure.
+            # Between a confirmed answer and the failure is at most one size.
             is_last = self.on_device and self.confirmed and self.tolerance > 0 and width <= 2 * self.multiple_of
             # A failure on a device is not caused by noise, so the wider distance is enough.
             if is_last or width <= (self.step(best.batch_size) if self.on_device else self._apart(best.batch_size)):
@@ -272,10 +244,8 @@ class Search:
         return self._closed_by_fit(best)
 
     def _closed_by_fit(self, best: TrialResult) -> bool:
-        """Return whether a size one tolerance larger is predicted to exceed the budget; never for an exact search.
-
-        The prediction for a device counts tensors only, so it holds however well the allocator packs them.
-        """
+        """Return whether a size one tolerance larger is predicted to exceed the budget; never for an exact search."""
+        # The prediction for a device counts tensors only, so it holds however well the allocator packs them.
         points, size = dict(self._measured(tensors=self.on_device)), best.batch_size
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
@@ -291,18 +261,13 @@ class Search:
         return points[size] + step * slope > (self.budget_bytes or 0)
 
     def _exhausted(self, best: TrialResult) -> bool:
-        """Return whether one more trial and the confirmation would break the bound on trials.
-
-        The bound is computed for the largest size that the first failure still allows. If memory grows as the fit
-        predicts, the search stays within the bound for the size that is its answer. An unexpected failure, such as a
-        timeout or a kernel's limit, may cost a few more trials.
-        """
-        failing = self.first_failing
-        hoped = failing.batch_size - 1 if failing else best.batch_size
-        return len(self.trials) + 2 > _bound(max(best.batch_size, hoped)) + self.extra_trials
+        """Return whether a trial and the confirmation would break the bound of the largest size still possible."""
+        largest = self.first_failing.batch_size - 1 if self.first_failing else best.batch_size
+        bound = math.floor(2 * math.log2(max(best.batch_size, largest)) + 4)
+        return len(self.trials) + 2 > bound + self.extra_trials
 
     def _candidate(self, best: TrialResult) -> int | None:
-        """Return a size above the best and below the first failing one; None if there is none to try."""
+        """Return a size above the best and below the first failing one, or None."""
         if not self.seek_failure:
             return self._safe(best)
         if self.first_failing is not None:
@@ -323,12 +288,9 @@ class Search:
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
     def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
-        """Return a size that almost certainly fits, slightly below the likely maximum.
-
-        Coarse sizes get the likely maximum itself, because going one size lower costs more than a failed trial.
-        """
+        """Return a size that almost certainly fits, slightly below the likely maximum."""
         likely = fitted.largest(best.batch_size, 2 * high, CAUTION)
-        if self._is_coarse(likely):
+        if self._is_coarse(likely):  # going one size lower would cost more than a failed trial
             return self.rounded(min(likely, high))
         certain = fitted.largest(best.batch_size, high, DOUBTS)
         near = likely * (1 - AIM * self.tolerance)
@@ -346,8 +308,7 @@ class Search:
         if fitted is None:
             return middle
         if self.on_device:
-            # A failed size whose predicted peak nearly fills the budget is only slightly too large. Step down by
-            # STRIDE, and double the step after each further failure.
+            # A failed size whose predicted peak nearly fills the budget is only slightly too large.
             tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
             below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
             failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
@@ -361,21 +322,15 @@ class Search:
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
     def _measured(self, *, tensors: bool = False) -> list[tuple[int, int]]:
-        """Return size and peak of each trial that shows how memory grows.
-
-        Trials in which the allocator emptied its cache are left out. The peaks count tensors only if `tensors` is set;
-        emptying the cache does not change those.
-        """
-        peaks: list[tuple[int, int | None]] = []
-        for r in self.trials:
-            of_tensors = r.tensor_bytes if r.outcome == FITS else None
-            peaks.append((r.batch_size, of_tensors if tensors else None if r.allocation_retries else r.fitted_bytes))
+        """Return size and peak of each trial that shows how memory grows: of all blocks, or of the `tensors` only."""
+        if tensors:
+            peaks = [(r.batch_size, r.tensor_bytes) for r in self.trials if r.outcome == FITS]
+        else:  # an allocator that had to empty its cache shows the budget
+            peaks = [(r.batch_size, r.fitted_bytes) for r in self.trials if not r.allocation_retries]
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _safe(self, best: TrialResult) -> int | None:
-        """Return a size predicted to stay below the safe share of the budget; None if none is clearly above the
-        best.
-        """
+        """Return a size predicted to stay below the safe share of the budget and clearly above the best, or None."""
         failing, fitted = self.first_failing, self._fit(SAFE_SHARE)
         if fitted is None:
             return None
@@ -388,9 +343,7 @@ class Search:
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
     def _fit(self, share: float, *, tensors: bool = False) -> Fit | None:
-        """Fit the peaks measured up to the first failure, as shares of this part of the budget; None if there are
-        none.
-        """
+        """Fit the peaks measured up to the first failure, as shares of this part of the budget; None without peaks."""
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
@@ -399,9 +352,7 @@ class Search:
 
 
 def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is_cpu: bool) -> Search:
-    """Return the requested search. The first child adds its smallest batch and whether running out of memory is
-    dangerous.
-    """
+    """Return the requested search. The first child adds its smallest batch and the real budget."""
     return Search(
         cap=cap,
         tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
@@ -414,24 +365,13 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
     )
 
 
-def _bound(size: int) -> int:
-    """The most trials that a search with the answer `size` may take."""
-    return math.floor(2 * math.log2(size) + 4)
-
-
-# --- The peak as a function of the size -------------------------------------------------------------------------------
-
-# The expected curvature, as a share of the growth seen. Half of the growth is quadratic if logits are batch by batch;
-# most models have none.
+# The expected curvature, as a share of the growth. Half of it is quadratic if logits are batch by batch.
 CURVATURE = 0.3
-# The assumed curvature is reduced if a line predicts the budget more than this many sizes away. Sizes far below the
-# budget would not show a curvature that matters only near the budget.
+# A line that predicts the budget more than this many sizes away does not show a curvature.
 FAR = 5.0
-# Memory does not follow an exact parabola, because workspaces come and go. The doubt about a point grows with its
-# distance from the largest one.
+# Memory follows no exact parabola: the doubt about a point grows with its distance from the largest one.
 MISFIT = 0.05
-# The doubt about memory that does not depend on the batch, besides weights and optimizer state, as a share of the
-# budget.
+# The doubt about memory besides weights and optimizer state that is the same for all sizes, as a share of the budget.
 CONSTANT = 0.02
 # Peaks consist of whole allocator blocks, so no peak is more precise than this share of the budget.
 LEAST_DOUBT = 1e-4
@@ -452,15 +392,12 @@ class Fit:
         return _dot(self.terms, at) + doubts * math.sqrt(max(variance, 0.0))
 
     def largest(self, low: int, high: int, doubts: float = 0.0) -> int:
-        """The largest size from `low` to `high` up to which the peak stays within the budget; `low` if none does."""
+        """Return the largest size from `low` to `high` whose peak stays within the budget; `low` if none does."""
         return low + bisect.bisect(range(low + 1, high + 1), False, key=lambda size: self.peak(size, doubts) > 1.0)
 
 
 def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: int | None = None) -> Fit | None:
-    """Fit (size, peak in bytes); None if there are no points. `noise` is the relative standard deviation of a peak.
-
-    `static` are the bytes held at any batch size, or None if unknown.
-    """
+    """Fit (size, peak in bytes). `noise` is relative; `static` are the bytes held at any batch size, if known."""
     measured = sorted((size, peak / budget) for size, peak in points)
     if not measured:
         return None
@@ -476,16 +413,12 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
     ahead = 1 + max(1 - top, 0) / growth
     fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
-    # Growth does not really slow down. A falling slope means that a workspace was freed, or noise, so the fit is
-    # repeated without curvature.
+    # Growth does not really slow down: a falling slope means that a workspace was freed, or noise.
     return fitted if fitted.terms[2] > LEAST_DOUBT * growth else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
 def _parabola(rows: list[tuple[float, float, float]], scale: float, curvature: float) -> Fit:
-    """Fit a parabola to (size in scales, peak, doubt) by least squares; the curvature is 0 ± `curvature`.
-
-    Each row corrects the terms and narrows their covariance (recursive least squares).
-    """
+    """Fit a parabola to (size in scales, peak, doubt) by recursive least squares; the curvature is 0 ± `curvature`."""
     terms: list[float] = [0.0, 0.0, 0.0]
     # The intercept and the slope start as unknown, with a standard deviation of a hundred budgets.
     covariance = [[1e4, 0.0, 0.0], [0.0, 1e4, 0.0], [0.0, 0.0, curvature**2]]

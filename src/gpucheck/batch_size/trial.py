@@ -1,8 +1,7 @@
 """The child that runs trials: one JSON line in, one out. Started by gpucheck.batch_size.runner.
 
 The first line is the setup; each later one asks for a trial. The parent ends this process after anything but a pass,
-because a failed trial may keep memory, or leave the device's context unusable. The pipes are moved away from stdin and
-stdout before the user's code runs, so that what it prints goes to stderr. This process ends with its parent.
+because a failed trial may keep memory, or leave the device's context unusable. The user's code prints to stderr.
 
 The keys of a trial's answer are fields of `outcome.TrialResult`: a new figure needs a key here and a field there.
 """
@@ -44,14 +43,6 @@ from gpucheck.work.target import Batch, Workload, find, import_compiler, load, s
 Method = Literal["device", "VmHWM", "process peak"]
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """A trial's peaks in bytes, above a warmed process on the CPU."""
-
-    total: int
-    compute: int
-
-
 @dataclass(slots=True)
 class DeviceGauge:
     """Measures the peak of a device's allocator, and of memory outside the allocator."""
@@ -64,19 +55,15 @@ class DeviceGauge:
     reserved: int = 0
     compute: int = 0
     optimizer: int = 0
-    # The peak of the bytes that tensors asked for. `compute` and `optimizer` count whole blocks of the allocator, and
-    # torch does not split off a rest of up to 1 MiB: near the budget, where blocks are reused, 1 GiB of them held 4 %
-    # more than was asked for.
+    # The peak of the bytes that tensors asked for. `compute` and `optimizer` count whole blocks of the allocator: near
+    # the budget, where blocks are reused, 1 GiB of them held 4 % more than was asked for.
     requested: int = 0
     method: Method = "device"
     # The peak of memory outside the allocator.
     outside_most: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Start a trial and limit the allocator to the budget.
-
-        `outside` is the least number of bytes of the budget to leave free for memory outside the allocator.
-        """
+        """Start a trial and limit the allocator to the budget without `outside` bytes for memory outside it."""
         self.accel.synchronize()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = self.requested = 0
@@ -86,10 +73,7 @@ class DeviceGauge:
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
-        """Return the bytes outside the allocator now; 0 if the driver does not report free memory.
-
-        They are the context, handles, workspaces, and memory that other processes took since the start.
-        """
+        """Return the bytes outside the allocator now: context, handles, workspaces, and memory of other processes."""
         info = self.accel.memory_info()
         if info is None:
             return 0
@@ -108,20 +92,19 @@ class DeviceGauge:
         self.accel.reset_peak()
 
     def level(self) -> int:
-        """Return the bytes in tensors now."""
         return self.accel.memory().memory_allocated_bytes or 0
 
-    def peaks(self) -> Peaks:
-        """Return the trial's peaks. Memory that is reserved but not allocated counts for both phases."""
+    def peaks(self) -> tuple[int, int]:
+        """Return the peaks of the trial and of forward and backward. Reserved memory counts for both."""
         total = self.reserved + self.outside_most
-        return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
+        return total, total - max(self.compute, self.optimizer) + self.compute
 
     @property
     def tensor_bytes(self) -> int | None:
-        """Return the peak without memory that no tensor asked for; None if the allocator does not count tensors."""
+        """The peak without memory that no tensor asked for; None if the allocator does not count tensors."""
         if self.accel.memory().max_memory_allocated_bytes is None:
             return None
-        return self.peaks().total - self.reserved + self.requested
+        return self.peaks()[0] - self.reserved + self.requested
 
     def retries(self) -> int:
         """Return how often the allocator had to empty its cache and try again, since the process began."""
@@ -130,7 +113,7 @@ class DeviceGauge:
 
 @dataclass(slots=True)
 class CpuGauge:
-    """Growth of this process's resident set above the warmed baseline."""
+    """Measures the growth of this process's resident set above the warmed baseline."""
 
     accel: Accel
     baseline: int
@@ -139,26 +122,22 @@ class CpuGauge:
     optimizer: int = 0
 
     def begin(self, outside: int = 0) -> None:
-        """Reset the peak, where the system allows it."""
         self.compute = self.optimizer = 0
         reset_resident_peak()
 
     def mark(self, *, computing: bool) -> None:
-        """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
         now = self.accel.memory()
         _note(self, computing, (now.max_resident_bytes or now.resident_bytes or 0) - self.baseline)
         reset_resident_peak()
 
-    def peaks(self) -> Peaks:
-        """Return the trial's peaks. It is the peak of the whole process if the system cannot reset a peak."""
-        return Peaks(max(self.compute, self.optimizer), self.compute)
+    def peaks(self) -> tuple[int, int]:
+        """Return the peaks: those of the whole process if the system cannot reset a peak."""
+        return max(self.compute, self.optimizer), self.compute
 
     def level(self) -> int:
-        """Resident bytes above the baseline now."""
         return (self.accel.memory().resident_bytes or 0) - self.baseline
 
     def retries(self) -> int:
-        """Return 0: a CPU's allocator has no cache to empty."""
         return 0
 
 
@@ -170,11 +149,7 @@ def _note(gauge: Gauge, computing: bool, peak: int) -> None:
 
 
 def warm_up() -> None:
-    """Run torch's threads, autograd, a convolution and an optimizer once, on tiny models.
-
-    The memory that this leaves in the process (thread stacks, code pages, library buffers) belongs to the baseline and
-    not to a trial.
-    """
+    """Run threads, autograd, a convolution and an optimizer once: the memory that they keep belongs to the baseline."""
     small = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 8), nn.LayerNorm(8))
     optimizer = torch.optim.AdamW(small.parameters(), lr=1e-3)
     for _ in range(2):
@@ -211,31 +186,26 @@ def first_in_line() -> None:
         file.write("1000")
 
 
-def set_guard(growth: int) -> bool:
-    """Make allocations fail once this process's data has grown by `growth` bytes; False if the system cannot.
+def set_guard(growth: int) -> None:
+    """Make allocations fail once this process's data has grown by `growth` bytes, on Linux.
 
     The limit is RLIMIT_DATA, which counts private writable memory since Linux 4.7. A limit on address space would also
     count mappings that are never touched.
     """
     if sys.platform != "linux":
-        return False
-    try:
-        import resource
-    except ImportError:
-        return False
+        return
+    import resource  # only POSIX has it
+
     data = psutil.Process().memory_info().data
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = data + growth if hard == resource.RLIM_INFINITY else min(data + growth, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    return True
 
 
 def swapped_bytes() -> int:
     """Return how many bytes of this process are swapped out (Linux); 0 if the system does not report it."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("VmSwap:"):
-                return int(line.split()[1]) * 1024
+        return 1024 * next((int(line.split()[1]) for line in file if line.startswith("VmSwap:")), 0)
     return 0
 
 
@@ -247,11 +217,11 @@ Gauge = DeviceGauge | CpuGauge
 Json = dict[str, Any]
 # A trial on a device continues up to this many steps while its memory grows, because small caches are still filling.
 MOST_GROWING = 20
-# Fewer steps than this do not show growth, because the first one creates the optimizer's state.
+# Fewer steps than this do not show growth: the first one creates the optimizer's state.
 LEAST_LEVELS = 4
 # A third step is run if the second took less than this. It costs little and is closer to the steady state.
 CHEAP_STEP_S = 0.25
-# The number of batches to run if batches of one size differ (sequences of any length), because a longer one may follow.
+# The number of batches to run if batches of one size differ (sequences of any length): a longer one may follow.
 UNLIKE_STEPS = 8
 # A driver releases the memory of an ended process within moments. A smaller deficit is noise.
 SETTLE_S = 10.0
@@ -330,7 +300,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
 
 
 def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
-    """Return the device's gauge, and the budget if the device reports free memory; else the parent's budget applies."""
+    """Return the device's gauge, and the budget if the device reports free memory."""
     if accel.is_cpu:
         return open_cpu_gauge(accel), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
@@ -338,8 +308,8 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    # Free memory before this process had a context, if known, so that the context counts as used. A value below the
-    # current one is stale, or belongs to another device.
+    # Free memory before this process had a context, so that the context counts as used. A value below the current one
+    # is stale, or belongs to another device.
     free = max(setup.free_before or 0, free_at_open)
     budget = on_device(setup.limit, free, total, shared=setup.shared)
     facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}
@@ -347,9 +317,7 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
 
 
 def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
-    """Return free and total memory once at least `least` bytes are free, or after ten seconds. An ended child's memory
-    may still be in release.
-    """
+    """Return free and total memory once the last child's memory is free (`least` bytes), or after ten seconds."""
     deadline = time.monotonic() + SETTLE_S
     while (info := accel.memory_info()) is not None and info[0] < least and time.monotonic() <= deadline:
         time.sleep(0.1)
@@ -370,11 +338,8 @@ class Session:
     ) -> Json:
         """Run at least `steps` real steps with batches of `size`, and return the peaks or the error.
 
-        Nothing is done before the first trial's steps, as in a plain training script. A process on a device runs only
-        one trial. Further steps end within `spare_s` seconds. `watching` makes the trial a confirmation, which
-        continues until the allocator's blocks and the memory held stay the same. A confirmation with too few steps is
-        ended by its caller when time is short, and confirms nothing. `outside` is the memory outside the allocator in
-        earlier trials.
+        Further steps end within `spare_s` seconds. `watching` makes the trial a confirmation, which continues until the
+        allocator's blocks and the memory held stay the same. `outside` is as in `begin`.
         """
         until = time.monotonic() + spare_s
         try:
@@ -395,7 +360,6 @@ class Session:
         on_device = isinstance(gauge, DeviceGauge)
 
         def wants_more() -> bool:
-            """Return whether the trial should take another step."""
             taken = len(times)
             least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
             if taken < least:
@@ -424,12 +388,12 @@ class Session:
             return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
             return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
-        peaks = gauge.peaks()
+        peak, compute_peak = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {
             "ok": True,
-            "peak_bytes": peaks.total,
-            "compute_peak_bytes": peaks.compute,
+            "peak_bytes": peak,
+            "compute_peak_bytes": compute_peak,
             "steps_s": times,
             "allocation_retries": gauge.retries() - retries,
             "levels_bytes": self._collected(levels),
@@ -453,18 +417,14 @@ class Session:
             gc.collect()
 
     def _collected(self, levels: list[int]) -> list[int]:
-        """Return the levels, or an empty list if the garbage collector frees the growth: reference cycles are not a
-        leak.
-        """
+        """Return the levels; none if the garbage collector frees the growth, as reference cycles are not a leak."""
         if len(levels) < LEAST_LEVELS or not _rises(levels[1:]):
             return levels
         gc.collect()
         return levels if self.gauge.level() > levels[-2] else []
 
     def _step(self, size: int, elements: list[int]) -> float:
-        """Run one step and return its time, including the device's work. Each step creates a new batch, as a data
-        loader does.
-        """
+        """Return the time of one step, including the device's work. It creates a new batch, as a data loader does."""
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
@@ -478,10 +438,7 @@ class Session:
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
-    """Return whether the allocator's blocks stayed the same between the last two steps.
-
-    The first steps do not count, because the optimizer creates its state in them.
-    """
+    """Return whether the allocator's blocks stayed the same between the last two steps, not counting the first ones."""
     return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
 
 
@@ -512,9 +469,8 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
 
     Libraries that the target imports belong to the baseline. Tensors that it created belong to the model.
     """
-    guarded = isinstance(gauge, CpuGauge) and setup.guard_bytes is not None
     # Libraries map more memory than they use, so only the machine's memory is the limit until they are loaded.
-    if guarded:
+    if isinstance(gauge, CpuGauge) and setup.guard_bytes is not None:
         set_guard(host.memory().usable)
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     target = parse_target(setup.target)
@@ -530,9 +486,7 @@ def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
 
 
 def load_for(setup: Setup, device: torch.device, factory: Callable[[], Any] | None = None) -> Workload:
-    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises the factory's
-    errors.
-    """
+    """Build the workload of a setup on a device; import its target unless `factory` is given. Raises its errors."""
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
         parse_target(setup.target),

@@ -1,11 +1,8 @@
 """The child that estimates: runs steps on tensors without data, and counts their bytes. Started by `command.estimate`.
 
-The child reads one line: a setup, the room for tensors and the range of sizes. It writes one line: the largest size
-whose tensors fit with the peaks of two steps, and the smallest size. The optimizer creates its state in the first step.
-Batches are not allocated, so every size takes the same time.
-
-The count covers tensor storages only. It leaves out the device's context, workspaces and scratch memory of libraries,
-and memory that an allocator rounds up or cannot reuse.
+It reads one line: a setup, the room for tensors and the range of sizes. It writes one line: the largest size whose
+tensors fit with the peaks of two steps, and the smallest size. Contexts, workspaces and memory that an allocator rounds
+up or cannot reuse are not counted.
 """
 
 # mypy: disable-error-code="misc"
@@ -40,12 +37,7 @@ for _table in ("_parameters", "_buffers"):  # These tables of a module receive f
 
 
 class Storages(TorchDispatchMode):
-    """Counts each storage that an operation returns, once, until it is freed.
-
-    The figures equal those of torch.distributed's memory tracker, but this class also reports a peak per phase.
-    Importing the tracker takes as long as importing torch. Storages that existed before are counted once they are
-    added.
-    """
+    """Counts each storage that an operation returns, once, until it is freed, with a peak per phase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +64,7 @@ class Storages(TorchDispatchMode):
 
 # The second step holds the optimizer's state from its beginning, as every later one does.
 STEPS = 2
-# Torch's optimizers use their foreach implementations by default on these devices. They do not recognise fake tensors
-# of such a device.
+# Torch's optimizers use foreach by default on these devices, but do not recognise fake tensors of them.
 FOREACH_DEVICES = ("cuda", "xpu")
 # The relative tolerance of the estimate. Counted peaks have almost no noise.
 TOLERANCE, EXACT = 0.005, 1e-4
@@ -92,7 +83,7 @@ def main() -> int:
 
 
 def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -> Json:
-    """The largest size within `room_bytes`, found as in real trials."""
+    """Return the largest size within `room_bytes`, found as in real trials."""
     fake, smallest, first, why = None, 0, {}, ""
     for build_on in ("meta", "cpu"):  # on the meta device without memory if the model allows it, else on the host
         try:
@@ -131,10 +122,7 @@ def _in_words(error: BaseException) -> str:
 
 
 class Fake:
-    """A workload whose parameters, buffers and batches are fake tensors of the CPU's.
-
-    Fake CUDA tensors end the process on a build without CUDA.
-    """
+    """A workload whose parameters, buffers and batches are fake CPU tensors: CUDA's would end a CPU build's process."""
 
     def __init__(self, setup: Setup, build_on: str) -> None:
         """Build the workload on a device; on the CPU within the memory that is left to it."""
@@ -168,9 +156,8 @@ class Fake:
             placed: torch.Tensor = known[id(tensor)]
             return placed
 
-        loss = self.workload.loss
-        criterion = loss.modules() if isinstance(loss, torch.nn.Module) else ()
-        for module in (*self.workload.model.modules(), *criterion):
+        modules = [part for part in (self.workload.model, self.workload.loss) if isinstance(part, torch.nn.Module)]
+        for module in (module for part in modules for module in part.modules()):
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
@@ -206,15 +193,14 @@ class Fake:
         }
 
     def _batch(self, size: int) -> Batch:
-        """A batch on the fake device, whatever device the workload was built on."""
+        """Return a batch on the fake device, whatever device the workload was built on."""
 
-        def moved(value: Any) -> Any:
-            return tree_map_only(
-                torch.Tensor, lambda t: t if t.device == self.device else torch.empty_like(t, device=self.device), value
-            )
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if tensor.device == self.device else torch.empty_like(tensor, device=self.device)
 
-        made = self.workload.make_batch(size)
-        return Batch(moved(made.arguments), moved(made.keywords), moved(made.reference))
+        batch = self.workload.make_batch(size)
+        parts = batch.arguments, batch.keywords, batch.reference
+        return Batch(*(tree_map_only(torch.Tensor, moved, part) for part in parts))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command `bench all`: every benchmark one after another, in one document with one table."""
+"""The command `bench all`: every benchmark one after another, in one document."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planne
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 
-# On a CPU, the run ends within a minute: the budget leaves room for the start of torch and other overhead. For each
-# accelerator, the budget is about the sum of the benchmarks' own budgets.
+# On a CPU, the run ends within a minute. For an accelerator, the budget is about the sum of the benchmarks' own.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
-# Buffers take at most this share of the host's free memory. With torch and results, the process takes about a quarter.
+# Buffers take at most this share of the host's free memory.
 HOST_SHARE = 0.2
 CPU = ("cpu",)
 
@@ -31,8 +30,7 @@ class _Relay:
     name: str = ""
     notices: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
-    # `began_s` is the start of the current benchmark, or None after its first row. `first_s` is the longest wait for a
-    # first row so far.
+    # The start of the current benchmark until its first row, and the longest wait for a first row so far.
     began_s: float | None = None
     first_s: float = 0.0
 
@@ -55,32 +53,22 @@ class _Relay:
 
 
 def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Run every selected benchmark. If one fails, the others still run.
-
-    Raise UsageError for a prefix that matches no benchmark, CannotLook if the device is missing, and the first bug at
-    the end.
-    """
+    """Run every selected benchmark, even if one fails. Raises UsageError, CannotLook, and the first bug at the end."""
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    # A benchmark of several devices runs if several devices are measured or if `--only` selects it. Under a launcher it
-    # runs only if selected, because each of the launcher's processes would start a process for every device. The
-    # launcher is checked last, because the check may raise.
-    todo = [
-        benchmark
-        for benchmark in BENCHMARKS
-        if benchmark.id in options.selected
-        and (
-            not benchmark.of_several
-            or benchmark.id in options.only
-            or (len(chosen.ids) > 1 and launcher.place(os.environ) is None)
-        )
-    ]
+    todo = [known for known in BENCHMARKS if known.id in options.selected]
+    # A benchmark of several devices runs if several are measured, but under a launcher only if selected: each
+    # of the launcher's processes would start a process for every device. The launcher is checked last: it may raise.
+    unasked = [known for known in todo if known.of_several and known.id not in options.only]
+    if unasked and (len(chosen.ids) == 1 or launcher.place(os.environ) is not None):
+        todo = [known for known in todo if known not in unasked]
     begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):
         emit(Planned(several, chosen.ids[:1]))  # the document lists it under one device
-    total_s = options.time_budget_s or default_s(chosen.ids)
+    usual_s = DEFAULT_BUDGET_S["cpu"] if chosen.ids == CPU else DEFAULT_BUDGET_S["accelerator"] * len(chosen.ids)
+    total_s = options.time_budget_s or usual_s
     deadline, until_s = began + total_s, watchdog.ends_by(total_s, began)
     relay = _Relay(emit)
     lost: dict[str, Fault] = {}
@@ -91,7 +79,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             emit(Skipped(out_of_time(benchmark.id, "not measured")))
             continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
-        # The budget stays above 0, because 0 would mean the default budget.
+        # A budget of 0 would mean the default one.
         share = benchmark.weight / max(weights, benchmark.weight)
         budget_s = max((deadline - now_s) * share, 1e-3)
         its_end_s = now_s + max((until_s - now_s) * share, 0.0)
@@ -130,8 +118,3 @@ def _broken_off(
         lost.update({device: fault for device in ids if device not in lost})
     # A library's error on a working device is not a bug in gpucheck.
     return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
-
-
-def default_s(ids: Sequence[str]) -> float:
-    """Return the default time budget for these devices, in seconds."""
-    return DEFAULT_BUDGET_S["cpu"] if tuple(ids) == CPU else DEFAULT_BUDGET_S["accelerator"] * len(ids)

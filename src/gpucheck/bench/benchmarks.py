@@ -16,9 +16,8 @@ class Benchmark:
     """A benchmark. Its `id` names its package, its command and the prefix of its findings' ids.
 
     `gpucheck.bench.ID.work.command` measures, `gpucheck.bench.ID.judge.JUDGE` judges, and `options_at` names the
-    dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in
-    seconds. A benchmark with `on_cpu` false takes no time on a CPU. A benchmark with `of_several` true uses all devices
-    at once, or the processes of a launcher.
+    dataclass of the options. `weight` is the share of the time in `bench all`, about the usual run time in seconds. A
+    benchmark `of_several` uses all devices at once, or the processes of a launcher.
     """
 
     id: str
@@ -37,10 +36,10 @@ class Benchmark:
 
     def command(self) -> Callable[..., None]:
         """Return the function `command(options, emit, shared)` that measures. Loads torch."""
-        found: Callable[..., None] = resolve_name(
+        command: Callable[..., None] = resolve_name(
             f"gpucheck.bench.{self.id}{'' if self.id == ALL else '.work'}:command"
         )
-        return found
+        return command
 
 
 # The id of the benchmark that runs the others.
@@ -48,7 +47,7 @@ ALL = "all"
 
 
 def sizes(text: str, parse: units.Size, shown: str) -> Any:
-    """The field of a repeatable `--size`; the sizes are sorted, each of them once."""
+    """Return the field of a repeatable `--size`; the sizes are sorted, each of them once."""
     return options.option(
         text,
         name="--size",
@@ -61,8 +60,7 @@ def sizes(text: str, parse: units.Size, shown: str) -> Any:
 
 
 class Selecting:
-    """Options with `only` and `skip`: prefixes of the names in the table `titles`. `nothing` is the error text if no
-    name is selected."""
+    """Options with `only` and `skip`: prefixes of the names in `titles`. `nothing` is the error if none is selected."""
 
     __slots__ = ()
     noun: ClassVar[str]
@@ -206,8 +204,6 @@ _TITLES = {known.id: re.split(r"\.\s", known.help)[0] for known in BENCHMARKS if
 
 @dataclass(frozen=True, slots=True)
 class AllOptions(Selecting):
-    """The user's options. `only` and `skip` are prefixes of the benchmarks' names."""
-
     noun = "benchmark"
     titles = _TITLES
     only: tuple[str, ...] = options.only("benchmarks")

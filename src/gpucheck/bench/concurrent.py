@@ -1,12 +1,7 @@
 """Calls that are timed together: in turn within a round, or as simultaneous copies on two streams of a device.
 
-Calls in turn are timed by the host's clock: a copy, compute and both; or the CPU and the device. Clock drift affects
-them equally, and their ratios are paired by round.
-
-A window of simultaneous copies counts only if the other stream copied during it, by the device's time stamps.
-
-Two devices that copy to each other have a child process, so that a hang affects only that pair. It sends each
-measurement as it becomes known, then `end`; an `error` line has the reason of a failure.
+Calls in turn are timed by the host's clock, so that its drift affects them equally. A window of simultaneous copies
+counts only if the other stream copied during it. Devices that copy to each other have a child, in case they hang.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Limits, Timed, Timer
+from gpucheck.measure.timing import Limits, Span, Timed, Timer
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line_of
 from gpucheck.report.measurement import Measurement
@@ -35,8 +30,6 @@ from gpucheck.units import GIB, KIB, MIB
 if TYPE_CHECKING:  # the code that opens a device loads torch
     from gpucheck.machine.accel import Accel
 
-# The start and the length of a window, in seconds.
-Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -51,10 +44,7 @@ ON_THE_HOST = "the device had nothing to do in these windows"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The calls of one window.
-
-    `prepare` runs first, then `untimed` calls, then `calls` timed ones.
-    """
+    """The calls of one window: `prepare` runs first, then `untimed` calls, then `calls` timed ones."""
 
     timer: Timer
     call: Callable[[], object]
@@ -76,27 +66,21 @@ class Group:
 
 
 def filling(timer: Timer, call: Callable[[], object]) -> Group:
-    """Return a group with as many calls as fill a window.
-
-    One call runs beforehand, to load what is loaded lazily.
-    """
-    Group(timer, call).window(0)
+    """Return a group with as many calls as fill a window."""
+    Group(timer, call).window(0)  # it loads what is loaded lazily
     about_s = max(Group(timer, call).window(0)[1], 1e-9)
     calls = timing.calls_on_host(timer, call, about_s)
     return Group(timer, call, calls, timing.UNTIMED_CALLS if calls > 1 else 1 if about_s < timing.LONG_CALL_S else 0)
 
 
 def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
-    """Time every group once per round until `until_s` on their clock; the first group changes with each round.
-
-    There are at least three rounds. Timing ends early once every interval is narrow enough.
-    """
+    """Time every group once per round, in at least three rounds, until `until_s` or until every interval is narrow."""
     names = list(groups)
-    clock = groups[names[0]].timer
+    now = groups[names[0]].timer.host_now
     started = timing.started_now()
     windows: dict[str, list[Span]] = {name: [] for name in names}
     done = 0
-    while done < FEWEST_ROUNDS or not _enough(windows.values(), clock.host_now(), until_s, PRECISION):
+    while done < FEWEST_ROUNDS or not _enough(windows.values(), now(), until_s, PRECISION):
         first = done % len(names)
         done += 1
         for name in (*names[first:], *names[:first]):
@@ -115,8 +99,7 @@ def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
 
 
 def _enough(groups: Iterable[Sequence[Span]], now_s: float, until_s: float, precision: float) -> bool:
-    """Return whether all groups have enough windows."""
-    return all(timing.enough([length_s for _, length_s in spans], now_s, until_s, precision) for spans in groups)
+    return all(timing.enough(timing.lengths_s(spans), now_s, until_s, precision) for spans in groups)
 
 
 def watched(
@@ -124,7 +107,7 @@ def watched(
 ) -> dict[str, Timed]:
     """Do the work while telemetry is recorded; `threads` has the number of host cores that each group uses.
 
-    Groups in `on_host` get no telemetry, because the device is idle during them.
+    The device is idle during the groups in `on_host`.
     """
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
@@ -138,8 +121,7 @@ def watched(
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
 
-# A window's copies take at least a few milliseconds. Enqueueing would block the host with about 1 000 queued entries on
-# two streams.
+# A window takes at least a few milliseconds. The launch queue blocks the host near 1 000 entries.
 LANE_WINDOW_S, MOST_CALLS = 5e-3, 40
 # The number of windows between two refills. Several windows show whether the two lanes keep pace.
 LANE_WINDOWS = 5
@@ -151,9 +133,7 @@ CALIBRATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Copies in one direction, on the stream that `current` selects. `prepare(number, calls)` runs before each
-    filling.
-    """
+    """Copies in one direction, on the stream that `current` selects. `prepare` runs before each filling."""
 
     copy: Callable[[], object]
     current: Stream
@@ -176,17 +156,15 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
         number += 1
         for of_lane, spans in zip(windows, _filling(timer, lanes, calls, counts, number), strict=True):
             of_lane.extend(spans)
+    flags: tuple[str, ...] = ("few-samples",) if len(windows[0]) < timing.WANTED_SAMPLES else ()
     if not all(windows):
-        windows = ([], [])
-    few = (
-        ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < timing.WANTED_SAMPLES else ()
-    )
+        windows, flags = ([], []), ("never-together",)
     return [
         Timed(
             timing.run_of(started, calls[place], windows[place]),
             "device events",
             "unheld",
-            few,
+            flags,
             {"alone_s": alone_s[place], "fillings": number},
         )
         for place in (0, 1)
@@ -196,10 +174,7 @@ def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
 def _filling(
     timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], counts: Sequence[int], number: int
 ) -> list[list[Span]]:
-    """Fill the buffers, let each lane copy `counts` windows, and return the windows during which both lanes copied.
-
-    The host enqueues the lanes alternately, so that each shows half its rate if one engine does all copies.
-    """
+    """Let each lane copy `counts` windows, enqueued alternately; return the windows during which both lanes copied."""
     for place, lane in enumerate(lanes):
         # Different numbers give the two lanes different patterns.
         lane.prepare(2 * number + place, calls[place] * counts[place])
@@ -248,8 +223,7 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------
 
 PEER = "transfer.peer"
-# The copy takes 0.6 ms on NVLink 4 and 10 ms on PCIe 4. It exceeds all caches, and is fast enough for every pair of
-# eight devices.
+# The copy takes 0.6 ms on NVLink 4 and 10 ms on PCIe 4, and exceeds all caches.
 USUAL_BYTES, LEAST_BYTES = 256 * MIB, 64 * KIB
 # The share of the free memory of each device that a buffer may take.
 DEVICE_SHARE = 0.25
@@ -257,16 +231,15 @@ DEVICE_SHARE = 0.25
 MOST_BYTES = GIB
 # Time for about ten windows of some milliseconds, with refills and comparisons.
 RATE_S, PAIR_WARM_UP_S = 0.6, 0.05
-PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
 
 def start_child(pair: Sequence[str]) -> LineChild:
-    """A fresh interpreter that runs this module's `main` for two devices. Raises OSError."""
+    """Start a fresh interpreter that runs this module's `main` for two devices. Raises OSError."""
     return LineChild(python_argv("gpucheck.bench.concurrent", *pair))
 
 
 def main() -> int:
-    """Copy between the two devices in the arguments. Errors are reported as a line; the result is always 0."""
+    """Copy between the two devices in the arguments, and send each measurement, or the error, as a line. Return 0."""
     say = claim_stdout()
     try:
         for measurement in between(*sys.argv[1:]):
@@ -281,7 +254,7 @@ def main() -> int:
 
 
 def between(*names: str) -> Iterator[Measurement]:
-    """The rate from the first device to the second, and back. Raises CannotLook where there is no room."""
+    """Yield the rate from the first device to the second, and back. Raises CannotLook if there is no room."""
     from gpucheck.machine import accel as accels
 
     first, second = (accels.open_device(name) for name in names)
@@ -297,7 +270,7 @@ def between(*names: str) -> Iterator[Measurement]:
 
 
 def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
-    """The rate of copies from one device to another. Raises CannotLook where there is no room."""
+    """Return the rate of copies from one device to another. Raises CannotLook if there is no room."""
     from gpucheck.bench import buffers
 
     free = [info[0] for device in (source, destination) if (info := device.memory_info()) is not None]
@@ -317,18 +290,20 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
 
     # The buffers were filled on other streams, which the copying stream does not wait for.
     synchronize()
-    path = PATHS[source.peer_access(destination)]
+    path = {True: "peer", False: "staged", None: None}[source.peer_access(destination)]
     copies = buffers.Copies(*ends, size, max(cold, size), True, synchronize, RATE_S * buffers.VERIFYING_SHARE)
     source.reset_peak()
-    return buffers.measure(
+    return timing.measured(
         PEER,
         source,
-        copies,
+        copies.work,
         watch,
         # A staged copy may block the caller while it runs, so it is timed by the host's clock.
         "device events" if path != "staged" and source.has_events else "host",
         Limits(RATE_S, PAIR_WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},
-        cold=cold,
-        path=path,
+        work=("bytes", float(size), "B/s"),
+        cache="cold" if copies.span_bytes >= cold else "warm",
+        threads=1,
+        verify=lambda: {"path": path, "rotation_bytes": copies.span_bytes, **copies.finish()},
     )

@@ -1,15 +1,12 @@
-"""The common part of all benchmarks: the loop over the devices, the division of the time, and `--runs`.
-
-If one device fails, the others are still measured.
-"""
+"""The common part of all benchmarks: the loop over the devices, the division of the time, and `--runs`."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gpucheck import errors
 from gpucheck.bench import judge, judging
@@ -30,17 +27,16 @@ from gpucheck.report.report import Report, events_of
 # The next row may take this many times as long as the previous one, because its size or operation differs.
 AS_LONG = 2.0
 
-# A `Rows` measures and yields a device's rows until a time of `time.monotonic`.
+# Measures and yields a device's rows until a time of `time.monotonic`.
 Rows = Callable[[Accel, float], Iterator[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The input that all benchmarks share: `limits` are the thresholds, `facts` the machine if it was read before.
+    """The input that all benchmarks share: thresholds, the machine if it was read, and whether the plan was emitted.
 
     `lost` maps the devices that this process can no longer use to their faults, by torch's names. `until_s` is the time
-    of `time.monotonic` at which the benchmark must end; None means that its own budget decides. `is_planned` is true if
-    the plan was emitted before.
+    of `time.monotonic` at which the benchmark must end; None means that its own budget decides.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -50,7 +46,6 @@ class Shared:
     is_planned: bool = False
 
 
-# A benchmark that runs alone has no thresholds from its caller and reads the machine itself.
 ALONE = Shared()
 
 
@@ -61,18 +56,9 @@ def begin(emit: events.Emit, facts: Facts, names: Sequence[str], device_ids: Seq
     emit(events.Planned(tuple(names), tuple(device_ids)))
 
 
-class Options(Protocol):
-    """The options that every benchmark has."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def time_budget_s(self) -> float | None: ...
-
-
 def each(
     name: str,
-    options: Options,
+    options: Any,
     emit: events.Emit,
     shared: Shared,
     rows: Rows,
@@ -81,9 +67,8 @@ def each(
 ) -> list[str]:
     """Measure the benchmark `name` on every selected device, with one time budget for all.
 
-    Return the devices that were measured without an error. If one fails, it is reported and the others are still
-    measured. Raise UsageError, bugs, Ctrl-C, `on_cpu` if the CPU is the only device, and the first CannotLook at the
-    end.
+    Return the devices that were measured without an error. `options` has `device` and `time_budget_s`. Raise
+    UsageError, bugs, Ctrl-C, `on_cpu` if the CPU is the only device, and the first CannotLook at the end.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
@@ -93,7 +78,6 @@ def each(
         raise on_cpu
     if chosen.notice:
         emit(events.Notice(chosen.notice))
-
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
@@ -124,22 +108,14 @@ def needs_gpu(name: str, what: str, why: str) -> CannotLook:
     return CannotLook(what, why, "run it on a machine with a GPU that torch can use", finding=f"{name}.device")
 
 
-@dataclass(slots=True)
 class _Run:
     """One benchmark on the selected devices."""
 
-    name: str
-    emit: events.Emit
-    facts: Facts
-    rows: Rows
-    lost: dict[str, Fault]
-    unseen: list[GpucheckError] = field(default_factory=list)
-    measured: list[str] = field(default_factory=list)
-
-    @property
-    def where(self) -> str:
-        """The command as a user types it."""
-        return f"bench {self.name}"
+    def __init__(self, name: str, emit: events.Emit, facts: Facts, rows: Rows, lost: dict[str, Fault]) -> None:
+        self.name, self.emit, self.facts, self.rows, self.lost = name, emit, facts, rows, lost
+        self.where = f"bench {name}"
+        self.unseen: list[GpucheckError] = []
+        self.measured: list[str] = []
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
         """Measure on one device. `times` returns the target time for the rows, and the time at which they must end."""
@@ -211,9 +187,9 @@ class _Run:
             self.emit(events.Skipped(replace(skipped, device=device_id)))
             return
         self.emit(events.Failed(fault))
-        if fault.kind == "error" and not faults.is_of_library(error):
-            raise error
         if fault.kind != "device":
+            if fault.kind == "error" and not faults.is_of_library(error):
+                raise error
             return
         if not fault.poisons and accel is not None:
             with watchdog.watching(accel, self.where):
@@ -243,13 +219,8 @@ def described(accel: Accel) -> Device:
     )
 
 
-# -- --runs ------------------------------------------------------------------------------------------------------------
-
-# A run that takes longer counts as hung, because default budgets are minutes at most. The user's time budget is added
-# to this limit.
+# A run that takes longer than this and the user's time budget counts as hung: default budgets are minutes at most.
 LONGEST_RUN_S = 3600.0
-
-RunChild = Callable[[Sequence[str], float], ChildResult]
 
 
 class FailedRun(GpucheckError):
@@ -259,13 +230,17 @@ class FailedRun(GpucheckError):
 
 
 def repeated(
-    arguments: Sequence[str], count: int, emit: events.Emit, *, budget_s: float = 0.0, run_child: RunChild = child.run
+    arguments: Sequence[str],
+    count: int,
+    emit: events.Emit,
+    *,
+    budget_s: float = 0.0,
+    run_child: Callable[[Sequence[str], float], ChildResult] = child.run,
 ) -> Report:
     """Run `gpucheck ARGUMENTS --json` in `count` fresh processes; emit and return their documents as one.
 
     The first run that fails is the last. Raise UsageError if the child reports one, Undecided if the child was killed,
-    CannotLook if it left no document, and FailedRun after a bug. Documents of earlier runs are emitted before
-    CannotLook, Undecided and FailedRun.
+    CannotLook if it left no document, and FailedRun after a bug. Earlier documents are emitted first.
     """
     reports: list[Report] = []
     argv = child.python_argv("gpucheck.cli.app", *arguments, "--json", "--quiet")
@@ -300,8 +275,8 @@ def repeated(
 def _document(ended: ChildResult, number: int) -> Report:
     """Return the child's document. Raises UsageError with the child's message, Undecided and CannotLook."""
     lines = ended.stderr.strip().splitlines() or [""]
-    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    last = (told or lines)[-1].removeprefix("gpucheck: ")
+    errors_of = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    last = (errors_of or lines)[-1].removeprefix("gpucheck: ")
     if ended.returncode == errors.USAGE:
         tips = [line.strip().removeprefix("tip: ") for line in lines if line.startswith("  tip: ")]
         raise UsageError(last or "wrong usage", "", tips[-1] if tips else "")
@@ -310,10 +285,8 @@ def _document(ended: ChildResult, number: int) -> Report:
     except (ValueError, KeyError, TypeError) as error:
         ending = child_protocol.ending_of(ended, LONGEST_RUN_S)
         if ending.how == "killed":
-            why, fix = (
-                f"{ending.signal}{f': {last}' if last else ''}",
-                "check the system log for the OOM killer, then rerun",
-            )
+            why = f"{ending.signal}: {last}" if last else str(ending.signal)
+            fix = "check the system log for the OOM killer, then rerun"
             raise Undecided(f"run {number} was killed", why, fix, finding="runs.child") from error
         how = "did not finish in time" if ending.how == "late" else f"ended with {ended.returncode} and no document"
         raise CannotLook(f"run {number} {how}", last, "rerun without --runs", finding="runs.child") from error

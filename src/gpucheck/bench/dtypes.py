@@ -21,8 +21,6 @@ Dtype = Literal[
     "int8",
 ]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-# torch passes this flag only to cuBLAS.
-NO_FAST_ACCUMULATION = "fast accumulation is a mode of cuBLAS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def support(dtype: Dtype, accel: Accel) -> Support:
     if dtype == "tf32" and (accel.is_cpu or accel.kind != "cuda"):
         return Support("none", "a CPU has no TF32" if accel.is_cpu else f"{accel.kind} has no TF32")
     if dtype == "float8_e4m3fn_fast" and not is_cuda:
-        return Support("none", NO_FAST_ACCUMULATION)
+        return Support("none", "fast accumulation is a mode of cuBLAS")
     if accel.is_cpu:
         if dtype.startswith("float8"):
             return Support("emulated", "on a CPU float8 is converted first")

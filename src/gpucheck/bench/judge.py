@@ -1,6 +1,4 @@
-"""The judge of all benchmarks. It turns a document and thresholds into findings and results.
-
-The judge runs after each device, at the end, on Ctrl-C, after a fault, for several runs together, and for a saved file.
+"""The judge of all benchmarks: turns a document and thresholds into findings and results. Pure.
 
 A threshold passes if the whole interval of every figure meets it. It fails if the whole interval of some figure misses
 it. Other cases are inconclusive (docs/settings.md), except figures so low that no recorded disturbance explains the gap
@@ -30,14 +28,9 @@ from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 
-_SILENT: tuple[Verdict, ...] = ("skip", "info")
-
 
 def check(document: Report, name: str) -> None:
-    """Raise UsageError for a saved document with rows outside its plan or with unknown thresholds.
-
-    No judge would see either, and the document would pass.
-    """
+    """Raise UsageError for a saved document with rows or thresholds that no judge would see: it would pass."""
     planned = {(part.id, part.device) for part in document.parts}
     for row in document.measurements:
         if (_benchmark(row.name), row.device.id) not in planned:
@@ -51,7 +44,7 @@ def check(document: Report, name: str) -> None:
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
     """Judge a document of `bench`. Without `thresholds`, the document's own thresholds apply."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, [device])]
+    found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, device)]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
@@ -75,7 +68,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             if measured.rows or whole:
                 judged.append(measured)
                 findings = rule.findings(measured)
-                findings += judging.of_the_machine(benchmark, measured.rows, document.facts)
+                findings += judging.clock(benchmark, measured.rows)
+                findings += judging.cpu_busy(benchmark, measured.rows, document.facts)
                 lines = rule.headlines(measured, ceilings)
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
@@ -98,7 +92,6 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
 
 
 def rule_of(benchmark: str) -> Judge:
-    """Load and return the judge of a benchmark."""
     rule: Judge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
     return rule
 
@@ -124,12 +117,12 @@ def _rows_of(document: Report, benchmark: str, device: str) -> DeviceRows:
 def _not_begun(document: Report, benchmark: str, device: str) -> list[Finding]:
     """Return the finding for a planned benchmark that an earlier fault prevented; else none."""
     part = next(part for part in document.parts if (part.id, part.device) == (benchmark, device))
-    where = f"bench {benchmark}"
+    where, faults = f"bench {benchmark}", document.faults
     # A fault of this benchmark on this device has its own finding.
-    if part.begun or any((fault.where, fault.device) == (where, device) for fault in document.faults):
+    if part.begun or any((fault.where, fault.device) == (where, device) for fault in faults):
         return []
-    own = [fault for fault in document.faults if fault.kind == "device" and fault.device == device]
-    causes = [*own, *(fault for fault in document.faults if fault.poisons)]
+    own = [fault for fault in faults if fault.kind == "device" and fault.device == device]
+    causes = [*own, *(fault for fault in faults if fault.poisons)]
     return [not_run(benchmark, f"{device} in {where}", cause) for cause in causes[:1]]
 
 
@@ -145,7 +138,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     # A failed device's finding has another id and names the benchmark in `where`.
     where = f"bench {name}"
     mine = [entry for entry in findings if entry.id.startswith(f"{name}.") or entry.evidence.get("where") == where]
-    loud = [finding for finding in mine if finding.verdict not in _SILENT]
+    loud = [finding for finding in mine if finding.verdict not in ("skip", "info")]
     if loud:
         worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
@@ -153,10 +146,7 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")
 
 
-# -- thresholds --------------------------------------------------------------------------------------------------------
-
 LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
-NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
 def gated(
@@ -188,9 +178,10 @@ def _finding(
     benchmark = _benchmark(limit.id)
     threshold = rule_of(benchmark).thresholds[limit.id]
     subject, bound = threshold.subject, threshold.of
-    there = any(row.name == benchmark for row in measurements)
+    is_measured = any(row.name == benchmark for row in measurements)
+    why = "no row has a rate to compare" if is_measured else "nothing was measured"
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
-    figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
+    figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=why)]
     # Figures are sorted, the lowest first. The text has only those that decide; the evidence has all.
     judged = sorted(((figure, *_judged(figure, limit)) for figure in figures), key=lambda entry: entry[0].value or 0.0)
     verdict: Verdict = min((word for _, word, _ in judged), key=("fail", "inconclusive", "pass").index)
@@ -260,6 +251,5 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    *others, last = (config.BRIDGES[reason][1] for reason in beside)
-    reasons = f"{', '.join(others)} and {last}" if others else last
+    reasons = " and ".join(config.BRIDGES[reason][1] for reason in beside)
     return f"{times} of the threshold, more than {reasons} can explain"

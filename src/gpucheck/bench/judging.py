@@ -1,23 +1,20 @@
-"""The parts that the judges of all benchmarks share: findings, figures of rows, and the type of a judge. Pure.
-
-Shares above 100 % are reported as measured, unless they exceed what any clock explains.
-"""
+"""The parts that the judges of all benchmarks share: findings, figures of rows, and the type of a judge. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import config, peaks, stats, units
+from gpucheck import config, peaks, units
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict, few
-from gpucheck.report.measurement import Measurement, Run, TimeStats
+from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 
@@ -35,17 +32,12 @@ def rate(row: Measurement) -> float:
 def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
-    """Return, for each value of `key` in the cases, the row of benchmark `name` with the largest figure.
-
-    The first of equal rows is returned.
-    """
+    """Return the first row of benchmark `name` with the largest figure, for each value of `key` in the cases."""
     rows = runs.by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
 SHARED, NOT_SETTLED = "device-shared", "not-settled"
-# -- doubtful figures --------------------------------------------------------------------------------------------------
-
 # These flags make a figure doubtful. The most important is first.
 DOUBTS = (
     "cpu-busy",
@@ -92,10 +84,7 @@ def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The comparisons of one run: their number, the wrong elements or bytes, and the offset of the first wrong byte.
-
-    `where` names the row.
-    """
+    """The comparisons of one run of the row `where`, with the number of wrong elements or bytes."""
 
     where: str
     slices: int
@@ -103,17 +92,17 @@ class Compared:
     first: int | None = None
 
 
-def compared(row: Measurement, where: str) -> list[Compared]:
-    """Return the comparisons of each run of a row of copies. A row that was neither compared nor timed has none."""
-    found = []
-    for run in runs.each(row):
-        slices, wrong, first = (
-            run["details"].get(name) for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
-        )
-        if slices or wrong or row.time_s or row.rate:
-            # Without a count of wrong bytes, a run verified nothing.
-            found.append(Compared(where, 0 if wrong is None else slices or 0, wrong or 0, first))
-    return found
+def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -> list[Compared]:
+    """Return the comparisons of each run of rows of copies. A row that was neither compared nor timed has none."""
+    comparisons = []
+    for row in rows:
+        for details in (run["details"] for run in runs.each(row)):
+            slices, wrong = details.get("verified_slices") or 0, details.get("wrong_bytes")
+            if slices or wrong or row.time_s or row.rate:
+                # Without a count of wrong bytes, a run verified nothing.
+                slices = 0 if wrong is None else slices
+                comparisons.append(Compared(where(row), slices, wrong or 0, details.get("first_wrong_byte")))
+    return comparisons
 
 
 def verification(
@@ -126,16 +115,15 @@ def verification(
     sound_title: str = "all copies verified",
 ) -> Finding:
     """Return whether every run's data is right. A run without comparisons makes it inconclusive."""
-    of_all = list(comparisons)
-    of_rows = runs.by(lambda run: run.where, (run for run in of_all if run.wrong))
-    wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
-    texts: list[str] = []
-    for key, (run, *_) in of_rows.items():
-        first = "" if run.first is None else f", the first at byte {run.first}"
-        texts.append(f"{wrong[key]} wrong {what} {run.where}{first}")
-    unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
-    evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
+    of_rows = runs.by(lambda run: run.where, comparisons)
+    wrong = {where: count for where, of_row in of_rows.items() if (count := sum(run.wrong for run in of_row))}
+    unseen = [where for where, of_row in of_rows.items() if not all(run.slices for run in of_row)]
+    evidence: dict[str, Any] = {"copies": sum(run.slices for of_row in of_rows.values() for run in of_row)}
     if wrong:
+        texts = []
+        for where, count in wrong.items():
+            first = next(run.first for run in of_rows[where] if run.wrong)
+            texts.append(f"{count} wrong {what} {where}{'' if first is None else f', the first at byte {first}'}")
         return Finding(finding_id, "fail", wrong_title, few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
         message = f"nothing was compared: {few(unseen)}"
@@ -148,12 +136,7 @@ UNVERIFIED = "some results were not verified"
 RERUN = "rerun with a longer --time-budget"
 
 
-def of_the_machine(benchmark: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return the findings about causes of slow rows: a lowered clock and other load on the CPU."""
-    return [*clock(f"{benchmark}.clock", measurements), *cpu_busy(f"{benchmark}.cpu_busy", measurements, facts)]
-
-
-def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+def cpu_busy(benchmark: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return one warning for all rows that other processes slowed, or an empty list."""
     busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
@@ -165,7 +148,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
     cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
     return [
         Finding(
-            finding_id,
+            f"{benchmark}.cpu_busy",
             "warn",
             f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
             f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
@@ -175,8 +158,7 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
     ]
 
 
-# Each entry has a flag of `measure.telemetry`, its verdict and title, and the driver's reasons and counters that raise
-# it. The worst is first.
+# Flags of `measure.telemetry`, with verdict, title, and the driver's reasons and counters. The worst is first.
 _CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
     ("throttled", "warn", "GPU throttled", (*telemetry.THROTTLED, *telemetry.THROTTLED_VIOLATIONS)),
     ("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
@@ -201,14 +183,14 @@ CLOCK_FIXES = {
 }
 
 
-def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
+def clock(benchmark: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """Return one finding for all rows with a lowered clock, of the worst kind present; or an empty list."""
     for flag, verdict, title, names in _CLOCKS:
         held = [row for row in measurements if flag in row.flags]
         if held:
             evidence, message = _clock_seen(flag, names, held, len(measurements))
             fix = next((text for name, text in CLOCK_FIXES.items() if name in evidence["clock_reasons"]), None)
-            return [Finding(finding_id, verdict, title, message, evidence, fix=fix)]
+            return [Finding(f"{benchmark}.clock", verdict, title, message, evidence, fix=fix)]
     return []
 
 
@@ -240,7 +222,7 @@ def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], to
     return evidence, ", ".join(parts)
 
 
-# Libraries and torch read these variables; they bypass what a program sets.
+# Libraries and torch read these variables, which override what a program sets.
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
 
 
@@ -252,10 +234,7 @@ def precision_text(observed: str | None) -> str:
 def precision(
     finding_id: str, sound: str, title: str, texts: Iterable[str], evidence: dict[str, Any], facts: Facts
 ) -> Finding:
-    """Return whether products have the requested precision: `texts` are those that do not.
-
-    The fix is to unset the variables that override it, or to look for them.
-    """
+    """Return whether products have the requested precision; `texts` describe those that do not."""
     if not (wrong := "; ".join(dict.fromkeys(texts))):
         return Finding(finding_id, "pass", sound, evidence=evidence)
     there = [name for name in OVERRIDES if name in facts.environment]
@@ -268,27 +247,23 @@ def is_shared(device: Device) -> bool:
     return held_bytes(device) is not None and device.utilization_percent != 0
 
 
-def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
-    """Return findings for devices (torch's names) whose memory others hold. `facts` are older than our own context."""
-    findings = []
-    show = "`gpucheck devices --processes` shows them"
-    for device in facts.devices:
-        if device.id not in ids or (held := held_bytes(device)) is None:
-            continue
-        hold = f"other processes hold {units.capacity(held)}"
-        evidence: dict[str, Any] = {
-            "device": device.id,
-            "memory_used_bytes": held,
-            "utilization_percent": device.utilization_percent,
-            "judged_by": "memory and utilization: the processes were not read",
-        }
-        if is_shared(device):
-            title, fix = f"{device.id} in use: {hold}", f"{show}; rerun once the device is free"
-            findings.append(Finding("device.shared", "warn", title, "figures may be too low", evidence, fix))
-        else:
-            title = f"{hold} of {device.id}, idle before the run"
-            findings.append(Finding("device.shared", "info", title, "", evidence, show))
-    return findings
+def in_use(facts: Facts, device_id: str) -> list[Finding]:
+    """Return a finding if other processes hold memory of a device. `facts` are older than our own context."""
+    device = next((device for device in facts.devices if device.id == device_id), None)
+    if device is None or (held := held_bytes(device)) is None:
+        return []
+    hold, fix = f"other processes hold {units.capacity(held)}", "`gpucheck devices --processes` shows them"
+    evidence: dict[str, Any] = {
+        "device": device.id,
+        "memory_used_bytes": held,
+        "utilization_percent": device.utilization_percent,
+        "judged_by": "memory and utilization: the processes were not read",
+    }
+    if not is_shared(device):
+        title = f"{hold} of {device.id}, idle before the run"
+        return [Finding("device.shared", "info", title, "", evidence, fix)]
+    title, fix = f"{device.id} in use: {hold}", f"{fix}; rerun once the device is free"
+    return [Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)]
 
 
 # -- figures, and what they are compared with --------------------------------------------------------------------------
@@ -304,11 +279,11 @@ LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure to compare with a threshold, with its interval.
+    """A figure to compare with a threshold, with its interval. `why` is the reason why `value` is None.
 
-    `value` None means unknown, and `why` is the reason. A value with a `why` is an upper bound: it can miss a threshold
-    but not reach it. `doubt` is the reason why a known value decides nothing. `causes` are lasting reasons for a low
-    value. `best` is the figure of the fastest window, and `call_s` the time of a call in it on the host's clock.
+    A value with a `why` is an upper bound: it can miss a threshold but not reach it. `doubt` is the reason why a known
+    value decides nothing. `causes` are lasting reasons for a low value. `best` is the figure of the fastest window, and
+    `call_s` the time of a call in it on the host's clock.
     """
 
     label: str
@@ -325,10 +300,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The reference of a share, in SI units.
-
-    `value` None means unknown. `doubt` is the reason why it is unknown, or why it decides nothing.
-    """
+    """The reference of a share, in SI units. `doubt` is the reason why it is None, or why it decides nothing."""
 
     value: float | None
     doubt: str = ""
@@ -339,11 +311,7 @@ Ceilings = Mapping[str, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A threshold.
-
-    `subject` is the thing that must reach it, `of` names the reference of a share, and `figures` returns the figures to
-    compare.
-    """
+    """A threshold for the `subject`'s `figures`. `of` names the reference of a share."""
 
     subject: str
     of: str
@@ -358,7 +326,7 @@ def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: C
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
-    scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
+    scale = (ceiling.value if ceiling else None) or 1.0
     value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
     known = ceiling or peak
     beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
@@ -407,24 +375,16 @@ def doubt_of(part: Part) -> str:
     return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
 
 
-def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
-    """Return the finding about shares; inconclusive if one exceeds the data sheet. `or_else` is one more possible
-    cause.
-    """
+def share_of(name: str, what: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
+    """Return the finding about shares; inconclusive if one exceeds the peak. `or_else` is one more possible cause."""
     most = max(evidence["share"].values(), default=0.0)
+    evidence |= {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
     if most <= BEYOND or part.kind == "estimate":
-        return Finding(name, "info", title, message, evidence)
+        kind = "estimated" if part.kind == "estimate" else "data-sheet"
+        return Finding(name, "info", f"share of the {kind} {what} peak", message, evidence)
     title = f"{units.percent(most)} of the peak is more than the GPU can do"
     fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke){or_else}"
     return Finding(name, "inconclusive", title, message, evidence, fix)
-
-
-def kind_of(part: Part) -> str:
-    return "estimated" if part.kind == "estimate" else "data-sheet"
-
-
-def provenance(part: Part) -> dict[str, Any]:
-    return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
 
 
 def unknown_peak(finding_id: str, reason: str) -> Finding:
@@ -449,71 +409,24 @@ def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = N
     )
 
 
-# -- windows that were timed in turn -----------------------------------------------------------------------------------
-
-
-def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
-    """Return the median ratio of two calls' times, paired by round, with its interval; None without pairs."""
-    return runs.time_stats(_paired(over, under))
-
-
-def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
-    """Return the ratio of every round in all runs."""
-    return [sample for run in _paired(over, under) for sample in run.samples_s]
-
-
-def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
-    return [
-        Run(
-            run.started,
-            1,
-            tuple(
-                a / run.calls_per_sample / (b / other.calls_per_sample)
-                for a, b in zip(run.samples_s, other.samples_s, strict=True)
-            ),
-            run.started_monotonic_s,
-        )
-        for run, other in _same_rounds(over, under)
-    ]
-
-
-def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """Return the runs of several groups that were taken in the same rounds. They have the same start time."""
-    later = [{run.started: run for run in part} for part in parts[1:]]
-    return [
-        (first, *(part[first.started] for part in later))
-        for first in parts[0]
-        if all(first.started in part for part in later)
-    ]
-
-
-def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
-    """Return the runs with each window counted as one call. The windows of several groups are added, round by round."""
-    return tuple(
-        Run(
-            same[0].started,
-            1,
-            tuple(map(sum, zip(*(run.samples_s for run in same), strict=True))),
-            same[0].started_monotonic_s,
-        )
-        for same in _same_rounds(*parts)
-    )
-
-
-def window_s(runs: Sequence[Run]) -> float:
-    """Return the median window length of a group, in seconds."""
-    return stats.median([sample for run in runs for sample in run.samples_s])
-
-
-# -- judges ------------------------------------------------------------------------------------------------------------
+def of_rounds(figure: Callable[..., float], *groups: Sequence[Run]) -> list[Run]:
+    """Return runs whose samples are a figure of each round: of the times per call of groups that were timed in turn."""
+    # Runs of the same rounds have the same start time.
+    by_start = [{run.started: run for run in group} for group in groups]
+    rounds = []
+    for first in groups[0]:
+        if all(first.started in group for group in by_start):
+            same = [group[first.started] for group in by_start]
+            times = ([sample / run.calls_per_sample for sample in run.samples_s] for run in same)
+            rounds.append(replace(first, calls_per_sample=1, samples_s=tuple(map(figure, *times))))
+    return rounds
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """One benchmark on one device: its rows, and the rest of the document.
+    """One benchmark on one device: its rows, and the facts and `recorded` results of the document.
 
     `parts` maps each part that was started to the reason why it ended early: empty if it finished, None if it did not.
-    `recorded` are the document's results.
     """
 
     id: str
@@ -534,8 +447,7 @@ class Judge:
     """The judge of a benchmark; it does not import torch.
 
     `findings` judges each device that has rows, or that finished without any. `answers` returns the entries of
-    `results[result]`, `headlines` the figures for `bench all`, and `ceilings` the references of shares. `together`
-    judges the parts that concern several devices. `thresholds` are keyed by id.
+    `results[result]`, and `headlines` the figures for `bench all`. `together` judges the parts of several devices.
     """
 
     findings: Callable[[DeviceRows], list[Finding]]

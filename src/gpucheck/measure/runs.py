@@ -1,9 +1,4 @@
-"""Derive statistics and flags from runs, and merge several documents of a command into one. Pure.
-
-A reader of a document can derive the statistics and flags again from its runs.
-
-Each of several documents comes from a separate process.
-"""
+"""Derive statistics and flags from runs, and merge documents of separate processes into one. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ DRIFT_Z = 2.576
 
 
 def time_stats(runs: Sequence[Run]) -> TimeStats | None:
-    """Statistics of the time per call; None without samples.
+    """Return the statistics of the time per call; None without samples.
 
     The interval of one run covers this process alone. With three runs or more, the interval comes from their medians
     and covers what differs between processes on this machine.
@@ -44,15 +39,15 @@ def time_stats(runs: Sequence[Run]) -> TimeStats | None:
     if not per_call:
         return None
     median, is_one = stats.median(per_call), len(runs) == 1
-    enough = len(per_call) >= PERCENTILES_FROM
+    has_tails = len(per_call) >= PERCENTILES_FROM
     within = stats.interval(per_call) if is_one else None
     low_high = (within.low, within.high) if within else None if is_one else _between_runs(runs, median)
     low, high = low_high or (None, None)
     return TimeStats(
         median=median,
         n=len(per_call),
-        p05=stats.quantile(per_call, 0.05) if enough else None,
-        p95=stats.quantile(per_call, 0.95) if enough else None,
+        p05=stats.quantile(per_call, 0.05) if has_tails else None,
+        p95=stats.quantile(per_call, 0.95) if has_tails else None,
         ci_low=low,
         ci_high=high,
         ci_level=stats.LEVEL if low_high else None,
@@ -61,10 +56,7 @@ def time_stats(runs: Sequence[Run]) -> TimeStats | None:
 
 
 def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | None:
-    """The 95 % interval of the time per call over processes: Student's t on the logarithms of the runs' medians.
-
-    It is widened to hold the median of all samples, which is what is reported. None below three runs.
-    """
+    """Return Student's t interval of the runs' medians, in logarithms, widened to hold the median of all samples."""
     logs = [math.log(stats.median(run.samples_s) / run.calls_per_sample) for run in runs if run.samples_s]
     if len(logs) < FEWEST_RUNS:
         return None
@@ -75,16 +67,12 @@ def _between_runs(runs: Sequence[Run], of_all: float) -> tuple[float, float] | N
 
 def rate(time: TimeStats, work: float, unit: str) -> Rate:
     """Return `work` per call as a rate. The rate's 5th percentile comes from the time's 95th, and the reverse."""
-    return Rate(
-        median=work / time.median,
-        unit=unit,
-        p05=work / time.p95 if time.p95 else None,
-        p95=work / time.p05 if time.p05 else None,
-    )
+    p05, p95 = (work / seconds if seconds else None for seconds in (time.p95, time.p05))
+    return Rate(work / time.median, unit, p05, p95)
 
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
-    """Return the flags that follow from the samples alone: autocorrelated, drift, noisy."""
+    """Return the flags that follow from the samples alone."""
     flags = []
     interval = stats.interval(samples)
     if interval is not None and interval.autocorrelated:
@@ -108,9 +96,6 @@ def drifts(samples: Sequence[float]) -> bool:
     return abs(trend) > DRIFT_Z / math.sqrt(n - 1) and abs(last / first - 1) > DRIFT
 
 
-# -- several documents as one ------------------------------------------------------------------------------------------
-
-
 def lead_in(run: Run, details: Mapping[str, Any]) -> float:
     """Return the length of the untimed calls before each window, in windows."""
     return float(details.get("untimed_calls", 0)) / run.calls_per_sample
@@ -129,11 +114,7 @@ def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """Merge the documents into one. Its measurements have the runs of all documents, and its facts are those of the
-    first.
-
-    The merged document has no findings yet. Raises ValueError for no reports.
-    """
+    """Merge the documents into one without findings: its measurements have all runs, and its facts are the first's."""
     if not reports:
         raise ValueError("nothing to merge")
     results = Results(**reports[0].results)
@@ -161,13 +142,12 @@ def merge(reports: Sequence[Report]) -> Report:
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
     """Return each case once, in the order of its first row. A case that was measured by two methods keeps two rows."""
-    return tuple(map(_merged, by(_key, (row for report in reports for row in report.measurements)).values()))
 
+    def key(row: Measurement) -> str:
+        method = replace(row.method, details={})
+        return json.dumps(to_json([row.name, row.device, row.case, row.work, method]), sort_keys=True)
 
-def _key(row: Measurement) -> str:
-    """Return a key of the row. Runs of rows with equal keys belong to one measurement."""
-    method = replace(row.method, details={})
-    return json.dumps(to_json([row.name, row.device, row.case, row.work, method]), sort_keys=True)
+    return tuple(map(_merged, by(key, (row for report in reports for row in report.measurements)).values()))
 
 
 def _merged(rows: Sequence[Measurement]) -> Measurement:
@@ -176,8 +156,7 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
     kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
-    # Statistics are derived again even for a single run, because the statistics in a file may disagree with its
-    # samples.
+    # The statistics in a file may disagree with its samples.
     first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
     if len(rows) == 1:
         return first
@@ -206,12 +185,11 @@ def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
 
 
 def _timed(row: Measurement) -> list[Run]:
-    """The runs whose samples are times."""
     return [] if WITHOUT_TIME in row.flags else [run for run in row.runs if run.samples_s]
 
 
 def medians(row: Measurement) -> list[float]:
-    """The median time per call of each run, seconds; runs without samples are left out."""
+    """Return the median time per call of each run with samples, in seconds."""
     return [stats.median(run.samples_s) / run.calls_per_sample for run in _timed(row)]
 
 
@@ -221,7 +199,7 @@ def lower_quartiles(row: Measurement) -> list[float]:
 
 
 def fastest(row: Measurement) -> float | None:
-    """The shortest time per call of all windows, seconds."""
+    """Return the shortest time per call of all windows, in seconds."""
     return min((sample / run.calls_per_sample for run in row.runs for sample in run.samples_s), default=None)
 
 

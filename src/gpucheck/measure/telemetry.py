@@ -1,7 +1,4 @@
-"""Clocks, heat, power and link during a measurement. Only readings during the measured calls count.
-
-The driver also counts how long each cause held the clock: these counters are read before and after the windows.
-"""
+"""Clocks, heat, power and link during a measurement, and counters of what lowered the clock, read around it."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ HELD_BELOW = 0.98
 # The counters of nvml.h for how long these reasons lowered the clock.
 THROTTLED_VIOLATIONS = ("thermal", "reliability")
 POWER_VIOLATIONS = ("power", "board_limit")
-# A clock that was lowered for a smaller share of the time changes a figure by less than this share. The driver counts
-# in steps of a tenth of a second, with a delay, so a single step may belong to earlier work.
+# A clock that was lowered for a smaller share of the time has no effect. The driver counts in steps of a tenth of
+# a second, with a delay, so a single step may belong to earlier work.
 LEAST_VIOLATION_SHARE, VIOLATION_STEP_S = 0.01, 0.1
 
 Sample = dict[str, Any]
@@ -42,21 +39,19 @@ class Watch:
     """A child that samples one device. If it cannot, `reason` says why, and every reading is None."""
 
     def __init__(self, uuid: str | None, *, start: Callable[[str], LineChild] | None = None) -> None:
-        self.reason = ""
+        self.reason = "NVML is asked by UUID, and this device has none" if uuid is None else ""
         self._talk: Talk | None = None
         self._last: Sample | None = None
         if uuid is None:
-            self.reason = "NVML is asked by UUID, and this device has none"
             return
         try:
             argv = python_argv("gpucheck.machine.nvml_sampler", uuid)
             self._talk = Talk(lambda: LineChild(argv) if start is None else start(uuid))
-            (said,) = self._talk.answer(door_timeout_s())
+            (answer,) = self._talk.answer(door_timeout_s())
+            if "error" in answer:
+                self._fail(answer["error"])
         except Lost as lost:
             self._fail(_why(lost.ending, "NVML did not answer"))
-            return
-        if "error" in said:
-            self._fail(said["error"])
 
     @property
     def pid(self) -> int | None:
@@ -72,10 +67,9 @@ class Watch:
             for line in self._talk.answer(TAKE_TIMEOUT_S, per_line=True):
                 if "end" not in line:
                     samples.append(line)
+                    self._last = line
         except Lost as lost:
             self._fail(_why(lost.ending, "NVML's samples did not come"))
-            return samples
-        self._last = samples[-1] if samples else self._last
         return samples
 
     def during(self, run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
@@ -107,11 +101,7 @@ PCIE = ("generation", "width", "max_generation", "max_width")
 
 
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
-    """Summarise the samples inside a window of the run or its lead-in. Return None and the reason if there are none.
-
-    The lead-in is the time right before each window, in which the same calls run untimed; `lead_in` is its length in
-    windows. Samples before and after the run bound the driver's counters.
-    """
+    """Summarise the samples inside windows, or `lead_in` window lengths before. Return None and why without any."""
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
         sample
@@ -142,14 +132,14 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
             name: statistics.mode(values) if (values := [link[name] for link in links if link.get(name)]) else None
             for name in PCIE
         },
-        # NVLink-C2C to the device's own CPU, in one direction; None where NVML reports none.
+        # NVLink-C2C to the device's own CPU, in one direction.
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
         "unknown": unknown,
     }, ""
 
 
 def power_w(inside: Sequence[Sample]) -> float | None:
-    """The mean power over these samples; None where energy is not counted, or over too short a time."""
+    """Return the mean power over these samples; None if energy is not counted, or over too short a time."""
     counted = [sample for sample in inside if sample.get("energy_j") is not None]
     span_s = counted[-1]["at_s"] - counted[0]["at_s"] if counted else 0.0
     joules = counted[-1]["energy_j"] - counted[0]["energy_j"] if counted else 0.0
@@ -165,8 +155,7 @@ def clock_reasons(inside: Sequence[Sample]) -> list[str]:
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return `throttled`, `power-limited` and `clock-held` if they apply: the reasons and durations of a lowered clock
-    decide."""
+    """Return `throttled`, `power-limited` and `clock-held`, as the reasons and durations of a lowered clock decide."""
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
@@ -189,11 +178,7 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
 ) -> tuple[dict[str, float | None] | None, float | None]:
-    """Return for how many seconds each cause lowered the clock, and the length of the span between the readings: from
-    the last one before the windows to the first one after them.
-
-    Return None for both if the counters were not read before and after the windows.
-    """
+    """Return for how many seconds each cause lowered the clock, of how many between the readings around the run."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]
     before = [sample for sample in counted if sample["at_s"] <= first]

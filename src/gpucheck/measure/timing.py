@@ -1,8 +1,7 @@
 """The one measuring loop: the time of a call on the device's clock or on the host's, and the row that it makes.
 
 Windows on the device's clock hold the stream while their calls are enqueued, so that launching is not part of the time.
-A window counts only if its first time stamp was still ahead of the device when the last call had been enqueued. Nothing
-is subtracted and no valid window is dropped.
+A window counts only if the device had not passed its first time stamp when the last call had been enqueued.
 """
 
 from __future__ import annotations
@@ -33,15 +32,11 @@ class Timer(Protocol):
     """Two clocks, and a way to make the stream wait. `machine.accel.Accel` is one."""
 
     @property
-    def has_events(self) -> bool:
-        """Return whether the device stamps events on its own clock."""
-
+    def has_events(self) -> bool: ...
     def host_now(self) -> float:
-        """The host's monotonic clock, in seconds."""
+        """Return the host's monotonic clock, in seconds."""
 
-    def synchronize(self) -> None:
-        """Wait for the device to finish all work."""
-
+    def synchronize(self) -> None: ...
     def record(self) -> Any:
         """Enqueue a time stamp."""
 
@@ -49,19 +44,17 @@ class Timer(Protocol):
         """Return whether the device has passed this time stamp."""
 
     def elapsed_s(self, start: Any, end: Any) -> float:
-        """Seconds on the device's clock between two time stamps that it has passed."""
+        """Return the seconds on the device's clock between two time stamps that it has passed."""
 
     def hold(self, seconds: float) -> bool:
-        """Make the stream wait for about `seconds` before the next call; False where the device cannot."""
+        """Make the stream wait for about `seconds` before the next call; False if the device cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The measured work. Its memory is allocated beforehand.
+    """The measured work. `call` does it once, or only enqueues it on a device. `empty` is `call` on empty data.
 
-    `call` does the work once; on a device it may only enqueue it. `empty` is `call` on empty data: its time on the
-    host's clock is the cost of a call. `prepare(sample, calls)` runs untimed before each window, with the number of
-    calls to come.
+    `prepare(sample, calls)` runs untimed before each window, with the number of calls to come.
     """
 
     call: Callable[[], object]
@@ -87,17 +80,15 @@ LONG_CALL_S = 10e-3
 SURELY_LONG_S = 0.1
 # The host stays ahead of a device whose calls take at least this many times longer than enqueueing them.
 AHEAD_RATIO = 5.0
-# An unheld window whose first time stamp the device had already passed counts if enqueueing took at most half of it:
-# the device then did not wait for the host.
+# An unheld window whose first time stamp the device had already passed counts if enqueueing took at most half of it.
 AHEAD_IN_WINDOW = 2.0
 MOST_DOUBLINGS = 3
-# The stream is held after this many windows in a row with too slow a host. A shorter series usually means that the host
-# paused for some milliseconds. A hold distorts the result: a rest makes a device at its power limit faster.
+# The stream is held after this many windows in a row with too slow a host, and not after a short pause of the host,
+# because a hold distorts the result: a rest makes a device at its power limit faster.
 MOST_HESITATIONS = 20
 # The hold lasts half as long again as the enqueueing, plus its own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
-# The longest hold. A longer one would exceed the time budget, and a driver that also draws a desktop kills a kernel
-# after some seconds.
+# The longest hold. A driver that also draws a desktop kills a kernel after some seconds.
 MOST_HOLD_S = 1.0
 # The calls of a window are not halved below this number.
 FEWEST_QUEUED_CALLS = 16
@@ -106,8 +97,7 @@ MOST_LENGTHENINGS = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one call, in seconds: to enqueue it on the host, and to run it on the device. If launching is slower
-    than the device, `call_s` is the time of launching."""
+    """The seconds of one call: to enqueue it, and to run it on the device (or to launch it if that is slower)."""
 
     enqueue_s: float
     call_s: float
@@ -124,8 +114,7 @@ class Window:
 
 
 def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
-    """Return the cost of a call that takes about `about_s` seconds: the least of three tries, or one try of a long
-    call."""
+    """Return the cost of a call that takes about `about_s` seconds: the least of three tries, one if it is long."""
     calls = 16 if about_s < MIN_WINDOW_S else UNTIMED_CALLS if about_s < LONG_CALL_S else 1
     costs = []
     for _ in range(3 if about_s < SURELY_LONG_S else 1):
@@ -145,8 +134,7 @@ def calibrate(timer: Timer, call: Callable[[], object], about_s: float) -> Cost:
 
 @dataclass(slots=True)
 class Launcher:
-    """Launches windows. `mode` starts as `unheld` and changes to `held`, then to `launch-bound`, as windows fail. If
-    the device is not much slower than the host, `mode` starts as `held`."""
+    """Launches windows: `unheld` if the device is much slower than the host, then `held`, then `launch-bound`."""
 
     timer: Timer
     work: Work
@@ -190,8 +178,7 @@ class Launcher:
         waiting = not timer.done(start)
         timer.synchronize()
         elapsed = timer.elapsed_s(start, end)
-        # A window that is long compared with its enqueueing is valid too. Otherwise a host that pauses during the
-        # untimed calls would have the stream held for all later windows.
+        # A window that is long compared with its enqueueing is valid too: the host may pause during the untimed calls.
         ahead = self.mode == "unheld" and elapsed >= AHEAD_IN_WINDOW * (last - first)
         valid = waiting or ahead or self.mode == "launch-bound"
         if valid:
@@ -200,8 +187,7 @@ class Launcher:
         return Window(timer.host_now() - elapsed, elapsed, last - began, valid)
 
     def fail(self, window: Window) -> bool:
-        """Change how windows are launched after one that was not valid. Return True if earlier windows are no longer
-        comparable."""
+        """Change how windows are launched after an invalid one. Return whether earlier windows are not comparable."""
         self._failures += 1
         blocked = self._failures > 1 and window.enqueue_s >= 1.5 * self._last_enqueue_s
         self._last_enqueue_s = window.enqueue_s
@@ -262,6 +248,8 @@ def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 Clock = Literal["device events", "host"]
+# The start and the length of a window, in seconds.
+Span = tuple[float, float]
 Launch = Literal["held", "unheld", "host"]
 
 # The interval is checked only here: checked continuously, it would eventually be narrow by chance. The first check is
@@ -272,14 +260,12 @@ WANTED_SAMPLES = 10
 # The host's clock costs about 50 ns: far below 1 % of a window, whatever the number of calls.
 MOST_HOST_CALLS = 5000
 # A row measures the call and not the work if a call on empty data takes more than this share of the time. With a limit
-# of 1 %, no pinned copy below 128 MiB had a rate on an H100: a copy of 16 MiB takes 0.32 ms, and the call alone 2 to 3
-# % of that.
+# of 1 %, no pinned copy below 128 MiB had a rate on an H100.
 CALL_BOUND = 0.05
 # Time stamps are rounded, so a window just below a millisecond counts as one.
 SHORT_WINDOW_S = 0.99 * MIN_WINDOW_S
 EMPTY_WINDOWS = 5
-# The host's clock has a resolution of 100 ns or better (Windows has the coarsest). A call with its synchronization
-# takes longer than this limit.
+# The host's clock has a resolution of 100 ns or better (Windows has the coarsest).
 LEAST_HOST_WINDOW_S = 1e-6
 # Batches of the warm-up: short enough to end on time, few enough calls not to fill the queue.
 WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
@@ -287,8 +273,7 @@ WARMUP_BATCH_S, WARMUP_MOST_CALLS = 5e-3, 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a row. It ends after `budget_s`, not counting the warm-up. After `least_s` it also ends once its
-    interval is within `precision`."""
+    """The limits of a row. It ends after `budget_s`, or after `least_s` once its interval is within `precision`."""
 
     budget_s: float = 1.0
     warmup_s: float = 0.0
@@ -298,11 +283,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row's samples, how they were taken, and the readings taken at the same time.
-
-    `flags` and `details` describe the samples. `beside_flags` and `beside_details` describe the telemetry and other
-    processes' use of the CPU. If there is no telemetry, `beside_details` has the reason.
-    """
+    """A row's samples, and beside them the telemetry, or why there is none, and other processes' use of the CPU."""
 
     run: Run
     clock: Clock
@@ -321,31 +302,42 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     started = started_now()
     about_s, warmed_s = _warm_up(timer, work, limits.warmup_s)
     began_s = timer.host_now()
-    samples = _Samples(began_s + limits.budget_s, began_s + limits.least_s, limits.precision)
+    windows: list[Span] = []
     details: dict[str, Any] = {"warmup_s": warmed_s}
+
+    def is_done() -> bool:
+        deadline_s, earliest_s = began_s + limits.budget_s, began_s + limits.least_s
+        return enough(lengths_s(windows), timer.host_now(), deadline_s, limits.precision, earliest_s)
+
     if clock == "host":
-        calls, flags = _on_host_clock(timer, work, about_s, samples, details)
+        calls, flags = _on_host_clock(timer, work, about_s, windows, is_done, details)
         launch: Launch = "host"
     else:
         launcher = Launcher(timer, work, calibrate(timer, work.call, about_s))
-        flags = _on_device_clock(timer, launcher, samples, details)
+        flags = _on_device_clock(launcher, windows, is_done, details)
         calls = launcher.calls
         launch = "unheld" if launcher.mode == "launch-bound" else launcher.mode
-    if len(samples.windows) < WANTED_SAMPLES:
+    if len(windows) < WANTED_SAMPLES:
         flags.append("few-samples")
-    return Timed(run_of(started, calls, samples.windows), clock, launch, tuple(flags), details)
+    return Timed(run_of(started, calls, windows), clock, launch, tuple(flags), details)
 
 
-def run_of(started: str, calls: int, windows: Sequence[tuple[float, float]]) -> Run:
+def run_of(started: str, calls: int, windows: Sequence[Span]) -> Run:
     """Return the run of windows of `calls` calls, each given by its start and its length in seconds."""
-    return Run(started, calls, tuple(length for _, length in windows), tuple(start for start, _ in windows))
+    return Run(started, calls, tuple(lengths_s(windows)), tuple(start for start, _ in windows))
 
 
-def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
-    """Return whether the windows are enough: their time is over, the most were taken, or their interval is narrow."""
+def lengths_s(windows: Sequence[Span]) -> list[float]:
+    return [length for _, length in windows]
+
+
+def enough(
+    lengths: Sequence[float], now_s: float, deadline_s: float, precision: float, earliest_s: float = 0.0
+) -> bool:
+    """Return whether windows are enough: after their time, if the most were taken, or if their interval is narrow."""
     if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
         return True
-    interval = stats.interval(lengths) if len(lengths) in LOOKS else None
+    interval = stats.interval(lengths) if len(lengths) in LOOKS and now_s >= earliest_s else None
     if interval is None or interval.autocorrelated:
         return False
     return interval.high - interval.low <= precision * interval.low
@@ -366,7 +358,7 @@ def repeated_s(timer: Timer, call: Callable[[], object], for_s: float) -> float:
     return (timer.host_now() - began) / calls
 
 
-def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[float, float]:
+def host_window(timer: Timer, call: Callable[[], object], calls: int) -> Span:
     """Run calls that are each waited for; return their start and length on the host's clock."""
     synchronize = timer.synchronize
     start = timer.host_now()
@@ -376,28 +368,8 @@ def host_window(timer: Timer, call: Callable[[], object], calls: int) -> tuple[f
     return start, timer.host_now() - start
 
 
-@dataclass(slots=True)
-class _Samples:
-    """The windows so far, each as its start and its length, and whether they are enough."""
-
-    deadline_s: float
-    earliest_s: float
-    precision: float
-    windows: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def lengths_s(self) -> list[float]:
-        return [length_s for _, length_s in self.windows]
-
-    def enough(self, now_s: float) -> bool:
-        """Return whether the row may end now. A narrow interval does not end it before `earliest_s`."""
-        is_due = len(self.windows) >= LOOKS[-1] or now_s >= min(self.deadline_s, self.earliest_s)
-        return is_due and enough(self.lengths_s, now_s, self.deadline_s, self.precision)
-
-
 def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
-    """Run the call for `warmup_s` seconds, at least twice. Return the approximate time of one call and the time of all
-    calls, in seconds."""
+    """Run the call for `warmup_s` seconds, at least twice. Return the approximate time of one call and of all calls."""
     began = timer.host_now()
     if work.prepare is not None:
         work.prepare(0, 1)
@@ -416,22 +388,24 @@ def _warm_up(timer: Timer, work: Work, warmup_s: float) -> tuple[float, float]:
             calls = min(2 * calls, WARMUP_MOST_CALLS)
 
 
-def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, details: dict[str, Any]) -> list[str]:
+def _on_device_clock(
+    launcher: Launcher, windows: list[Span], is_done: Callable[[], bool], details: dict[str, Any]
+) -> list[str]:
     discarded = attempt = 0
-    while not samples.enough(timer.host_now()):
+    while not is_done():
         attempt += 1
         window = launcher.take(attempt)
         if not window.valid:
             discarded += 1
             if launcher.fail(window):
-                samples.windows.clear()
-        elif samples.windows or not launcher.lengthen(window):
-            samples.windows.append((window.started_s, window.elapsed_s))
+                windows.clear()
+        elif windows or not launcher.lengthen(window):
+            windows.append((window.started_s, window.elapsed_s))
     details |= {"enqueue_s": launcher.cost.enqueue_s, "untimed_calls": launcher.untimed, "discarded_windows": discarded}
     details |= {"hold_s": launcher.hold_s} if launcher.mode == "held" else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
     details |= launcher.notes
-    window_s = stats.median(samples.lengths_s)
+    window_s = stats.median(lengths_s(windows))
     if window_s < LEAST_WINDOW_S:
         details["no_time_because"] = too_short(launcher.calls, LEAST_WINDOW_S)
         return [WITHOUT_TIME]
@@ -440,29 +414,27 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
 
 
 def too_short(calls: int, least_s: float) -> str:
-    """Return the reason why windows of `calls` calls cannot be timed."""
     return f"a window of {calls} calls takes less than {least_s * 1e6:g} µs, too short for the clock"
 
 
 def _on_host_clock(
-    timer: Timer, work: Work, about_s: float, samples: _Samples, details: dict[str, Any]
+    timer: Timer, work: Work, about_s: float, windows: list[Span], is_done: Callable[[], bool], details: dict[str, Any]
 ) -> tuple[int, list[str]]:
     """Time each call together with a synchronization, as a caller who waits for the result sees it."""
     empty_s = None if work.empty is None else _empty_call(timer, work.empty)
     calls = calls_on_host(timer, work.call, about_s)
     untimed = UNTIMED_CALLS if calls > 1 else 0
-    while not samples.enough(timer.host_now()):
+    while not is_done():
         if work.prepare is not None:
-            work.prepare(len(samples.windows) + 1, untimed + calls)
+            work.prepare(len(windows) + 1, untimed + calls)
             timer.synchronize()
-        # The first calls after a buffer is refilled run untimed, because caches and TLB are in another state than
-        # later.
+        # Caches and TLB are in another state after a buffer is refilled.
         for _ in range(untimed):
             work.call()
         timer.synchronize()
-        samples.windows.append(host_window(timer, work.call, calls))
+        windows.append(host_window(timer, work.call, calls))
     details |= {"empty_call_s": empty_s, "untimed_calls": untimed}
-    window_s = stats.median(samples.lengths_s)
+    window_s = stats.median(lengths_s(windows))
     if window_s < LEAST_HOST_WINDOW_S:
         details["no_time_because"] = too_short(calls, LEAST_HOST_WINDOW_S)
         return calls, [WITHOUT_TIME]
@@ -470,8 +442,7 @@ def _on_host_clock(
 
 
 def calls_on_host(timer: Timer, call: Callable[[], object], about_s: float) -> int:
-    """Return how many calls fill a window. The shorter of two windows decides, because a pause of the host can only
-    lengthen a window."""
+    """Return how many calls fill a window: the shorter of two decides, as a pause of the host lengthens one."""
     calls = calls_for(about_s, MOST_HOST_CALLS)
     for _ in range(MOST_LENGTHENINGS if about_s < SURELY_LONG_S else 0):
         length = min(host_window(timer, call, calls)[1] for _ in range(2))
@@ -490,23 +461,19 @@ def _empty_call(timer: Timer, empty: Callable[[], object]) -> float:
 
 # -- the row: the samples, the readings beside them, and the flags of both ---------------------------------------------
 
-# A row whose time is the cost of its call, or of launching it, has a latency and no rate.
-WITHOUT_RATE = frozenset({"call-bound", "launch-bound"})
 Done = TypeVar("Done")
 
 
 def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
-    """Take a row's samples while the device is watched. `threads` is how many cores the work would use on the host."""
+    """Take a row's samples while the device is watched. `threads` is how many host cores the work would use."""
     timed, used = with_cores_of_others(watch, take)
     return beside(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
 def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
-    """Return the samples with the readings beside them: telemetry, or the reason why there is none, and the cores that
-    other processes `used`."""
+    """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
     details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
-    # Load on the CPU distorts only times on the host's clock. On the device's clock it only reduces the number of
-    # samples.
+    # Load on the CPU distorts only times on the host's clock.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
     flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
     return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
@@ -532,10 +499,7 @@ def measured(
     verify: Callable[[], dict[str, Any]],
     **columns: Any,
 ) -> Measurement:
-    """Time work while the device is watched, verify its result and return the row; `columns` are as in `measurement`.
-
-    `threads` is how many cores the work would use on the host; `verify` returns details of the row.
-    """
+    """Return the row of work that is timed while the device is watched; `verify` returns details of the row."""
     timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
     memory = accel.memory()
     return measurement(name, accel.ref, timed, memory=memory, details=verify(), **columns)
@@ -557,8 +521,9 @@ def measurement(
 ) -> Measurement:
     """Return the row. `work` of one call is its name (`bytes`, `flop`), its amount, and the unit of its rate."""
     kind, amount, unit = work
-    time_s = None if runs.WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
-    without_rate = time_s is None or WITHOUT_RATE & set(timed.flags)
+    time_s = None if WITHOUT_TIME in timed.flags else runs.time_stats((timed.run,))
+    of_samples = () if time_s is None else runs.sample_flags(timed.run.samples_s)
+    has_rate = not {"call-bound", "launch-bound"} & {*timed.flags}  # such a time is the cost of the call or its launch
     return Measurement(
         name=name,
         device=device,
@@ -566,7 +531,7 @@ def measurement(
         runs=(timed.run,),
         time_s=time_s,
         work={kind: amount},
-        rate=None if without_rate or time_s is None else runs.rate(time_s, amount, unit),
+        rate=runs.rate(time_s, amount, unit) if time_s is not None and has_rate else None,
         memory=memory,
         method=Method(
             timed.clock,
@@ -577,10 +542,5 @@ def measurement(
             details={**timed.details, **details, **timed.beside_details},
         ),
         telemetry=timed.telemetry,
-        flags=(
-            *timed.flags,
-            *(() if time_s is None else runs.sample_flags(timed.run.samples_s)),
-            *timed.beside_flags,
-            *flags,
-        ),
+        flags=(*timed.flags, *of_samples, *timed.beside_flags, *flags),
     )

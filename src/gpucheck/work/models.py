@@ -1,8 +1,7 @@
 """The built-in models, in plain `torch.nn`, and the inputs they take.
 
-They are sized so that a few gigabytes fill within seconds on two CPU cores: each takes much memory for a sample and
-little arithmetic for a byte. Their memory grows in different ways: a deep stack of narrow layers, convolutions with
-batch normalisation, attention with a vocabulary.
+Each takes much memory for a sample and little arithmetic for a byte, so that a few gigabytes fill within seconds on two
+CPU cores.
 """
 
 # mypy: disable-error-code="misc"
@@ -113,8 +112,6 @@ def transformer() -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A built-in model: its factory and its inputs."""
-
     build: Callable[[], nn.Module]
     inputs: tuple[Input, ...]
 

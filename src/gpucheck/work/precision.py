@@ -1,8 +1,7 @@
 """The precision of float32 products: set, restored, recorded, and observed.
 
-torch 2.9 renamed the settings (`fp32_precision`); a program that uses both the new and the old names gets an error, so
-each setting is accessed by only one of its names. Environment variables and drivers can override the settings, so the
-precision is also observed.
+torch 2.9 renamed the settings (`fp32_precision`), and a program that uses both names gets an error. Environment
+variables and drivers can override the settings, so the precision is also observed.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ _LOST_BY_BF16 = 1 + 2.0**-9
 _KEPT_BY_BF16 = 1 + 2.0**-7
 _KEPT_BY_FLOAT8 = 1 + 2.0**-3
 
-# The precisions that each dtype may have, best first, each with a number that this precision keeps and all lower ones
-# change.
+# The precisions that each dtype may have, best first, with a number that all lower ones change.
 _FLOAT32_STEPS = (("float32", _LOST_BY_TF32), ("tf32", _LOST_BY_BF16), ("bfloat16", _KEPT_BY_BF16))
 _STEPS: dict[torch.dtype, tuple[tuple[str, float], ...]] = {
     torch.float64: (("float64", _LOST_BY_FLOAT32), *_FLOAT32_STEPS),
@@ -46,16 +44,16 @@ _REDUCTIONS = (
 
 
 def _settings(wanted: Precision) -> list[tuple[Any, str, str, Any]]:
-    """Every setting of float32 products and of reductions: the backend, its name, the attribute, the value."""
+    """Return every setting of float32 products and of reductions: the backend, its name, the attribute, the value."""
     cuda, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
-    products: list[tuple[Any, str, str, Any]] = [
-        (cuda, "cuda.matmul", "allow_tf32", wanted == "tf32"),
-        (cudnn, "cudnn", "allow_tf32", wanted == "tf32"),
-    ]
+    owners: dict[str, Any] = {"cuda.matmul": cuda, "cudnn": cudnn}
+    attribute: str = "allow_tf32"
+    value: Any = wanted == "tf32"
     if accel.feature("torch.backends.cuda.matmul.fp32_precision") is not None:
         owners = {"cuda.matmul": cuda, "cudnn.conv": cudnn.conv, "mkldnn.matmul": mkldnn.matmul}
         owners["mkldnn.conv"] = mkldnn.conv
-        products = [(owner, name, "fp32_precision", wanted) for name, owner in owners.items()]
+        attribute, value = "fp32_precision", wanted
+    products = [(owner, name, attribute, value) for name, owner in owners.items()]
     # allow_fp16_accumulation came with torch 2.7.
     return products + [(cuda, "cuda.matmul", name, False) for name in _REDUCTIONS if hasattr(cuda, name)]
 
@@ -67,8 +65,7 @@ def state() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """Compute products of float32 in this precision inside the `with` block; reduced-precision reductions and
-    accumulation are off."""
+    """Compute products of float32 in this precision inside the block, with full-precision reductions."""
     settings = _settings(wanted)
     before = [(owner, attribute, getattr(owner, attribute)) for owner, _, attribute, _ in settings]
     try:
@@ -81,11 +78,10 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 
 def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:
-    """The precision of a product on these very buffers, which it overwrites: a dtype, `tf32`, or `lower`.
+    """Return the precision of a product on these very buffers, which it overwrites: a dtype, `tf32`, or `lower`.
 
-    `multiply` puts the product of `a` and `b` into `out`; by default it is `torch.mm(a, b, out=out)`. `a` (M×K) becomes
-    a constant that a lower precision rounds away, `b` (K×N) the identity: the product is the constant as the multiplier
-    sees it.
+    `multiply` puts the product of `a` and `b` into `out`; by default `torch.mm` does. `a` (M×K) becomes a constant that
+    a lower precision rounds away, `b` (K×N) the identity: the product is the constant as the multiplier sees it.
     """
     diagonal = min(b.shape)
     b.zero_()

@@ -7,17 +7,17 @@ errors of K terms grow like √K, not K. The bound for random inputs of mean zer
 
 with the unit roundoffs of the output, of the inputs as the multiplier sees them, and of the accumulator. The last term
 is for tensor cores alone: they truncate after every T terms, always towards zero, and such errors grow like K (d =
-K/T·u_acc). The worst-case bound would be about √K times wider, and would miss a wrong bit. Products of whole numbers
-have no error at all.
+K/T·u_acc). The worst-case bound would be about √K times wider, and would miss a wrong bit.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
+from torch import Tensor
 
 ROWS = 64
 # 8σ is passed by chance once in 10¹⁵ elements.
@@ -39,35 +39,9 @@ FAST_ACCUMULATION = "fast accumulation"
 _FEWEST_TO_SPREAD = 16
 # Results of whole numbers are exact, so an error of half of one is already wrong.
 _HALF_OF_ONE = 0.5
-# The number of columns compared at once. The float64 copy of a whole large matrix would not fit in memory beside it.
+# The columns compared at once, as float64 copies, and the elements examined at once.
 _COLUMNS_AT_ONCE = 1024
-# The number of elements examined at once. Torch makes several temporary copies of them.
 _ELEMENTS_AT_ONCE = 2**22
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of a comparison. `worst` is the largest error as a share of its bound; at most 1 passes.
-
-    `row` and `column` name the worst element, `got` and `expected` its values. `not_finite` is the host's count over
-    the whole result; `miscounted` is True if the device's count differs. `smallest_detectable` is the lowest bound.
-    """
-
-    rows: int
-    worst: float
-    row: int
-    column: int
-    not_finite: int
-    smallest_detectable: float
-    got: float = 0.0
-    expected: float = 0.0
-    miscounted: bool = False
-
-    @property
-    def passed(self) -> bool:
-        """Return whether sampled elements are within their bounds, all elements are finite, and the device's count is
-        right."""
-        return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +55,23 @@ class Element:
     worst: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Element):
+    """The worst element of a comparison; a `worst` of at most 1 passes. `smallest_detectable` is the lowest bound.
+
+    `not_finite` is the host's count over the whole result; `miscounted` is True if the device's count differs.
+    """
+
+    rows: int
+    not_finite: int
+    smallest_detectable: float
+    miscounted: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= 1.0 and self.not_finite == 0 and not self.miscounted
+
+
 @dataclass(frozen=True, slots=True)
 class Errors:
     """The error sources of a product of K terms: u_out, σ and d of the bound; none where it is `exact`."""
@@ -90,8 +81,8 @@ class Errors:
     drift: float
     exact: bool = False
 
-    def bound(self, expected: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
-        """The bound of each element; `spread` is s."""
+    def bound(self, expected: Tensor, spread: Tensor) -> Tensor:
+        """Return the bound of each element; `spread` is s."""
         if self.exact:
             return torch.full_like(expected, _HALF_OF_ONE)
         size = expected.abs()
@@ -101,11 +92,7 @@ class Errors:
 
 
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
-    """Return the error sources of a product of these dtypes.
-
-    `precision` is the multiplier's precision for float32 (`tf32`), or the way float8 products are added up
-    (FAST_ACCUMULATION).
-    """
+    """Return the error sources of a product. `precision` is `tf32`, or FAST_ACCUMULATION for float8."""
     if not result.is_floating_point:
         return Errors(0.0, 0.0, 0.0, exact=True)
     name = str(result).removeprefix("torch.")
@@ -123,21 +110,17 @@ def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | N
 
 
 def sampled_rows(count: int) -> list[int]:
-    """Evenly spread row numbers, the first and the last among them."""
-    if count <= ROWS:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (ROWS - 1)) for i in range(ROWS)})
+    """Return evenly spread row numbers, the first and the last among them."""
+    return sorted({round(i * (count - 1) / (ROWS - 1)) for i in range(ROWS)}) if count > ROWS else list(range(count))
 
 
-def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precision: str | None = None) -> Check:
-    """Compare `result` with a·b on sampled rows (a is M×K, b K×N, random with mean zero, on any one device).
-
-    `precision` is as in `errors`; by default the inputs count as exact in their dtype.
-    """
+def check_product(a: Tensor, b: Tensor, result: Tensor, precision: str | None = None) -> Check:
+    """Compare `result` with a·b on sampled rows (a is M×K, b K×N, random with mean zero, on any one device)."""
     chosen = sampled_rows(a.shape[0])
     left, got = _rows(a, chosen), _rows(result, chosen)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
-    worst, place, values, smallest = 0.0, (0, 0), (0.0, 0.0), math.inf
+    worst = Element(0, 0, 0.0, 0.0, 0.0)
+    smallest = math.inf
     for first in range(0, b.shape[1] if chosen else 0, _COLUMNS_AT_ONCE):
         right = b[:, first : first + _COLUMNS_AT_ONCE].cpu().double()
         expected = left @ right
@@ -146,29 +129,22 @@ def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precis
         share = _share((mine - expected).abs_(), bound)
         at = int(share.argmax())
         smallest = min(smallest, float(bound.min()))
-        if float(share.reshape(-1)[at]) > worst:
-            worst = float(share.reshape(-1)[at])
-            place = chosen[at // share.shape[1]], first + at % share.shape[1]
-            values = float(mine.reshape(-1)[at]), float(expected.reshape(-1)[at])
+        error, got_here, right_here = (float(values.reshape(-1)[at]) for values in (share, mine, expected))
+        if error > worst.worst:
+            row, column = divmod(at, share.shape[1])
+            worst = Element(chosen[row], first + column, got_here, right_here, error)
     not_finite, miscounted = _not_finite(result)
     return Check(
         rows=len(chosen),
-        worst=worst,
-        row=place[0],
-        column=place[1],
+        **asdict(worst),
         not_finite=not_finite,
         smallest_detectable=(1.0 if made.exact else smallest) if math.isfinite(smallest) else 0.0,
-        got=values[0],
-        expected=values[1],
         miscounted=miscounted,
     )
 
 
-def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
-    """Return how many elements are not finite by the host's count, and whether the device's count differs.
-
-    Parts that the device calls finite are not examined.
-    """
+def _not_finite(result: Tensor) -> tuple[int, bool]:
+    """Return the host's count of elements that are not finite, and whether the device's count differs."""
     count, miscounted = 0, False
     for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
         finite = int(torch.isfinite(part).sum())
@@ -180,25 +156,21 @@ def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
 
 
 def check_elements(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    result: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
+    result: Tensor,
     places: Sequence[tuple[int, int]],
     precision: str | None = None,
     *,
     got: Sequence[float] | None = None,
 ) -> list[Element]:
-    """Compare these elements of `result` with float64; return them with the worst first. `got` has their values if they
-    were read before."""
+    """Compare these elements of `result` with float64; return the worst first. `got` are values read before."""
     if not places:
         return []
     rows, columns = [row for row, _ in places], [column for _, column in places]
     terms = _rows(a, rows) * _rows(b.t(), columns)
-    if got is None:
-        index = (torch.tensor(rows, device=result.device), torch.tensor(columns, device=result.device))
-        values = result[index].cpu().double()
-    else:
-        values = torch.tensor(got, dtype=torch.float64)
+    index = (torch.tensor(rows, device=result.device), torch.tensor(columns, device=result.device))
+    values = result[index].cpu().double() if got is None else torch.tensor(got, dtype=torch.float64)
     expected = terms.sum(1)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
     share = _share((values - expected).abs_(), made.bound(expected, terms.square_().sum(1).sqrt_()))
@@ -209,19 +181,18 @@ def check_elements(
     return sorted(elements, key=lambda element: -element.worst)
 
 
-def spread(matrix: torch.Tensor) -> float | None:
+def spread(matrix: Tensor) -> float | None:
     """Return the standard deviation of sampled rows, computed on the host; None for fewer than 16 elements."""
     sampled = _rows(matrix, sampled_rows(matrix.shape[0]))
     return float(sampled.std(correction=0)) if sampled.numel() >= _FEWEST_TO_SPREAD else None
 
 
-def _share(error: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+def _share(error: Tensor, bound: Tensor) -> Tensor:
     """Return errors as shares of their bounds. A NaN becomes infinite, because comparisons with NaN are false."""
-    share = error / bound
-    return torch.where(share.isnan(), torch.full_like(share, math.inf), share)
+    return (error / bound).nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
-def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+def _rows(matrix: Tensor, rows: Sequence[int]) -> Tensor:
     """Return these rows in float64 on the CPU."""
     index = torch.tensor(rows, device=matrix.device, dtype=torch.int64)
     # Not every device selects float8; bytes are selected everywhere.
@@ -229,36 +200,34 @@ def _rows(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     return plain.index_select(0, index).cpu().view(matrix.dtype).double()
 
 
-# The number of elements read at either end. Reading this many takes as long as reading one.
+# The number of elements read at either end, which takes as long as reading one.
 SAMPLE = 512
 GARBAGE = "the device's own count is invalid"
 # A `Wanted` returns the right elements from a start to a stop position, on the CPU.
-Wanted = Callable[[int, int], torch.Tensor]
+Wanted = Callable[[int, int], Tensor]
 
 
-def counted(true: torch.Tensor) -> int | None:
+def counted(true: Tensor) -> int | None:
     """Return how many elements are true by the device's count; None if that count is impossible."""
     return count_of(int(true.sum()), true.numel())
 
 
 def count_of(count: int, total: int) -> int | None:
-    """Return the device's count if it lies between 0 and `total`; None if it is impossible."""
     return count if 0 <= count <= total else None
 
 
-def unequal(got: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return None if `got` is right. Else return a copy of `got` and the right elements, both on the CPU.
+def unequal(got: Tensor, expected: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor] | None:
+    """Return None if `got` (one dimension) is right. Else return a copy of `got` and the right elements, on the CPU.
 
-    `got` has one dimension. `expected` has the right elements on the device of `got`; `wanted` computes them on the
-    CPU. If the two returned tensors are equal, a second comparison found no difference: memory, or the comparison
-    itself, is unreliable.
+    `expected` has the right elements on the device of `got`. If the two returned tensors are equal, a second comparison
+    found no difference: memory, or the comparison itself, is unreliable.
     """
     if torch.equal(got, expected) and sample_is(got, wanted):
         return None
     return got.cpu(), wanted(0, len(got))
 
 
-def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
+def sample_is(got: Tensor, wanted: Wanted) -> bool:
     """Return whether both ends of `got` (one dimension) are right, as the host sees them."""
     count = len(got)
     ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}
@@ -274,8 +243,7 @@ def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
 # 1/32 of the operations of the checked product. It runs on the result's device if that has float64, else on the CPU,
 # part by part.
 WIDTH = 64
-# Elements that are converted to float64 at once, 64 MiB of them. About four such copies exist at a time: a part of A, a
-# part of the result, that part padded to whole blocks, and the padded part times the signs.
+# Elements that are converted to float64 at once, 64 MiB of them, and the number of such copies at a time.
 _AT_ONCE = 2**23
 _COPIES, _DOUBLE = 4.25, 8
 # Devices with float64; the CPU computes for the others.
@@ -302,22 +270,14 @@ class Sums:
         return self.worst <= 1.0
 
 
-def check_sums(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    result: torch.Tensor,
-    precision: str | None = None,
-    *,
-    width: int = WIDTH,
-    seed: int = 0,
-) -> Sums:
-    """Compare all of `result` with a·b (a is M×K, b K×N, on any one device). The signs come from `seed`."""
+def check_sums(a: Tensor, b: Tensor, result: Tensor, precision: str | None = None, width: int = WIDTH) -> Sums:
+    """Compare all of `result` with a·b (a is M×K, b K×N, on any one device)."""
     device = a.device if a.device.type in _WITH_FLOAT64 else torch.device("cpu")
     (m, k), n = a.shape, b.shape[1]
     if not m or not n:
         return Sums(0.0, 0, 0, 0, 0.0, 0)
     made = errors(a.dtype, result.dtype, k, precision)
-    signs = torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)).double().mul_(2).sub_(1).to(device)
+    signs = torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(0)).double().mul_(2).sub_(1).to(device)
     of_b, squares_of_b = _added(b, signs, width, device)
     worst, place, largest = 0.0, (0, 0), 0.0
     rows = max(1, _AT_ONCE // max(k, -(-n // width) * width))
@@ -354,16 +314,14 @@ def extra_bytes(m: int, n: int, k: int) -> int:
     return int(_DOUBLE * (2 * k * -(-n // WIDTH) + _COPIES * part))
 
 
-def _wide(part: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _wide(part: Tensor, device: torch.device) -> Tensor:
     part = part.to(device)
-    # float8 is converted to float32 wherever there is float8; that is exact.
+    # Every device with float8 converts it to float32, exactly.
     return (part.float() if part.dtype.itemsize == 1 else part).double()
 
 
-def _added(
-    matrix: torch.Tensor, signs: torch.Tensor, width: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sums of each row's columns with their signs, `width` at a time, and the sums of their squares."""
+def _added(matrix: Tensor, signs: Tensor, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the sums of each row's columns with their signs, `width` at a time, and the sums of their squares."""
     rows, n = matrix.shape
     blocks = -(-n // width)
     sums = torch.empty(rows, blocks, dtype=torch.float64, device=device)

@@ -6,6 +6,7 @@ import ast
 import math
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from gpucheck import naming
@@ -39,11 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a model. `shape` is that of one sample. Values lie in [low, high]; None means the dtype's usual
-    range.
-
-    A name in the shape stands for a length that a search chooses.
-    """
+    """One input of a model: the shape of a sample, which may name the axis, and the range of its values."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -53,14 +50,13 @@ class Input:
 
 
 def sized(given: Input, axis: str | None, length: int) -> Input:
-    """The input with `length` for the dimension named `axis`."""
+    """Return the input with `length` for the dimension named `axis`."""
     return replace(given, shape=tuple(length if size == axis else size for size in given.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The dimension whose length is searched for, with its least and greatest length. None means the search's default
-    bound."""
+    """The dimension whose length is searched for. `high` None means the search's default bound."""
 
     name: str
     low: int = 1
@@ -68,7 +64,7 @@ class Axis:
 
 
 def parse_axis(text: str) -> Axis:
-    """The axis that `text` describes. Raises UsageError where it does not follow the grammar."""
+    """Return the axis that `text` describes. Raises UsageError."""
     match = re.fullmatch(rf"({_NAME})(?::(\d+)\.\.(\d+))?", text, re.ASCII)
     if match is None:
         raise UsageError(f"--axis {text!r} is not understood", "", f"write it like {AXIS_GRAMMAR}", finding="usage")
@@ -81,7 +77,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def parse_target(text: str) -> Target:
-    """The target that `text` names. Raises TargetError where it names none, or a file that is not there."""
+    """Return the target that `text` names. Raises TargetError."""
     if text in BUILT_IN:
         return Target(text, built_in=text)
     if text.endswith(".py") and os.path.isfile(text):
@@ -102,14 +98,8 @@ def parse_target(text: str) -> Target:
     return Target(text, module=location, attribute=attribute)
 
 
-# -- a file without the name of its module or factory ------------------------------------------------------------------
-
-
 def _in_file(file: str) -> Target:
-    """The one module or factory of a file that needs no arguments, found without importing the file.
-
-    Raises TargetError for none or several, and where the file trains as it is imported.
-    """
+    """Return the one module or factory of a file that needs no arguments, without importing it. Raises TargetError."""
     try:
         with open(file, "rb") as opened:
             tree = ast.parse(opened.read(), file)
@@ -135,8 +125,7 @@ def _in_file(file: str) -> Target:
 
 
 def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the names of a file's modules and factories that need no arguments, and the others with the arguments that
-    they need. A name without arguments is left out if another module or factory uses it, unless none would be left."""
+    """Return a file's modules and factories that need no arguments and that no other uses, and the others."""
     classes: dict[str, ast.ClassDef] = {}
     made: dict[str, ast.AST] = {}
     needed: dict[str, list[str]] = {}
@@ -160,7 +149,7 @@ def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]
 
 
 def _name_of(node: ast.AST) -> str:
-    """`Module` of `torch.nn.Module`."""
+    """Return `Module` for `torch.nn.Module`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -182,9 +171,9 @@ def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
         return True
     parts = [*ast.walk(node)]
     assigned = [part for part in parts if isinstance(part, ast.Assign) and _makes_module(part.value, modules)]
-    made = {_name_of(part.targets[0]) for part in assigned}
+    made = {_name_of(part.targets[0]) for part in assigned} - {""}
     returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
-    return any(_makes_module(value, modules) or _name_of(value) in made - {""} for value in returned)
+    return any(_makes_module(value, modules) or _name_of(value) in made for value in returned)
 
 
 def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
@@ -196,7 +185,7 @@ def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | N
 
 
 def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
-    """The arguments that a call must give, from the `first` on."""
+    """Return the arguments that a call must give, from the `first` on."""
     if node is None:
         return []
     given = node.args
@@ -216,7 +205,7 @@ def _works_on_import(tree: ast.Module) -> int | None:
 
 
 def parse_input(text: str) -> Input:
-    """The input that `text` describes. Raises UsageError where it does not follow the grammar."""
+    """Return the input that `text` describes. Raises UsageError."""
     name, *rest = text.split(":")
     if not name.isidentifier() or len(rest) not in (2, 3):
         raise _refused(text, "")
@@ -229,12 +218,11 @@ def parse_input(text: str) -> Input:
 
 
 def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
-    """Several inputs; raises UsageError where a name stands twice."""
-    inputs = tuple(parse_input(text) for text in texts)
-    names = [given.name for given in inputs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"--input {twice!r} is given twice", "", "name each input once", finding="usage")
+    """Return several inputs. Raises UsageError, also for a name that is given twice."""
+    inputs = tuple(map(parse_input, texts))
+    for name, count in Counter(given.name for given in inputs).items():
+        if count > 1:
+            raise UsageError(f"--input {name!r} is given twice", "", "name each input once", finding="usage")
     return inputs
 
 

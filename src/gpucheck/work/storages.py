@@ -1,8 +1,7 @@
 """The table of storages, and the memory that tensors without data would take on their simulated device.
 
-The memory figures are exact sums of storages, by source line and phase. A storage counts from the time that it is on
-the device until it is freed, in whole blocks of the allocator. Memory of libraries and the allocator's cache do not
-count.
+The figures are exact sums of storages, by source line and phase. A storage counts from the time that it is on the
+device until it is freed, in whole blocks of the allocator. Libraries and the allocator's cache do not count.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ torch_private.need("torch.UntypedStorage._cdata")
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in blocks of this size.
 BLOCK_BYTES = 512
 
-# Python may collect a storage's object in a reference cycle (`torch.save` leaves such cycles) while the storage itself
-# is still in use. torch up to 2.9 then revives the object, but weak references to it have already ended.
+# Python may collect a storage's object in a reference cycle (`torch.save` leaves some) while the storage is in use.
+# torch up to 2.9 then revives the object, but weak references to it have already ended.
 _REVIVES = torch.__version__ < (2, 10)
 
 # The place that created a storage, such as a line of a program.
@@ -48,8 +47,7 @@ class Row:
 
 
 class Storages:
-    """Rows by the storage's address in C++. A row lives as long as its storage. `freed` is called for rows of ended
-    storages at the next `sweep`."""
+    """Rows by the storage's address in C++. `sweep` removes the rows of ended storages and calls `freed` for each."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -57,7 +55,7 @@ class Storages:
         self.lock = threading.RLock()
         self._ended: list[int] = []
         # References to storages during a garbage collection, because storages may outlive their objects. A collection
-        # of the youngest generation covers only storages created since the previous collection.
+        # of the youngest generation covers only storages created since the previous one.
         self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
         if _REVIVES:
@@ -66,12 +64,12 @@ class Storages:
             weakref.finalize(self, gc.callbacks.remove, watch).atexit = False
 
     def of(self, storage: Any) -> Row | None:
-        """Return the row of a storage; None where it has none."""
+        """Return the row of a storage, or None."""
         self.sweep()
         return self.rows.get(storage._cdata)
 
     def row(self, storage: Any) -> Row:
-        """Return the row of a storage; a new one where there is none."""
+        """Return the row of a storage; a new one if there is none."""
         with self.lock:
             row = self.of(storage)
             if row is None:
@@ -80,7 +78,6 @@ class Storages:
             return row
 
     def sweep(self) -> None:
-        """Remove the rows of storages that have ended."""
         if self._ended:
             with self.lock:
                 for key in [key for key in self._ended if key not in self._collected]:
@@ -93,7 +90,7 @@ class Storages:
         return end
 
     def collecting(self, phase: str, generation: int) -> None:
-        """Handle the start and the end of a garbage collection: keep the rows of storages that were revived."""
+        """Keep the rows of storages that were revived, at the start and the end of a garbage collection."""
         with self.lock:
             if phase == "start":
                 keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
@@ -130,10 +127,7 @@ class Moment(Generic[P]):
 
 @dataclass(slots=True)
 class Memory(Generic[P]):
-    """The memory of one device. `total_bytes` is None if nobody gave a size. `moment` returns the phase and the step.
-
-    A request takes whole blocks of `block_bytes`. The default is CUDA's block size; an allocator without blocks has 1.
-    """
+    """The memory of one device, of unknown size by default. `moment` returns the phase and the step."""
 
     total_bytes: int | None = None
     moment: Callable[[], tuple[str, int]] = lambda: ("forward", 0)
@@ -161,7 +155,7 @@ class Memory(Generic[P]):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Ignore storages of this thread inside the block, because they are on their way to another device."""
+        """Ignore storages of this thread inside the block: they are on their way to another device."""
         before, self._here.paused = getattr(self._here, "paused", False), True
         try:
             yield

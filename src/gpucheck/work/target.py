@@ -1,8 +1,7 @@
-"""Build a workload from a TARGET: the module, its inputs, its loss and optimizer, and one step of it. Batches, loss and
-optimizer are the user's own; those that the target lacks are made here.
+"""Build a workload from a TARGET: the module, its inputs, its loss and optimizer, and one step of it.
 
-The user's code runs here, so this is imported in children only. Errors of the user's code while it is found and built
-become a TargetError, except where memory may have run out; a step's errors are raised as they are.
+The user's code runs here, so this is imported in children only. Its errors while it is found and built become a
+TargetError, except where memory may have run out; a step's errors are raised as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +36,6 @@ LEARNING_RATE = 1e-4
 
 
 def kind(value: Any) -> str:
-    """Return a value's type in words."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
@@ -65,11 +63,7 @@ def random_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Random batches of `inputs`: by keyword where forward knows all their names, else by position.
-
-    The argument of the returned function is the batch size. If the recipe has an axis, the argument is the axis's
-    length, and the batch size is fixed.
-    """
+    """Return a maker of random batches of a size, or a length of the axis; by keyword if forward knows all names."""
     signature = parameters_of(model.forward)
     if not inputs:
         options, takes = proposed(model)
@@ -79,8 +73,7 @@ def random_batches(
         raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
     named = all(
-        (given.name in signature and signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
-        or (open_ended and given.name not in signature)
+        signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY if given.name in signature else open_ended
         for given in inputs
     )
 
@@ -109,10 +102,7 @@ _INDEX = re.compile(r"(^|_)(ids?|idx|tokens?|indices)$")
 
 
 def proposed(model: nn.Module) -> tuple[str, str]:
-    """The options `--input` of a model, by the names of its forward's arguments; and their origin in words.
-
-    The first input's shape is a guess from the first layer, if its type tells; others are left open.
-    """
+    """Return the options `--input` of a model, with a shape guessed from the first layer, and their origin in words."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
     required = [parameter.name for parameter in given if parameter.default is inspect.Parameter.empty]
@@ -130,14 +120,14 @@ def proposed(model: nn.Module) -> tuple[str, str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none of compiled code without a signature, such as a traced module's."""
+    """Return a function's parameters; none for compiled code without a signature, such as a traced module's."""
     with contextlib.suppress(ValueError):
         return inspect.signature(function).parameters
     return {}
 
 
 def random_tensor(given: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
-    """A batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless given)."""
+    """Return a batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless given)."""
     shape = (size, *(int(length) for length in given.shape))
     if given.dtype == "bool" or given.dtype in INTEGRAL:
         low, high = (0, 1) if given.low is None or given.high is None else (int(given.low), int(given.high))
@@ -156,11 +146,7 @@ def own_batches(
     dtype: str | None,
     recipe: StepRecipe,
 ) -> Callable[[int], Batch]:
-    """Batches of the user's `make_batch(batch_size)`: `(inputs, reference)` where there is a loss, else the inputs.
-
-    If the recipe has an axis, `make_batch` also gets the axis's length, as a keyword with the axis's name. Batches are
-    moved to the device.
-    """
+    """Return a maker of batches by the user's `make_batch(batch_size)`, or with a length as the axis's keyword."""
     if not callable(make):
         raise TargetError(f"make_batch of {target.text} is not callable", "", "make it a function of the batch size")
     parameters = parameters_of(make)
@@ -171,8 +157,7 @@ def own_batches(
             f"--axis {recipe.axis} calls it as make_batch({recipe.batch_size}, {recipe.axis}=…)",
             f"give it a parameter {recipe.axis}",
         )
-    # The numbers of elements in the batches of each size. Two sizes with equal numbers are an error: if batches did not
-    # grow, every size would fit.
+    # The numbers of elements in the batches of each size. Two sizes with equal numbers are an error.
     counts: dict[int, frozenset[int]] = {}
 
     def batch(size: int) -> Batch:
@@ -198,7 +183,7 @@ def own_batches(
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a nest of mappings, tuples and lists."""
+    """Yield the tensors in a nest of mappings, tuples and lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
@@ -207,8 +192,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
-    """Return a copy of the nest on the device, with its floating-point tensors cast. Lists become tuples, and mappings
-    dictionaries."""
+    """Return a copy of the nest on the device, with its floating-point tensors cast. Lists become tuples."""
     if isinstance(value, Tensor):
         cast = getattr(torch, dtype) if dtype is not None and value.is_floating_point() else None
         return value.to(device=device, dtype=cast)
@@ -219,14 +203,11 @@ def _moved(value: Any, device: torch.device, dtype: str | None) -> Any:
     return value
 
 
-# --- Loss -------------------------------------------------------------------------------------------------------------
-
-
 def find_loss(output: Any) -> tuple[Tensor, str]:
-    """The loss of a model's output, and its name.
+    """Return the loss of a model's output, and its name.
 
     A loss that the model returns comes first: a scalar, the first of a tuple, `.loss`, `["loss"]`, or the sum of a
-    dictionary of losses alone. The fallback is cross-entropy against random classes where a floating output has a class
+    dictionary of losses alone. The fallback is cross-entropy against random classes if a floating output has a class
     axis (the second, or of three axes the last, with more than one class), else the mean square.
     """
     own = _returned_loss(output)
@@ -284,8 +265,6 @@ def _floating(output: Any) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer by name: its factory, and its name in words."""
-
     build: Callable[[Any], torch.optim.Optimizer]
     text: str
 
@@ -296,7 +275,7 @@ SGD = Optimizer(
 
 
 def by_name(name: str) -> Optimizer:
-    """The optimizer of a name: `sgd` with momentum, or any of torch.optim's in any case. Raises UsageError."""
+    """Return the optimizer of a name: `sgd` with momentum, or any of torch.optim's in any case. Raises UsageError."""
     wanted = name.lower().removeprefix("torch.optim.")
     if wanted == "sgd":
         return SGD
@@ -315,7 +294,7 @@ def by_name(name: str) -> Optimizer:
 
 
 def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
-    """The optimizer that trains the model, and its name: the user's `given` one or its factory, else by name."""
+    """Return the optimizer that trains the model, and its name: the user's `given` one or factory, else by name."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise TargetError(f"{target.text} has no parameter to train", "", "add --mode infer")
@@ -342,20 +321,15 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 
 # Devices that torch.amp.GradScaler knows.
 SCALED = ("cuda", "xpu", "cpu")
-# The variable with torch's folder for compiled code. Torch creates the folder and sets the variable when its compiler
-# is imported.
+# Torch creates the folder in this variable when its compiler is imported.
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
-T = TypeVar("T")
 Mode = Literal["train", "infer"]
 
 
 @dataclass(slots=True)
 class Workload:
-    """A model on a device with all that one step needs. `loss` is the user's; None means that one is chosen.
-
-    `loss_text` (known after a step) and `optimizer_text` are their names. `text` is the target's.
-    """
+    """A model on a device with all that one step needs. `loss` is the user's; None means that one is chosen."""
 
     model: nn.Module
     make_batch: Callable[[int], Batch]
@@ -372,34 +346,31 @@ class Workload:
     @property
     def parameter_bytes(self) -> int:
         """Bytes of parameters and buffers; tied ones count once."""
-        tensors = {id(t): t for t in (*self.model.parameters(), *self.model.buffers())}
-        return sum(int(t.numel() * t.element_size()) for t in tensors.values())
+        return sum(map(_tensor_bytes, {*self.model.parameters(), *self.model.buffers()}))
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes that do not depend on the batch: parameters, buffers, and in training gradients and
-        optimizer state."""
+        """Bytes that do not depend on the batch: parameters, buffers, and in training gradients and optimizer state."""
         if self.optimizer is None:
             return self.parameter_bytes
-        trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
-        return int(self.parameter_bytes + trained + self.optimizer_bytes)
+        trained = sum(_tensor_bytes(p) for p in self.model.parameters() if p.requires_grad)
+        return self.parameter_bytes + trained + self.optimizer_bytes
 
     @property
     def gradient_bytes(self) -> int:
-        """Return the bytes of the gradients that exist now."""
+        """Bytes of the gradients that exist now."""
         return sum(_tensor_bytes(p.grad) for p in self.model.parameters() if p.grad is not None)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Return the bytes of the optimizer's tensors on the device now. A tensor that several entries share counts
-        once."""
+        """Bytes of the optimizer's tensors on the device now. A tensor that several entries share counts once."""
         entries = self.optimizer.state.values() if self.optimizer is not None else ()
-        tensors = {id(value): value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
-        return sum(_tensor_bytes(tensor) for tensor in tensors.values() if tensor.device.type == self.device.type)
+        tensors = {value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
+        return sum(_tensor_bytes(tensor) for tensor in tensors if tensor.device.type == self.device.type)
 
     @property
     def smallest_batch(self) -> int:
-        """1, or 2 where batch normalisation in training may refuse a single sample."""
+        """1, or 2 if batch normalisation in training may refuse a single sample."""
         kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
         return 2 if self.mode == "train" and any(isinstance(m, kinds) for m in self.model.modules()) else 1
 
@@ -429,9 +400,8 @@ def load(
     `loss(output, target)`, which returns a scalar; and `optimizer`, one of torch's or a function of the parameters
     that makes one. A module may bring `make_batch` too.
 
-    `dtype` casts the model and its floating-point inputs. Raises TargetError for a target that is missing, is not
-    callable, raises or returns no module, UsageError for a recipe that the model does not support, and torch's errors
-    where memory runs out.
+    `dtype` casts the model and its floating-point inputs. Raises TargetError, UsageError for a recipe that the model
+    does not support, and torch's errors if memory runs out.
     """
     recipe = recipe or StepRecipe()
     if recipe.amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
@@ -489,12 +459,11 @@ def equip(
     device: torch.device,
     recipe: StepRecipe,
 ) -> Workload:
-    """The workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
+    """Return the workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
     model, inputs, whole = built.model, built.inputs, built.whole
     cast = None if dtype is None else getattr(torch, dtype)
     model.train(mode == "train")
-    # A module may use the names `loss` and `optimizer` for anything, so they count only on an object that holds the
-    # module.
+    # A module may use the names `loss` and `optimizer` for anything.
     own = None if isinstance(whole, nn.Module) else whole
     loss = getattr(own, "loss", None)
     if loss is not None and not callable(loss):
@@ -516,7 +485,6 @@ def equip(
 
 
 def forward(workload: Workload, batch: Batch) -> Any:
-    """The model's output for a batch."""
     return workload.model(*batch.arguments, **batch.keywords)
 
 
@@ -528,10 +496,7 @@ def step(
     update: bool = True,
     kept: list[Any] | None = None,
 ) -> None:
-    """One step as in a training loop; in inference the forward pass alone, in inference mode.
-
-    The optimizer stays as it is if `update` is False. `kept` holds the output until the next one, as a loop's variable.
-    """
+    """Run one step as in a training loop, without the optimizer if `update` is False. `kept` holds the last output."""
     recipe = workload.recipe
     kept = [] if kept is None else kept
     if workload.optimizer is None:
@@ -571,11 +536,8 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
     return loss
 
 
-# --- How a step is run, beyond the model ------------------------------------------------------------------------------
-
-
 def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """The region in which operations run in the dtype of `amp`; nothing where that is None."""
+    """Return the region in which operations run in the dtype of `amp`."""
     if amp is None or device.type == "meta":
         return contextlib.nullcontext()
     region: contextlib.AbstractContextManager[object] = torch.autocast(device.type, dtype=getattr(torch, amp))
@@ -583,11 +545,9 @@ def autocast(amp: str | None, device: torch.device) -> contextlib.AbstractContex
 
 
 def import_compiler(*, is_ours: bool = True) -> None:
-    """Import torch's compiler before the first optimizer does (torch 2.13), without creating the compiler's cache
-    folder.
+    """Import torch's compiler before the first optimizer does (torch 2.13), without creating its cache folder.
 
-    A killed process would leave an empty cache folder behind. `is_ours` is False in the process of the user's program,
-    because leaks there are reported.
+    A killed process would leave the folder behind. `is_ours` is False in the process of the user's program.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -606,7 +566,7 @@ def import_compiler(*, is_ours: bool = True) -> None:
 
 
 def find(target: Target) -> Callable[[], Any]:
-    """Return the target's factory. Raises TargetError where it is missing, raises on import or cannot be called."""
+    """Return the target's factory. Raises TargetError if it is missing, raises on import or cannot be called."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _import_file(target.file) if target.file is not None else importlib.import_module(target.module or "")
@@ -660,8 +620,7 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
-    """Return the error of importing the target, with the target's line at which it was raised: a script may run its
-    whole program when it is imported."""
+    """Return the error of importing the target, with its line: a script may run its whole program when imported."""
     failure = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")

@@ -1,8 +1,4 @@
-"""`bench bandwidth` and its options: how fast a device reads and writes its own memory, or a CPU the host's.
-
-Bytes read and bytes written both count: `copy` of 1 GiB moves 2 GiB. STREAM, bandwidthTest of cuda-samples and data
-sheets count the same way. nvbandwidth counts a copy within a device once, so it shows half this rate.
-"""
+"""`bench bandwidth` and its options: how fast a device reads and writes its own memory, or a CPU the host's."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ from gpucheck import options, units
 from gpucheck.bench.benchmarks import sizes
 
 ITEM = 4  # float32
-# Elements of an array's row. One block of a GPU sums a row, so `read` needs no second pass and no temporaries. The sums
-# that it writes are 1/16384 of the data that it reads. An array is a whole number of rows.
+# Elements of an array's row. One block of a GPU sums a row, so `read` needs no second pass and no temporaries.
 ROW = 16384
 GRAIN = ROW * ITEM
 # The three arrays take at most this share of the host's free memory, so that the machine keeps working.
@@ -22,10 +17,7 @@ HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class BandwidthOptions:
-    """The user's options. Sizes are rounded down to whole rows. The default size depends on the kind of device.
-
-    `host_share` is the share of the host's free memory that the three arrays may take.
-    """
+    """The user's options. `host_share` is the share of the host's free memory that the three arrays may take."""
 
     sizes: tuple[int, ...] = sizes(
         "Size of each of the three arrays. Repeatable.",

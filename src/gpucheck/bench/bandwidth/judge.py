@@ -32,13 +32,8 @@ def best(measurements: Sequence[Measurement]) -> dict[str, float]:
 
 
 def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the row with the largest arrays of each operation, with a cold or warm cache."""
+    """Return the row with the largest arrays of each operation."""
     return judging.best(measurements, "bandwidth", "operation", size)
-
-
-def ceilings(device: DeviceRows) -> Ceilings:
-    """Return the peak rate of the device's memory."""
-    return memory_ceiling(device.part)
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
@@ -48,19 +43,21 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
 
 
 def label(row: Measurement) -> str:
-    """Return a row in words: `copy, 1 GiB`."""
     return f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every run of every row is right. One wrong run is enough to fail."""
-    comparisons = []
-    for row in measurements:
-        for details in (run["details"] for run in runs.each(row)):
-            # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
-            wrong = details.get("wrong_elements", 0) + details.get("unsteady_comparisons", 0)
-            slices = details.get("verified_slices", 0)
-            comparisons.append(judging.Compared(f"in {label(row)}", slices, wrong))
+    comparisons = [
+        # Documents of older versions count `unsteady_comparisons` separately: elements that were wrong only once.
+        judging.Compared(
+            f"in {label(row)}",
+            run["details"].get("verified_slices", 0),
+            run["details"].get("wrong_elements", 0) + run["details"].get("unsteady_comparisons", 0),
+        )
+        for row in measurements
+        for run in runs.each(row)
+    ]
     title, what, sound = "a result is wrong", "elements", "all results verified"
     return judging.verification("bandwidth.result", comparisons, title, what=what, sound_title=sound)
 
@@ -72,8 +69,6 @@ def _speed(best: dict[str, float]) -> list[Finding]:
     text = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", text, {"bytes_per_s": best})]
 
-
-# -- shares of the memory's peak ---------------------------------------------------------------------------------------
 
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
@@ -102,11 +97,9 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
         "peak_bytes_per_s": peak,
         "bus_width_bits": part.bus_width_bits,
         "memory_clock_hz": part.memory_clock_hz,
-        **judging.provenance(part),
     }
-    title = f"share of the {judging.kind_of(part)} memory peak"
     message = f"{text} of {units.byte_rate(peak)} ({part.label})"
-    return [judging.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
+    return [judging.share_of("bandwidth.share_of_peak", "memory", message, evidence, part)]
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
@@ -128,4 +121,4 @@ THRESHOLDS = {
         lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
     ),
 }
-JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
+JUDGE = Judge(findings, headlines, lambda device: memory_ceiling(device.part), thresholds=THRESHOLDS)

@@ -1,11 +1,12 @@
 """The command `bench bandwidth`: four verified operations on preallocated float32 arrays.
 
-Operations rotate over slices that are no longer in the cache. The arrays hold small whole numbers, so their float32
-sums are exact in any order. The sums of 128 neighbouring rows all differ.
+Operations rotate over slices that are no longer in the cache. The arrays hold small whole numbers, whose float32 sums
+are exact in any order, and the sums of 128 neighbouring rows all differ.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,8 +49,7 @@ PERIOD = 128
 
 # A cold operation rotates over this multiple of the last-level cache.
 COLD_FACTOR = 4
-# HIP does not report AMD's last-level cache. An MI300X reads it at 17.2 TB/s, and its memory at 5.3 TB/s (CDNA 3 white
-# paper).
+# HIP does not report it. An MI300X reads it at 17.2 TB/s, and its memory at 5.3 TB/s (CDNA 3 white paper).
 AMD_CACHE_BYTES = 256 * MIB
 # A virtual machine may report the cache of its whole host; arrays for cold operations do not exceed this size.
 MOST_COLD_BYTES = 2 * GIB
@@ -70,10 +70,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Three arrays of rows, a sum for each row of `a`, and one period of the pattern of the sources `a` and `b`.
-
-    `on_host` is this pattern computed by the host. Results are compared with `on_host`.
-    """
+    """Three arrays of rows, a sum for each row of `a`, and one period of `a` and `b`, also as the host computes it."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -84,9 +81,7 @@ class Arrays:
 
 
 def allocate(size: int, device: torch.device) -> Arrays:
-    """Allocate and fill three arrays of `size` bytes (a multiple of GRAIN). Raises torch's errors if memory runs
-    out.
-    """
+    """Allocate and fill three arrays of `size` bytes (a multiple of GRAIN). Raises torch's errors."""
     rows = size // GRAIN
     a, b, c = (torch.empty((rows, ROW), dtype=torch.float32, device=device) for _ in range(3))
     sums = torch.empty(rows, dtype=torch.float32, device=device)
@@ -99,11 +94,8 @@ def allocate(size: int, device: torch.device) -> Arrays:
 
 def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows of the two sources: whole numbers from 0 to 254, and from 1 to 128."""
-    row = torch.arange(PERIOD, device=device)[:, None]
-    column = torch.arange(ROW, device=device)
-    a = (column % 128) + row
-    b = ((column // 128) + row) % 128 + 1
-    return a.to(torch.float32), b.to(torch.float32)
+    row, column = torch.arange(PERIOD, device=device)[:, None], torch.arange(ROW, device=device)
+    return (column % 128 + row).to(torch.float32), ((column // 128 + row) % 128 + 1).to(torch.float32)
 
 
 def moved(operation: Operation, size: int) -> int:
@@ -114,10 +106,7 @@ def moved(operation: Operation, size: int) -> int:
 
 @dataclass(slots=True)
 class Repeated:
-    """One operation on slices of `size` bytes.
-
-    Each call uses the next slice; the slices cover `span` bytes of each array.
-    """
+    """One operation on slices of `size` bytes, which cover `span` bytes of each array. Each call uses the next one."""
 
     operation: Operation
     arrays: Arrays
@@ -147,7 +136,6 @@ class Repeated:
         return calls[self.operation]
 
     def call(self) -> None:
-        """Run the operation on the next slice."""
         self._calls[self._cursor % len(self._calls)]()
         self._cursor += 1
 
@@ -166,29 +154,24 @@ class Repeated:
             self._poison_missing |= not is_poisoned
 
     def finish(self) -> tuple[int, int]:
-        """Compare the written slices until the first mismatch; the calls must have finished.
+        """Return the number of compared slices and of wrong elements, until the first mismatch.
 
-        Returns the number of compared slices and of wrong elements. No slice counts if the poison could not be
-        verified.
+        No slice counts if the poison could not be verified.
         """
         rows, written = self.size // GRAIN, min(self._cursor, self.count)
         for start in range(0, written * rows, PERIOD):
             stop = min(start + PERIOD, written * rows)
             copies = reference.unequal(self._flat(start, stop), *self._expected(stop - start))
             if copies is not None:
-                # The comparison is unreliable if a second one finds no difference. An unreliable comparison counts as
-                # one wrong element.
+                # A comparison is unreliable if a second one finds no difference. It counts as one wrong element.
                 return -(-stop // rows), reference.counted(copies[0] != copies[1]) or 1
         return 0 if self._poison_missing else written, 0
 
     def _flat(self, start: int, stop: int) -> torch.Tensor:
-        """Return the destination's rows as a one-dimensional tensor."""
         return self.arrays.sums[start:stop] if self.operation == "read" else self.arrays.c[start:stop].view(-1)
 
     def _expected(self, rows: int) -> tuple[torch.Tensor, reference.Wanted]:
-        """Return the correct results of the first `rows` rows on the device, and a function that computes any of them
-        on the host.
-        """
+        """Return the correct results of the first rows on the device, and a function that computes them on the host."""
         there, here = ([half[:rows] for half in halves] for halves in (self.arrays.pattern, self.arrays.on_host))
         if self.operation != "read":
             there, here = ([half.view(-1) for half in halves] for halves in (there, here))
@@ -203,7 +186,6 @@ WARM_UP_SHARE = 0.25
 def measure(
     operation: Operation, size: int, accel: Accel, arrays: Arrays, room: Room, budget_s: float, watch: Watch
 ) -> Measurement:
-    """Time and verify one operation on arrays of `size` bytes."""
     accel.reset_peak()
     repeated = Repeated(operation, arrays, size, room.cold)
     rotation = repeated.count * size
@@ -227,8 +209,6 @@ def measure(
         verify=verify,
     )
 
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 # The size of one array. An H200 copies 1 GiB in half a millisecond; a laptop's memory copies 256 MiB in 20 ms.
 DEFAULT_SIZES = {"accelerator": GIB, "cpu": 256 * MIB}
@@ -279,18 +259,16 @@ def _rows(options: BandwidthOptions, emit: Emit, accel: Accel, deadline: float) 
     with no_room(accel, f"not enough memory for three arrays of {units.capacity(capacity)}", "bandwidth.memory"):
         arrays = allocate(capacity, accel.device)
     with Watch(accel.uuid) as watch:
-        for done, (size, operation) in enumerate((size, operation) for size in sizes for operation in operations):
+        for done, (size, operation) in enumerate(itertools.product(sizes, operations)):
             watchdog.go_on()
             emit(Progress(f"{operation} {units.capacity(size)} on {accel.id}", done, total))
             share_s = max(deadline - time.monotonic(), 0.0) / (total - done)
             try:
-                measured = measure(operation, size, accel, arrays, room, min(share_s, LONGEST_ROW_S), watch)
+                row = measure(operation, size, accel, arrays, room, min(share_s, LONGEST_ROW_S), watch)
             except RuntimeError as error:
-                refused = accel.why_no_kernel(error)
-                if refused is None:
+                if (refused := accel.why_no_kernel(error)) is None:
                     raise
-                title = f"{accel.id} has no kernel for {operation}"
-                evidence = {"operation": operation}
+                title, evidence = f"{accel.id} has no kernel for {operation}", {"operation": operation}
                 emit(Skipped(Finding("bandwidth.operation", "skip", title, refused, evidence, device=accel.id)))
-                continue
-            yield measured
+            else:
+                yield row

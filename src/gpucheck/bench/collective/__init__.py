@@ -22,8 +22,7 @@ DEVICES = ("auto", "all", "cpu", "cuda", "xpu")
 class Collective:
     """A collective. `factor` converts algbw into busbw for a number of ranks, as nccl-tests defines them.
 
-    A size is that of the whole array; for all-gather and reduce-scatter this means all ranks' parts together. `parts`
-    says whether each rank has one part of the array.
+    A size is that of the whole array; if each rank has one of its `parts`, of all parts together.
     """
 
     title: str

@@ -23,11 +23,7 @@ from gpucheck.report.results.bench import Headline
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a rank. `line` is the last line of its answer; None for a failed rank, with the reason in `why`.
-
-    `step` is the last step that the rank reached. `how` is the way its process ended, as in `child_protocol`; empty if
-    the process sent an answer or an error.
-    """
+    """A rank's outcome: the last `line` of its answer, or `why` it failed, at which `step`, and `how` it ended."""
 
     rank: int
     line: Line | None = None
@@ -48,8 +44,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     """Return the finding for a collective (or the start) that some ranks did not finish. It names the ranks at fault.
 
     Ranks whose process ended are blamed first, then stopped ones, then ranks with an error, then ranks that never
-    entered the collective. If all ranks entered and none finished, no rank is named. On a CPU, the verdict is
-    inconclusive, because the hardware is not at fault.
+    entered the collective. On a CPU, the verdict is inconclusive, because the hardware is not at fault.
     """
     bad = [answer for answer in answers if answer.line is None]
     on_cpu = kind == "cpu"
@@ -74,15 +69,15 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     if stopped := [answer for answer in bad if answer.how == "stopped"]:
         fix = "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
         return named("rank", "inconclusive", stopped, fix)
-    spoke = [answer for answer in bad if not answer.how]
-    if spoke := [answer for answer in spoke if not launcher.LOST_PEER.search(answer.why)] or spoke:
-        text = spoke[0].why
-        if all(any(word in answer.why.lower() for word in _UNSUPPORTED) for answer in spoke):
+    raised = [answer for answer in bad if not answer.how]
+    if raised := [answer for answer in raised if not launcher.LOST_PEER.search(answer.why)] or raised:
+        text = raised[0].why
+        if all(any(word in answer.why.lower() for word in _UNSUPPORTED) for answer in raised):
             return Finding("collective.unsupported", "skip", f"{what}: the backend does not have it", text, evidence)
-        if any("not enough memory" in answer.why for answer in spoke):
-            return named("memory", "skip", spoke[:1], "give a smaller --size")
+        if any("not enough memory" in answer.why for answer in raised):
+            return named("memory", "skip", raised[:1], "give a smaller --size")
         cause = messages.cause_of(text)
-        return named("rank", blame, spoke, cause.fix if cause else _NCCL)
+        return named("rank", blame, raised, cause.fix if cause else _NCCL)
     furthest = max((STEPS.index(answer.step) if answer.step in STEPS else 0 for answer in answers), default=0)
     behind = [answer for answer in bad if answer.step in STEPS[:furthest]]
     if behind and len(behind) < len(answers):
@@ -120,19 +115,16 @@ EXPECTED_RANKS = 8
 LEAST_BYTES = 1 << 30
 # Azure warns below 400 of 450 GB/s.
 LEAST_OF_EXPECTED = 0.88
-# A ring's links carry as much as simultaneous copies from each GPU to the next. NCCL's own copies reduce the rate
-# somewhat. If NCCL goes through the host although copies are direct, it loses half the rate or more.
+# A ring's links carry about as much as simultaneous copies. If NCCL goes through the host, it loses half or more.
 LEAST_OF_COPIES = 0.5
 _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at `nvidia-smi topo -m` and nvlink -s"
 
 
 def label(row: Measurement) -> str:
-    """Return a row in words: `all-reduce, 1 GiB`."""
     return named(row.case["collective"], size(row))
 
 
 def named(collective: str, size_bytes: int) -> str:
-    """Return a collective and its size in words: `all-reduce, 1 GiB`."""
     return f"{collective}, {units.capacity(size_bytes)}"
 
 
@@ -164,15 +156,13 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
 def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     """Return the figure of all-reduce if it was measured, else the figures of all collectives."""
     largest = largest_collectives(rows)
-    return [
-        Figure(name, why="it ran through the host, not between GPUs")
-        if row.case["backend"] == "gloo"
-        else Figure(name, why="the largest array is under 1 GiB")
-        if size(row) < LEAST_BYTES
-        else judging.figure(name, row)
-        for name, row in largest.items()
-        if name == "all-reduce" or "all-reduce" not in largest
-    ]
+    figures = []
+    for name, row in largest.items():
+        if name == "all-reduce" or "all-reduce" not in largest:
+            why = "the largest array is under 1 GiB" if size(row) < LEAST_BYTES else ""
+            why = "it ran through the host, not between GPUs" if row.case["backend"] == "gloo" else why
+            figures.append(Figure(name, why=why) if why else judging.figure(name, row))
+    return figures
 
 
 THRESHOLDS = {"collective.min_busbw": Threshold("collectives", " of bus bandwidth", _figures)}
@@ -181,27 +171,25 @@ JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     """Return whether every rank's data is right in every run. If rows are missing, the title lists the collectives."""
-    comparisons = []
-    wrong: list[dict[str, Any]] = []
-    for row in rows:
-        for run in runs.each(row):
-            comparisons.append(judging.Compared(f"in {label(row)}", run["details"]["verified_elements"], 0))
-            bad = [rank for rank in run["details"]["ranks"] if rank["wrong_elements"]]
-            named = ("rank", "host", "device", "wrong_elements")
-            wrong += [{"row": label(row), **{name: rank[name] for name in named}} for rank in bad]
+    details = [(label(row), run["details"]) for row in rows for run in runs.each(row)]
+    names = ("rank", "host", "device", "wrong_elements")
+    wrong: list[dict[str, Any]] = [
+        {"row": label, **{name: rank[name] for name in names}}
+        for label, run in details
+        for rank in run["ranks"]
+        if rank["wrong_elements"]
+    ]
     if not wrong:
         measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
         title = "all results verified" if is_whole else f"verified: {measured}"
+        comparisons = [judging.Compared(f"in {label}", run["verified_elements"], 0) for label, run in details]
         return judging.verification("collective.result", comparisons, "", judging.RERUN, sound_title=title)
     case = rows[0].case
-    by_rank: dict[int, dict[str, Any]] = {}
-    for entry in wrong:
-        by_rank.setdefault(entry["rank"], entry)
     texts = []
-    for rank, first in by_rank.items():
+    for rank, (first, *_) in runs.by(lambda entry: entry["rank"], wrong).items():
         host = f", {first['host']}" if case["hosts"] > 1 else ""
         texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
-    ranks = few([str(rank) for rank in by_rank], ", ")
+    ranks = few(list(dict.fromkeys(str(entry["rank"]) for entry in wrong)), ", ")
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
     if case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"
@@ -243,7 +231,7 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
 
 
 def expected(row: Measurement) -> tuple[float, float | None] | None:
-    """Return the entry of EXPECTED for this row's GPU and number of ranks, or None."""
+    """Return the entry of EXPECTED for this row, or None."""
     name = (row.device.name or "").removeprefix("NVIDIA ")
     # "H200 NVL" and "H100 NVL" are PCIe boards with bridges.
     if row.case["ranks"] != EXPECTED_RANKS or name.startswith(("H200 NVL", "H100 NVL")):

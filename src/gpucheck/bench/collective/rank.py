@@ -1,6 +1,6 @@
 """One rank of `bench collective`: a process that joins the others and times and verifies collectives.
 
-The rank writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where a rank hangs.
+It writes a line to its parent (`work.Meeting`) at each step, so that the parent knows where a rank hangs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-# A size has this many warm-up calls, because its first calls open channels and register buffers.
+# The first calls of a size open channels and register buffers.
 WARM_UP = 3
-# A window is long compared with the final synchronization and the ranks' unequal starts (about 20 µs, 100 µs over a
-# network).
+# A window is long compared with a synchronization and the ranks' unequal starts (20 µs, 100 µs over a network).
 WINDOW_S = 0.02
 MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
 # Elements compared at a time. Indices and expected values take several times the memory of a slice.
 SLICE = 1 << 22
-# An element's value depends on its position modulo PERIOD, a prime, so that data from a wrong position differs. Each
-# rank adds one of 64 tags to its values, so that data from a wrong rank differs. Sums over 1024 ranks stay exact in
-# float32.
+# An element's value depends on its position modulo PERIOD, a prime, and on its rank's tag, so that data from a wrong
+# position or rank differs. Sums over 1024 ranks stay exact in float32.
 PERIOD, TAGS = 251, 64
 # Environment variables that affect NCCL's choice of algorithm.
 SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
-# An array takes at most this share of a device's free memory. The array and its copy take half, which leaves room for
-# NCCL's buffers.
+# An array takes at most this share of a device's free memory: it has a copy, and NCCL needs buffers.
 DEVICE_SHARE = 0.25
 
 
@@ -74,9 +71,8 @@ class Rank:
         self.accel.make_current()
         self.next = torch.device(ids[(self.rank + 1) % self.world]) if ids else None
         say({"step": "joining"})
-        store = dist.TCPStore(
-            setup["host"], int(setup["port"]), None, False, datetime.timedelta(seconds=setup["limit_s"])
-        )
+        limit = datetime.timedelta(seconds=setup["limit_s"])
+        store = dist.TCPStore(setup["host"], int(setup["port"]), None, False, limit)
         # The parent's limit ends a hang. torch's timeout is longer, because it ends the process without a report.
         longest = datetime.timedelta(hours=1)
         place = dist.PrefixStore(setup["prefix"], store)
@@ -118,36 +114,25 @@ class Rank:
         return largest
 
     def measure(self, collective: str, size: int, for_s: float) -> None:
-        """Time a collective for about `for_s` seconds and verify a call before and after."""
-        count = size // ITEM
+        """Time a collective for about `for_s` seconds, and verify a call before and after."""
         self.accel.empty_cache()
         with no_room(self.accel, "not enough memory for the buffers", "collective.memory", fix=""):
-            work = Work(collective, self.rank, self.world, count, self.accel.device, self.next)
+            work = Work(collective, self.rank, self.world, size // ITEM, self.accel.device, self.next)
         self.say({"step": "starting"})
         self.accel.reset_peak()
         self.together()
         self.say({"step": "calling"})
         wrong = self._wrong(work, 1)
         self.say({"step": "timing"})
-        for _ in range(WARM_UP - 1):
-            work.call()
-        self.accel.synchronize()
-        began = self.accel.host_now()
-        work.call()
-        self.accel.synchronize()
-        each_s = self.slowest(self.accel.host_now() - began)
+        self._window(work, WARM_UP - 1)
+        each_s = self.slowest(self._window(work, 1)[1])
         calls = min(max(round(WINDOW_S / max(each_s, 1e-6)), 1), MOST_CALLS)
-        windows = min(max(int(for_s / (each_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
+        count = min(max(int(for_s / (each_s * calls)), LEAST_WINDOWS), MOST_WINDOWS)
         started = timing.started_now()
-        began_s, samples_s = [], []
-        for _ in range(windows):
+        windows = []
+        for _ in range(count):
             self.together()
-            began = self.accel.host_now()
-            for _ in range(calls):
-                work.call()
-            self.accel.synchronize()
-            began_s.append(began)
-            samples_s.append(self.accel.host_now() - began)
+            windows.append(self._window(work, calls))
             self.say({"step": "timing"})
         # The second verified call has new data, because repeated in-place sums have changed the array.
         wrong += self._wrong(work, 2)
@@ -155,8 +140,8 @@ class Rank:
             {
                 "started": started,
                 "calls": calls,
-                "began_s": began_s,
-                "samples_s": samples_s,
+                "began_s": [began for began, _ in windows],
+                "samples_s": [length for _, length in windows],
                 "verified_elements": 2 * work.out.numel(),
                 "wrong_elements": wrong,
                 "memory": to_json(self.accel.memory()),
@@ -164,14 +149,21 @@ class Rank:
             }
         )
 
+    def _window(self, work: Work, calls: int) -> tuple[float, float]:
+        """Return the start and the length of calls with one wait at the end."""
+        began = self.accel.host_now()
+        for _ in range(calls):
+            work.call()
+        self.accel.synchronize()
+        return began, self.accel.host_now() - began
+
     def _wrong(self, work: Work, turn: int) -> int:
         """Return the number of wrong elements of one call."""
         work.fill(turn)
         self.accel.synchronize()
         # Ranks wait until all have filled their arrays, because a peer copy writes into the neighbour's memory.
         self.together()
-        work.call()
-        self.accel.synchronize()
+        self._window(work, 1)
         return work.wrong(turn)
 
 
@@ -223,10 +215,8 @@ class Work:
 
     def wrong(self, turn: int) -> int:
         """Return the number of wrong elements in the output."""
-        slices = self._slices(self.out)
-        return sum(
-            int((self.out[start : start + SLICE] != self._wanted(places, turn)).sum()) for start, places in slices
-        )
+        parts = ((self.out[start : start + SLICE], places) for start, places in self._slices(self.out))
+        return sum(int((part != self._wanted(places, turn)).sum()) for part, places in parts)
 
     def _wanted(self, places: torch.Tensor, turn: int) -> torch.Tensor:
         part = self.count // self.world

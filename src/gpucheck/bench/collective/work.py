@@ -1,8 +1,7 @@
 """The command `bench collective`: a process for each rank, on this machine or under a launcher.
 
 Each process of a launcher starts one rank as its child, so it outlives a rank that hangs. Rank 0's process sends
-requests to all ranks through a store, judges and reports. The others follow (`Meeting.follow`) and end with the same
-exit status.
+requests to all ranks through a store and reports. The others follow and end with the same exit status.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import psutil
@@ -42,8 +41,6 @@ from gpucheck.report.finding import Finding, few
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Run
 from gpucheck.units import GIB, KIB, MIB
 
-# The child process runs `main()` of this module.
-CHILD = "gpucheck.bench.collective.rank"
 # Rates are published for some of these sizes. The others show where latency stops dominating.
 SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
 # Below this size, a call's time hardly depends on the size.
@@ -72,7 +69,7 @@ Start = Callable[[int], LineChild]
 
 def start(rank: int) -> LineChild:
     """Start a fresh interpreter that runs one rank."""
-    return LineChild(python_argv(CHILD), env=_environment(os.environ))
+    return LineChild(python_argv("gpucheck.bench.collective.rank"), env=_environment(os.environ))
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -86,8 +83,8 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 class Meeting:
     """All ranks of a run, which meet in a store. `mine` are the ranks of this process's children.
 
-    Without a launcher, `mine` are all ranks, on the devices `ids`. Under a launcher, each process has one child, and
-    the store holds rank 0's numbered requests and each rank's answers. Raises CannotLook.
+    Without a launcher, these are all ranks, on the devices `ids`. Under a launcher, each process has one child, and the
+    store holds rank 0's numbered requests and each rank's answers. Raises CannotLook.
     """
 
     def __init__(
@@ -98,8 +95,8 @@ class Meeting:
         self.mine = [place.rank] if place else range(len(ids))
         self.children: dict[int, Talk] = {}
         self.unstarted: dict[int, Answer] = {}
-        # `number` counts requests, and `turn` counts starts of the ranks.
-        self.number = self.turn = 0
+        # The numbers of requests and of starts of the ranks.
+        self.number = self.starts = 0
         self.looked_at = time.monotonic()
         self.name = f"gpucheck/{place.attempt}" if place else "alone"
         # Without a launcher, this process keeps the store, so that the store outlives any rank.
@@ -125,15 +122,8 @@ class Meeting:
             "host_share": options.host_share,
         }
 
-    def begin(self, kind: str) -> list[Answer]:
-        """Start or restart the ranks on devices of this kind; return their first answers."""
-        return self._asked({"begin": kind}, START_S)
-
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Return every rank's answer. A rank that is silent for `limit_s` is late."""
-        return self._asked({"ask": dict(request)}, limit_s)
-
-    def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """Return every rank's answer within `limit_s`. The request `begin` starts or restarts the ranks."""
         if self.place is None:
             return self._of_children(request, limit_s)
         number = self.number
@@ -149,12 +139,10 @@ class Meeting:
             answers.append(late if fields is None else Answer(**fields))
         return answers
 
-    # -- under a launcher ---------------------------------------------------------------------------------------------
-
     def dismiss(self, code: int) -> None:
         """Send every process this exit status, and wait until each has read it from this process's store."""
         with contextlib.suppress(RuntimeError):  # the others may be gone
-            # The exit status has a fixed key, because rank 0 may have been interrupted between two numbers.
+            # Its key is fixed, because rank 0 may have been interrupted between two numbers.
             self._say("exit", {"exit": code})
             until = time.monotonic() + LEAVE_S
             for rank in range(1, self.world):
@@ -207,14 +195,12 @@ class Meeting:
         value: dict[str, Any] = json.loads(self.store.get(name))
         return value
 
-    # -- this process's children --------------------------------------------------------------------------------------
-
     def _of_children(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
         """Start the children, or pass a request on; return their answers."""
-        line = request.get("ask")
-        if line is None:
+        line = request
+        if "begin" in request:
             self._start()
-            line = {**self.setup, "kind": request["begin"], "prefix": f"{self.name}/{self.turn}"}
+            line = {**self.setup, "kind": request["begin"], "prefix": f"{self.name}/{self.starts}"}
         for rank, child in self.children.items():
             with contextlib.suppress(child_protocol.Lost):  # `_answers` reports it next
                 child.send({**line, "rank": rank})
@@ -222,7 +208,7 @@ class Meeting:
 
     def _start(self) -> None:
         self.stop()
-        self.turn += 1
+        self.starts += 1
         self.unstarted = {}
         for rank in self.mine:
             try:
@@ -234,14 +220,14 @@ class Meeting:
         """Return the answers to the last request. After one rank fails, the others have AFTER_A_FAILURE_S to answer."""
         answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
-        until = time.monotonic() + (AFTER_A_FAILURE_S if answers else limit_s)
+        has_failed = bool(answers)
+        until = time.monotonic() + (AFTER_A_FAILURE_S if has_failed else limit_s)
         while (
             (waiting := [rank for rank in self.mine if rank not in answers])
             and time.monotonic() < until
             and not self._is_dismissed()
         ):
             for rank in waiting:
-                has_failed = any(answer.line is None for answer in answers.values())
                 try:
                     line = self.children[rank].receive(POLL_S)
                 except child_protocol.Lost as lost:
@@ -255,11 +241,9 @@ class Meeting:
                     elif "end" in line:
                         answers[rank] = Answer(rank, line, "", steps[rank])
                 if not has_failed:
-                    is_gone = rank in answers and answers[rank].line is None
-                    until = time.monotonic() + (AFTER_A_FAILURE_S if is_gone else limit_s)
-        for rank in self.mine:
-            if rank in answers:
-                continue
+                    has_failed = rank in answers and answers[rank].line is None
+                    until = time.monotonic() + (AFTER_A_FAILURE_S if has_failed else limit_s)
+        for rank in waiting:
             why, how = f"its process did not answer within {limit_s:.0f} s", "late"
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(self.children[rank].pid).status() in STOPPED:
@@ -295,10 +279,7 @@ def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], in
 def command(
     options: CollectiveOptions, emit: Emit, shared: Shared = ALONE, meeting: Meeting | None = None, start: Start = start
 ) -> None:
-    """Measure the collectives among all devices, or among the ranks that a launcher started.
-
-    Raise UsageError, and CannotLook if there are fewer than two ranks or torch has no backend for the devices.
-    """
+    """Measure the collectives among all devices, or among a launcher's ranks. Raises UsageError and CannotLook."""
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
@@ -364,23 +345,18 @@ def _check_backend(kind: str) -> None:
     )
 
 
-@dataclass(slots=True)
 class _Run:
     """The rows of one command, and the rows that are not yet measured."""
 
-    options: CollectiveOptions
-    emit: Emit
-    group: Meeting
-    ids: Sequence[str]
-    facts: Facts
-    deadline: float
-    ready: list[Line] = field(default_factory=list)
-    todo: list[tuple[str, int]] = field(default_factory=list)
-    left: list[tuple[str, int]] = field(default_factory=list)
-
-    @property
-    def kind(self) -> str:
-        return self.ids[0].partition(":")[0]
+    def __init__(
+        self, options: CollectiveOptions, emit: Emit, group: Meeting, ids: Sequence[str], facts: Facts, deadline: float
+    ) -> None:
+        self.options, self.emit, self.group, self.deadline = options, emit, group, deadline
+        self.id, self.kind = ids[0], ids[0].partition(":")[0]
+        self.uuid = next((device.uuid for device in facts.devices if device.id == ids[0]), None)
+        self.ready: list[Line] = []
+        self.todo: list[tuple[str, int]] = []
+        self.left: list[tuple[str, int]] = []
 
     def every_row(self) -> str:
         """Measure every row. Return the reason for missing rows, as in `Finished`."""
@@ -397,7 +373,7 @@ class _Run:
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
-            # Small arrays all take the latency of a call, so the estimate does not scale below LATENCY_BYTES.
+            # Small arrays all take the latency of a call.
             if done and left_s <= CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0):
                 continue
             self.emit(Progress(judge.named(collective, size), done, len(self.todo)))
@@ -431,13 +407,13 @@ class _Run:
         """Return the finding for rows that were not measured in time."""
         rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
-        finding = devices.out_of_time("collective", title, self.ids[0])
+        finding = devices.out_of_time("collective", title, self.id)
         return replace(finding, message=f"out of time: {few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
         """Start the ranks. Return False if some are not ready."""
         self.emit(Progress(f"{self.group.world} ranks start"))
-        answers = self.group.begin(self.kind)
+        answers = self.group.ask({"begin": self.kind}, START_S)
         self.ready = [answer.line for answer in answers if answer.line is not None]
         if len(self.ready) < self.group.world:
             self.emit(Skipped(judge.failed("the start", answers, (), self.kind)))
@@ -464,22 +440,22 @@ class _Run:
         first, leader, world = lines[0], self.ready[0], self.group.world
         together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
-        known = next((device for device in self.facts.devices if device.id == self.ids[0]), None)
         ranks = [
             {
                 "rank": place,
                 "host": ready["host"],
                 "device": ready["device"]["id"],
-                **{name: line[name] for name in ("samples_s", "wrong_elements")},
+                "samples_s": line["samples_s"],
+                "wrong_elements": line["wrong_elements"],
             }
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]
-        few = ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()
+        flags = ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()
         factor = COLLECTIVES[collective].factor(world)
         return timing.measurement(
             "collective",
-            DeviceRef(self.ids[0], known.uuid if known else leader["device"]["uuid"], leader["device"]["name"]),
-            timing.Timed(taken, "host", "host", few),
+            DeviceRef(self.id, self.uuid or leader["device"]["uuid"], leader["device"]["name"]),
+            timing.Timed(taken, "host", "host", flags),
             case={
                 "collective": collective,
                 "size_bytes": size,

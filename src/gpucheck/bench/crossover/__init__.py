@@ -1,8 +1,4 @@
-"""`bench crossover` and its options: the size from which a device is faster than this CPU, with and without copies.
-
-Both sides compute in float32, in turn. The host's clock times each call to its end. The CPU uses all available cores.
-With the copies, the timed call copies the inputs from pageable memory and the result back.
-"""
+"""`bench crossover` and its options: the size from which a device is faster than this CPU."""
 
 from __future__ import annotations
 

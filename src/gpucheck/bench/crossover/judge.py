@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,15 +18,12 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import CrossoverResult, Headline, Speedup
 
 NAME = "crossover"
-# A median of fewer than six rounds has no interval. The extremes replace it, widened by this factor for the spread
-# between processes.
+# Fewer than six rounds have no interval. Their extremes replace it, widened for the spread between processes.
 FEW_FACTOR = 1.25
 # Why no larger size was measured. Sizes beyond a quarter of the device's free memory are not tried.
 ENDS = {"time": "out of time", "memory": "too large for memory"}
 
 Winner = Literal["cpu", "device", "even"]
-# A race is one size with or without the copies: the faster side and the device's speed-up.
-Race = tuple[Winner, Speedup]
 
 
 def size_text(operation: str, size: int) -> str:
@@ -38,25 +36,26 @@ def size_text(operation: str, size: int) -> str:
 
 
 def short_text(operation: str, size: int) -> str:
-    """Return the short form of a size, for use beside the operation's name: `512×512`, `1.05 M`, `32`."""
+    """Return a size for use beside the operation's name: `512×512`, `1.05 M`, `32`."""
     return size_text(operation, size).removeprefix("batch ").removesuffix(" elements")
 
 
-def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
-    """Return one device's races by operation and `transfers`, then by size."""
+def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, tuple[Winner, Speedup]]]:
+    """Return the faster side and the device's speed-up, by operation and `transfers`, then by size."""
     rows = {
         (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
         for row in measurements
         if row.name == NAME
     }
-    raced: dict[tuple[str, bool], dict[int, Race]] = {}
+    raced: dict[tuple[str, bool], dict[int, tuple[Winner, Speedup]]] = {}
     for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (ratio := judging.ratio(cpu.runs, row.runs)) is not None:
+        ratios = judging.of_rounds(operator.truediv, cpu.runs, row.runs) if side == "device" and cpu else []
+        if (ratio := runs.time_stats(ratios)) is not None:
             low, high = ratio.ci_low, ratio.ci_high
             speedup = Speedup(size, ratio.median, low, high)
             if low is None or high is None:
-                samples, speedup = judging.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
+                samples = [sample for run in ratios for sample in run.samples_s]
                 low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
             winner: Winner = "device" if low > 1 else "cpu" if high < 1 else "even"
             raced.setdefault((operation, transfers), {})[size] = winner, speedup

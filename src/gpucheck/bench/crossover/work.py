@@ -43,10 +43,7 @@ LOSSES_AGREE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The same work on the CPU, on the device, and with the copies. All memory is allocated beforehand.
-
-    `check` returns whether the device's result is right.
-    """
+    """The same work on the CPU, on the device, and with the copies; `check` returns whether the device's is right."""
 
     cpu: Callable[[], object]
     device: Callable[[], object]
@@ -56,10 +53,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation and its sizes.
-
-    `bytes` returns the bytes that one side allocates at a size; `work` returns name, amount and unit of a call's work.
-    """
+    """An operation and its sizes. `bytes` returns what one side allocates; `work` is that of `timing.measurement`."""
 
     id: str
     sizes: Sequence[int]
@@ -70,7 +64,6 @@ class Operation:
 
 
 def matmul(size: int, accel: Accel) -> Sides:
-    """Return a product of two square matrices."""
     a, b, out = (torch.empty((size, size)) for _ in range(3))
     # Random numbers are used, because zeros and ones draw less power and run faster. The seed is fixed.
     generator = torch.Generator().manual_seed(0)
@@ -80,7 +73,6 @@ def matmul(size: int, accel: Accel) -> Sides:
 
 
 def elementwise(size: int, accel: Accel) -> Sides:
-    """Return a sum of two vectors, which is memory-bound."""
     a = torch.arange(size, dtype=torch.float32).remainder_(PERIOD)
     b, out = torch.full_like(a, 0.5), torch.empty_like(a)
     return _binary(torch.add, a, b, out, accel, lambda: bool(out.sub_(a).equal(b)))
@@ -142,14 +134,10 @@ def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
 
 def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
     """Return copies on the device, in separate memory even if host and device share memory."""
-    copies = [torch.empty_like(tensor, device=accel.device) for tensor in tensors]
-    for there, tensor in zip(copies, tensors, strict=True):
-        there.copy_(tensor)
-    return copies
+    return [torch.empty_like(tensor, device=accel.device).copy_(tensor) for tensor in tensors]
 
 
-# Sizes rise in steps of 4. A product of side 8192 takes a CPU of 1 TFLOP/s a second. A vector of 64 Mi elements is
-# 256 MiB. Small models are trained with batches of up to 128 images.
+# A product of side 8192 takes a CPU of 1 TFLOP/s a second. A vector of 64 Mi elements is 256 MiB.
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "matmul",
@@ -179,13 +167,9 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-# The precision of CPU and device is observed on products of this side.
-OBSERVED_SIDE = 256
-
-
 def precision_of(accel: Accel) -> str:
     """Return the observed precision of float32 products on a device under the current settings."""
-    a, b, out = (torch.empty((OBSERVED_SIDE, OBSERVED_SIDE), device=accel.device) for _ in range(3))
+    a, b, out = (torch.empty((256, 256), device=accel.device) for _ in range(3))
     return precision.observed(a, b, out)
 
 
@@ -206,27 +190,23 @@ def measure(
     taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
     details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
     details |= {"result_is_right": sides.check()}
-    rows = []
-    for name, timed in taken.items():
-        side = "cpu" if name == "cpu" else "device"
-        row = timing.measurement(
+    return [
+        timing.measurement(
             judge.NAME,
             # The CPU's rows carry this device too, because they belong to its comparison.
             accel.ref,
-            timed,
+            taken[name],
             case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
             work=operation.work(size),
             memory=resident() if side == "cpu" else accel.memory(),
             cache="warm",
-            details=dict(details),
+            details=details,
             precision_requested="float32",
             precision_observed=observed[side],
         )
-        rows.append(row)
-    return rows
+        for name, side in {"cpu": "cpu", "device": "device", "transfers": "device"}.items()
+    ]
 
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 # One size takes at most this share of the device's free memory.
 DEVICE_SHARE = 0.25
@@ -237,13 +217,11 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
     spare = host.memory().usable * options.host_share
     info = accel.memory_info()
     if info is None or accel.integrated:
-        # Both sides share this memory.
-        return int(spare / 2)
+        return int(spare / 2)  # both sides share this memory
     return int(min(spare, info[0] * DEVICE_SHARE))
 
 
 DEFAULT_BUDGET_S = 30.0
-Measure = Callable[[Operation, int, float], list[Measurement]]
 # A size that is undecided after this time counts as even.
 LONGEST_S = 0.8
 # A size costs about this many calls of each side: four to find their length, three rounds, and the check.
@@ -263,11 +241,8 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
+        measured = partial(measure, accel=accel, cpu=cpu, watch=watch, observed=observed)
         most_bytes = room(options, accel)
-
-        def measured(operation: Operation, size: int, budget_s: float) -> list[Measurement]:
-            return measure(operation, size, accel, cpu, watch, observed, budget_s)
-
         for place, operation in enumerate(todo):
             watchdog.go_on()
             until = share_until(deadline, [later.weight for later in todo[place:]])
@@ -283,12 +258,14 @@ def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, dea
 
 
 def _sizes(
-    operation: Operation, accel: Accel, measured: Measure, emit: Emit, deadline: float, most_bytes: int
+    operation: Operation,
+    accel: Accel,
+    measured: Callable[..., list[Measurement]],
+    emit: Emit,
+    deadline: float,
+    most_bytes: int,
 ) -> Generator[Measurement, None, str]:
-    """Measure the sizes up to `most_bytes`, until `deadline`. Return `memory` or `time` if some were left out, else "".
-
-    Raise CannotLook if no size fits in memory.
-    """
+    """Yield the rows of all sizes that fit. Return `memory` or `time` if some were left out. Raises CannotLook."""
     sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
     full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
@@ -304,7 +281,7 @@ def _sizes(
         where = f"{operation.id} {judge.size_text(operation.id, size)} on {accel.id}"
         emit(Progress(where))
         try:
-            rows = measured(operation, size, min(left_s / (len(sizes) - place), LONGEST_S))
+            rows = measured(operation, size, budget_s=min(left_s / (len(sizes) - place), LONGEST_S))
         except (RuntimeError, MemoryError) as error:
             if (refused := accel.why_no_kernel(error)) is not None:
                 title = f"the library has no kernel for {where}"

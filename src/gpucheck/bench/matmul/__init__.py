@@ -29,12 +29,10 @@ class Axis:
 
     @property
     def values(self) -> range:
-        """The values as a range."""
         return range(self.low, self.high + 1, self.step)
 
     @property
     def text(self) -> str:
-        """The axis as the user types it."""
         return f"{self.low}:{self.high}:{self.step}"
 
 

@@ -1,7 +1,4 @@
-"""Judge measured products: wrong precision or a wrong result in any run fails, whatever the speed. Pure.
-
-The first result is compared with float64, and later results with the first one.
-"""
+"""Judge measured products: wrong precision or a wrong result in any run fails, whatever the speed. Pure."""
 
 from __future__ import annotations
 
@@ -30,35 +27,28 @@ Rows = Sequence[Measurement]
 
 
 def label(row: Measurement) -> str:
-    """A product in words."""
     return f"{row.case['dtype']} {row.case['m']}x{row.case['n']}x{row.case['k']}"
 
 
 def is_as_asked(row: Measurement) -> bool:
-    """Return whether a product was computed in the precision asked for; else its result is not judged."""
+    """Return whether a product was computed in the requested precision; else its result is not judged."""
     return row.method.precision_observed == row.method.precision_requested
 
 
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return the details of each run of these rows."""
     return [run["details"] for row in rows for run in runs.each(row)]
 
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge one device's rows, of one run or of several, and its searches."""
-    usual = [row for row in device.rows if row.name == NAME]
-    searches = [entry for entry in device.recorded.get("bench_matmul_search", ()) if entry.device == device.id]
+    rows = device.rows
     reason = "the device supports none of the requested products, or has no memory for them"
     findings = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
-    if device.rows:
-        findings = [
-            _precision(device.rows, device.facts),
-            first_results(device.rows),
-            *later_results(device.rows),
-            *_fastest(usual),
-            *share_of_products(usual, device.part),
-        ]
-    return [*findings, *search(searches, usual)]
+    if rows:
+        findings = [_precision(rows, device.facts), first_results(rows), *later_results(rows), *_fastest(rows)]
+        findings += share_of_products(rows, device.part)
+    searches = [entry for entry in device.recorded.get("bench_matmul_search", ()) if entry.device == device.id]
+    return [*findings, *search(searches, rows)]
 
 
 # -- precision and results ---------------------------------------------------------------------------------------------
@@ -77,14 +67,9 @@ MANY_TIMES = 1e6
 
 
 def _precision(rows: Rows, facts: Facts) -> Finding:
-    evidence: dict[str, Any] = {}
-    texts = []
-    for row in rows:
-        observed = row.method.precision_observed
-        if evidence.get(label(row), row.method.precision_requested) == row.method.precision_requested:
-            evidence[label(row)] = observed
-        if not is_as_asked(row):
-            texts.append(f"{label(row)} computed in {judging.precision_text(observed)}")
+    wrong = [(label(row), row.method.precision_observed) for row in rows if not is_as_asked(row)]
+    evidence = {label(row): row.method.precision_observed for row in rows} | dict(reversed(wrong))
+    texts = [f"{product} computed in {judging.precision_text(observed)}" for product, observed in wrong]
     sound, title = "all products have the requested precision", "a product does not have the requested precision"
     return judging.precision("matmul.precision", sound, title, texts, evidence, facts)
 
@@ -192,8 +177,6 @@ def _element_text(element: Mapping[str, Any]) -> str:
 
 def _times(value: float | None) -> str:
     size = _size(value)
-    if not math.isfinite(size):
-        return "infinitely far beyond"
     return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"
 
 
@@ -201,8 +184,6 @@ def _times(value: float | None) -> str:
 
 # A smaller gain can come from the choice of shapes and from clocks.
 TF32_GAINS = 1.2
-
-
 # Burst and sustained rate are shown as one if they differ by no more than this.
 ONE_RATE = 0.02
 
@@ -217,16 +198,10 @@ def standing(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def rate_word(row: Measurement, rows: Rows) -> str:
-    """Return `sustained` or `burst` if the label needs it, else an empty string.
-
-    The label needs neither word if the product has two rates that are about equal.
-    """
-    kind = row.case.get("rate")
-    if kind is None:
-        return ""
+    """Return `sustained` or `burst`, or an empty string if the product's two rates are about equal."""
     other = _other_rate(row, rows)
     is_one = other is not None and abs(rate(row) - rate(other)) <= ONE_RATE * rate(row)
-    return "" if is_one else str(kind)
+    return "" if is_one else row.case.get("rate", "")
 
 
 def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
@@ -236,13 +211,13 @@ def _other_rate(row: Measurement, rows: Rows) -> Measurement | None:
 
 
 def fastest_products(rows: Rows) -> dict[str, Measurement]:
-    """The fastest product of each dtype, in the precision asked for, and not emulated."""
+    """Return the fastest product of each dtype in the requested precision, without emulated ones."""
     right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
     return judging.best(standing(right), NAME, "dtype", rate)
 
 
 def _fastest(rows: Rows) -> list[Finding]:
-    """The best rate of each dtype, and the gain of TF32."""
+    """Report the best rate of each dtype, and the gain of TF32."""
     best = judging.best(standing(row for row in rows if row.rate is not None), NAME, "dtype", rate)
     if not best:
         return []
@@ -305,11 +280,6 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
         return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
     without = [dtype for dtype in best if part.peak(dtype) is None]
     evidence: dict[str, Any] = {"share": {}, "share_at_clock_seen": {}, "clock_seen_hz": {}, "peaks": {}}
-    evidence |= {
-        "without_peak": without,
-        "without_peak_because": _without(part, without) if without else None,
-        **judging.provenance(part),
-    }
     texts = []
     for dtype, row in best.items():
         if (peak := part.peak(dtype)) is None:
@@ -324,23 +294,21 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
             at_clock = share * peak.clock_hz / clock
             text += f" and {units.percent(at_clock)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
         texts.append(text)
-        known = (share, at_clock, clock, {name: getattr(peak, field) for name, field in _PEAK.items()})
-        for name, value in zip(("share", "share_at_clock_seen", "clock_seen_hz", "peaks"), known, strict=True):
-            evidence[name][dtype] = value
+        evidence["share"][dtype] = share
+        evidence["share_at_clock_seen"][dtype] = at_clock
+        evidence["clock_seen_hz"][dtype] = clock
+        evidence["peaks"][dtype] = {
+            "flop_per_s": peak.flop_per_s,
+            "accumulator": peak.accumulator,
+            "clock_hz": peak.clock_hz,
+            "flop_per_clock_per_sm": peak.per_clock_per_sm,
+        }
+    evidence |= {"without_peak": without, "without_peak_because": _without(part, without) if without else None}
     message = f"{', '.join(texts)} ({part.label})"
     if without and part.missing:
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
-    title = f"share of the {judging.kind_of(part)} dense peak"
     or_else = ", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
-    return [judging.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
-
-
-_PEAK = {
-    "flop_per_s": "flop_per_s",
-    "accumulator": "accumulator",
-    "clock_hz": "clock_hz",
-    "flop_per_clock_per_sm": "per_clock_per_sm",
-}
+    return [judging.share_of("matmul.share_of_peak", "dense", message, evidence, part, or_else)]
 
 
 def _clock_seen(row: Measurement) -> float | None:
@@ -351,7 +319,7 @@ def _clock_seen(row: Measurement) -> float | None:
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
-    """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
+    """Return the fastest product of each dtype, as a share of its peak: `8192×8192` for square ones, else M×N×K."""
     lines = []
     for dtype, row in fastest_products(device.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
@@ -364,10 +332,8 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
 def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
     # Integer operations do not count as FLOP.
     best = {dtype: row for dtype, row in fastest_products(rows).items() if _unit(row) != "OP/s"}
-    return [
-        judging.figure(dtype, best[dtype], peak=known.get(dtype))
-        for dtype in sorted(best, key=lambda dtype: rate(best[dtype]))[-1:]
-    ]
+    fastest = max(best, key=lambda dtype: rate(best[dtype]), default=None)
+    return [] if fastest is None else [judging.figure(fastest, best[fastest], peak=known.get(fastest))]
 
 
 def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
@@ -385,8 +351,6 @@ THRESHOLDS = {
 JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 
-# -- --search ----------------------------------------------------------------------------------------------------------
-
 # A shape has no rate if its calls are shorter than the resolution of the device's clock.
 TOO_FAST = "it was shorter than the clock's resolution"
 # Two rows of one product may differ by as much as a smaller gain.
@@ -398,7 +362,6 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
     rates = {(row.case["dtype"], _shape(row)): rate(row) for row in rows if row.rate is not None}
     evidence, texts = {}, []
     for dtype, of_runs in runs.by(lambda entry: entry.dtype, entries).items():
-        complete = all(entry.complete for entry in of_runs)
         searches = [(entry, entry.best) for entry in of_runs if entry.best is not None]
         if not searches:
             continue
@@ -411,7 +374,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
         if gain is not None and square is not None:
             gained = f"{units.percent(gain - 1)} above" if gain - 1 >= LEAST_GAIN else "no faster than"
             text += f", {gained} {_text(square)}"
-        texts.append(text if complete else f"{text} (search cut off)")
+        texts.append(text if all(entry.complete for entry in of_runs) else f"{text} (search cut off)")
         evidence[dtype] = {
             "shape": _text(best.shape),
             "flop_per_s": best.flop_per_s,
@@ -430,9 +393,9 @@ def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
     for entry in sorted(entries, key=lambda entry: entry.shapes_refused):
         if entry.shapes_refused:
             first, others = entry.refused[0], entry.shapes_refused - 1
-            text = f"{entry.dtype} {_text(first.shape)}{f' and {others} others' if others else ''}: {first.reason}"
-            evidence[entry.dtype] = [to_json(refused) for refused in entry.refused]
-            texts.append(text)
+            and_others = f" and {others} others" if others else ""
+            texts.append(f"{entry.dtype} {_text(first.shape)}{and_others}: {first.reason}")
+            evidence[entry.dtype] = to_json(entry.refused)
     if not texts:
         return []
     are_fast = all(refused.reason == TOO_FAST for entry in entries for refused in entry.refused)

@@ -1,8 +1,7 @@
 """The products of each dtype, the comparison of their results, and the search for the fastest shape.
 
-Later results are compared with the first, bit for bit. Inputs, memory and stream are the same, so the library uses the
-same kernel, and the results should be identical. Elements that differ are computed again in float64, which shows
-whether they are wrong or only summed in another order.
+Later results of the same inputs, memory and stream use the same kernel, so they should be identical to the first, bit
+for bit. Elements that differ are computed again in float64: they may be wrong or only summed in another order.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
@@ -39,24 +39,20 @@ _LARGEST_INT8 = 127
 
 
 class Matrices(NamedTuple):
-    """The operands and the result of one product on one device: a is M×K, b is K×N, out is M×N."""
+    """The operands and the result of one product: a is M×K, b is K×N, out is M×N."""
 
-    a: torch.Tensor
-    b: torch.Tensor
-    out: torch.Tensor
+    a: Tensor
+    b: Tensor
+    out: Tensor
 
 
 # A `Bind` returns a call without arguments that multiplies these matrices. It also allocates what the call needs.
-Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]]
+Bind = Callable[[Tensor, Tensor, Tensor], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype: the dtypes of operands and result, and the call.
-
-    `work` is the unit of work: operations on integers are not FLOP. `seen_as` is the precision from which `reference`
-    derives its error bound, if the dtypes alone do not determine it.
-    """
+    """The products of one dtype. `seen_as` is the precision of their error bound, if the dtypes do not tell it."""
 
     operand: torch.dtype
     result: torch.dtype
@@ -66,13 +62,7 @@ class Kind:
 
     @property
     def unit(self) -> str:
-        """The unit of a rate."""
         return f"{self.work.upper()}/s"
-
-    @property
-    def by_columns(self) -> bool:
-        """True if B is stored by columns, which torch's private products require on CUDA."""
-        return bool(self.operand.itemsize == 1)
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
@@ -80,15 +70,15 @@ class Kind:
         return self.operand.itemsize, self.operand.itemsize, self.result.itemsize
 
 
-def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+def _mm(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
     return lambda: torch.mm(a, b, out=out)
 
 
-def _int_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+def _int_mm(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
     return functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out)
 
 
-def _scaled_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, fast: bool = False) -> Callable[[], object]:
+def _scaled_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool = False) -> Callable[[], object]:
     # Scales of 1 leave the data as it is.
     scale = torch.ones((), dtype=torch.float32, device=a.device)
     settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
@@ -113,27 +103,27 @@ KINDS: dict[Dtype, Kind] = {
 
 
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
-    """Return matrices of this shape at the start of flat memory. B is stored by columns if the kind requires it."""
+    """Return matrices of this shape at the start of flat memory."""
     m, n, k = shape
     a, b, out = flat.a[: m * k], flat.b[: k * n], flat.out[: m * n]
-    return Matrices(a.view(m, k), b.view(n, k).t() if kind.by_columns else b.view(k, n), out.view(m, n))
+    # torch's private products of one-byte types require a B that is stored by columns on CUDA.
+    return Matrices(a.view(m, k), b.view(n, k).t() if kind.operand.itemsize == 1 else b.view(k, n), out.view(m, n))
 
 
 def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -> Matrices:
     """Allocate flat, uninitialized memory for this many elements of A, B and the result. Raises torch's errors."""
-    dtypes = kind.operand, kind.operand, kind.result
-    memory = (torch.empty(n, dtype=dtype, device=device) for n, dtype in zip(elements, dtypes, strict=True))
-    return Matrices(*memory)
+    a, b = (torch.empty(count, dtype=kind.operand, device=device) for count in elements[:2])
+    return Matrices(a, b, torch.empty(elements[2], dtype=kind.result, device=device))
 
 
 def fill(flat: Matrices) -> None:
     """Fill A and B with the same random data each time. Zeros and ones would draw less power and run faster."""
     generator = torch.Generator(flat.a.device).manual_seed(0)
-    draw(flat.a, generator)
-    draw(flat.b, generator)
+    for operand in (flat.a, flat.b):
+        draw(operand, generator)
 
 
-def draw(operand: torch.Tensor, generator: torch.Generator) -> None:
+def draw(operand: Tensor, generator: torch.Generator) -> None:
     """Fill an operand with random numbers of mean zero."""
     if operand.dtype == torch.int8:
         operand.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator)
@@ -150,12 +140,12 @@ class NoKernel(Exception):
 
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
     """Return the reason if `error` means that the library has no kernel for the product, else None."""
-    broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
     # torch's private functions have other messages, so any error of theirs may mean a missing kernel.
     if kind.bind is _mm and "not implemented for" not in str(error):
         return None
+    broken = feature("torch.AcceleratorError")
     if accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
         return None
     return first_line(str(error)) if accel.why_broken() is None else None
@@ -203,7 +193,6 @@ class Case:
 
     @property
     def kind(self) -> Kind:
-        """The kind of products of the dtype."""
         return KINDS[self.dtype]
 
     @property
@@ -236,17 +225,15 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The case in words."""
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
 
 
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     """Return the cases to time. Without `--dtype`, these are the dtypes that the device supports in hardware."""
-    kind = "cpu" if accel.is_cpu else "accelerator"
-    shapes = options.wanted or tuple((size, size, size) for size in DEFAULT_SIZES[kind])
+    sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
+    shapes = options.wanted or tuple((size, size, size) for size in sizes)
     is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
     usual = DEFAULT_ON_CPU if accel.is_cpu else {dtype for dtype in DTYPES if dtype != "float64" or is_fast}
-    cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     cases = []
     for dtype in options.dtypes or DTYPES:
         has = support(dtype, accel)
@@ -254,12 +241,10 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
             cases += [Case(dtype, shape, has) for shape in shapes]
     if not options.cold:
         return cases
+    cache = (host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes) or ASSUMED_CACHE_BYTES
     # The sets of a case together exceed the cache.
-    wanted = [max(2, COLD_FACTOR * (cache or ASSUMED_CACHE_BYTES) // case.set_bytes + 1) for case in cases]
-    return [
-        replace(case, sets=min(sets, MOST_SETS), cold=sets <= MOST_SETS)
-        for case, sets in zip(cases, wanted, strict=True)
-    ]
+    sets = [(case, max(2, COLD_FACTOR * cache // case.set_bytes + 1)) for case in cases]
+    return [replace(case, sets=min(count, MOST_SETS), cold=count <= MOST_SETS) for case, count in sets]
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
@@ -280,8 +265,7 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Comparing takes at most this share of the time since the first result. Windows are never shortened for it.
 ALLOWANCE = 0.1
-# At most MOST_EXAMINED differing results are examined, with MOST_ELEMENTS elements each. One takes the host about a
-# second.
+# At most this many differing results and elements of each are examined. A result takes the host about a second.
 MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # Elements are compared in blocks of this size to find those that differ. A differing element takes about 32 bytes.
 _AT_ONCE = 2**22
@@ -289,8 +273,8 @@ _AT_ONCE = 2**22
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of the memory as integers. There a NaN equals itself, and -0 differs from 0."""
+def bits(tensor: Tensor) -> Tensor:
+    """Return a view of the memory as integers, in which a NaN equals itself and -0 differs from 0."""
     return tensor.view(_WHOLE_NUMBERS[tensor.dtype.itemsize])
 
 
@@ -301,7 +285,7 @@ class Repeats:
     sets: Sequence[Matrices]
     accel: Accel
     precision: str | None = None
-    first: torch.Tensor = field(init=False)
+    first: Tensor = field(init=False)
     compared: int = 0
     differing: int = 0
     worst: Element | None = None
@@ -343,10 +327,7 @@ class Repeats:
         self.spent_s += self.accel.host_now() - began
 
     def _examine(self, matrices: Matrices) -> None:
-        """Find the worst of the elements that differ most, if they still differ in a second copy.
-
-        The host compares its own copy. A position or count from a device that computes wrongly would prove nothing.
-        """
+        """Find the worst of the elements that differ most, if they still differ in a copy that the host compares."""
         differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
         for start in range(0, matrices.out.shape[0], rows):
@@ -370,10 +351,7 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The check of the first result against float64: sampled rows, sums of all columns, and the element in a wrong sum.
-
-    `operands_spread` is the smaller standard deviation of the two operands; 0 means that an operand is constant.
-    """
+    """The check of the first result against float64. `operands_spread` is 0 if an operand is constant."""
 
     rows: reference.Check
     sums: reference.Sums
@@ -397,7 +375,7 @@ class First:
         }
 
 
-def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None) -> First:
+def check_first(matrices: Matrices, result: Tensor, precision: str | None) -> First:
     """Check the whole first result of these operands against float64."""
     a, b = matrices.a, matrices.b
     rows, sums = reference.check_product(a, b, result, precision), reference.check_sums(a, b, result, precision)
@@ -420,8 +398,7 @@ OF_A_SCAN = 1 / 21.5
 LEAST_S = 1.0
 # Looks are short tries that rank shapes. They take this share of the search's time, and the final takes the rest.
 LOOKING = 0.6
-# Windows of looks are this long. An event resolves 0.5 µs. Longer windows would not help, because the clock varies as
-# much within ten milliseconds as within two.
+# An event resolves 0.5 µs, and the clock varies as much within ten milliseconds as within two.
 LOOK_S = 1e-3
 # One of this many tries repeats the reference shape to track the clock, which costs 6 %.
 REFERENCE_EVERY = 16
@@ -466,22 +443,15 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of a try: the rate in operations per second, and the time that the try took."""
+    """The result of a try: operations per second, or None and the reason for a shape without a kernel."""
 
-    rate: float
+    rate: float | None
     spent_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The result of a try without a kernel for the shape: the reason, and the time that the try took."""
-
-    reason: str
-    spent_s: float
+    reason: str = ""
 
 
 # A `Take` tries a shape for about the given seconds.
-Take = Callable[[Shape, float], "Reading | Refused"]
+Take = Callable[[Shape, float], Reading]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
@@ -494,8 +464,7 @@ class Search:
 
     Looks only select the finalists, because readings are noisy and the clock drifts. The final measures the finalists
     in turns. Tiles and waves of tiles make the rate jagged along each dimension. The search therefore starts with
-    points spread over the range and then crosses (combines) the sides of good shapes. All tries together take at most
-    `limit_s`, plus the end of the last try. A small range takes less.
+    points spread over the range and then crosses (combines) the sides of good shapes. All tries take about `limit_s`.
     """
 
     def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
@@ -518,10 +487,8 @@ class Search:
     @property
     def finalists(self) -> list[SearchedShape]:
         """The shapes of the final, the fastest first. Empty until each was measured once."""
-        if not all(self._finals.values()):
-            return []
         finalists = []
-        for shape, rates in self._finals.items():
+        for shape, rates in self._finals.items() if all(self._finals.values()) else ():
             interval = stats.interval(rates)
             low, high = (interval.low, interval.high) if interval is not None else (None, None)
             finalists.append(SearchedShape(*shape, stats.median(rates), low, high, len(rates)))
@@ -534,8 +501,6 @@ class Search:
             return finalists[0]
         ranked = self._ranked()
         return SearchedShape(*ranked[0], self._rate(ranked[0]), None, None, 0) if ranked else None
-
-    # -- the plan -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Search until the time is over or no shape is left. Raises what `take` raises."""
@@ -615,32 +580,29 @@ class Search:
                 return
             # The order alternates, so that no shape always follows the same one.
             for shape in [shape for shape in shapes[:: 1 if done % 2 == 0 else -1] if shape not in self.refused]:
-                if (reading := self._try(shape, window_s)) is None:
+                if (rate := self._try(shape, window_s)) is None:
                     del self._finals[shape]
                 else:
-                    self._finals[shape].append(reading.rate)
+                    self._finals[shape].append(rate)
 
-    # -- tries --------------------------------------------------------------------------------------------------------
-
-    def _try(self, shape: Shape, window_s: float) -> Reading | None:
-        """Return the reading of a shape. Return None and exclude the shape if it has no kernel."""
-        answer = self._take(shape, window_s)
-        self.spent_s += answer.spent_s
+    def _try(self, shape: Shape, window_s: float) -> float | None:
+        """Return the rate of a shape. Return None and exclude the shape if it has no kernel."""
+        reading = self._take(shape, window_s)
+        self.spent_s += reading.spent_s
         self.tries += 1
-        if isinstance(answer, Refused):
-            self.refused[shape] = answer.reason
-            return None
-        return answer
+        if reading.rate is None:
+            self.refused[shape] = reading.reason
+        return reading.rate
 
     def _look(self, shape: Shape) -> None:
         """Try a shape. Now and then, try the reference shape first, to track the clock."""
         reference = next(iter(self._scores), None)
         if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
-            reading = self._try(reference, LOOK_S)
-            self._reference_rates += [reading.rate] if reading is not None else []
-        if (reading := self._try(shape, LOOK_S)) is not None:
-            self._reference_rates = self._reference_rates or [reading.rate]
-            self._scores[shape] = reading.rate / self._level
+            rate = self._try(reference, LOOK_S)
+            self._reference_rates += [rate] if rate is not None else []
+        if (rate := self._try(shape, LOOK_S)) is not None:
+            self._reference_rates = self._reference_rates or [rate]
+            self._scores[shape] = rate / self._level
 
     @property
     def _level(self) -> float:
@@ -652,6 +614,4 @@ class Search:
 
     def _ranked(self) -> list[Shape]:
         """Return the shapes that have a kernel, the fastest first."""
-        return sorted(
-            (shape for shape in self._scores if shape not in self.refused), key=self._scores.__getitem__, reverse=True
-        )
+        return sorted((s for s in self._scores if s not in self.refused), key=self._scores.__getitem__, reverse=True)

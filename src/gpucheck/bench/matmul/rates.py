@@ -1,10 +1,8 @@
-"""Two rates of a product on a chip at its power limit: a burst from the highest clock, and a sustained rate.
-
-Benchmarks that rest between calls, or run for less than a second, report figures between these two.
-"""
+"""Two rates of a product on a chip at its power limit: a burst from the highest clock, and a sustained rate."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +12,13 @@ from gpucheck import stats
 from gpucheck.bench.judging import NOT_SETTLED
 from gpucheck.machine import watchdog
 from gpucheck.measure import timing
-from gpucheck.measure.timing import Timed, Timer
+from gpucheck.measure.timing import Span, Timed, Timer
 
 Rate = Literal["burst", "sustained"]
 
 # A burst runs products for BURST_S after a rest of REST_S. The burst rate is the median of BURSTS bursts.
 BURST_S, REST_S, BURSTS = 10e-3, 2.0, 8
-# An idle chip (345 MHz) ramps up under a kernel that draws little power. The ramp ends once the clock reaches this
-# share of its maximum, or after LONGEST_SPIN_S if the driver holds the clock lower.
+# An idle chip (345 MHz) ramps up under a kernel that draws little power, usually to its maximum within a second.
 RISEN, SPIN_S, LONGEST_SPIN_S = 0.99, 0.05, 1.0
 # Two batches are in flight, so that the device never waits; `MOST_CALLS` fill its queue.
 BATCH_S = 0.05
@@ -37,15 +34,14 @@ def longest_s(kinds: Sequence[Rate]) -> float:
 
 
 def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s: float = LONGEST_S) -> Timed:
-    """Call without a pause until the rate settles, or for `longest_s` seconds. The result has the windows of the last
-    two seconds.
+    """Call without a pause until the rate settles, or for `longest_s` seconds; return the windows of the last two.
 
-    `call_s` is the approximate time of one call on the device. It must be much longer than enqueueing the call takes on
-    the host. `details` has `settled`, and the total time in `after_s`.
+    `call_s` is the approximate time of one call on the device, much longer than that of enqueueing it. `details` has
+    `settled`, and the total time in `after_s`.
     """
     calls = _calls_in(BATCH_S, call_s, 2)
     started, marks = timing.started_now(), [timer.record()]
-    seconds: list[list[tuple[float, float]]] = [[]]
+    seconds: list[list[Span]] = [[]]
     taken_s, settled = 0.0, False
     while taken_s < longest_s and not settled:
         for _ in range(calls):
@@ -59,29 +55,21 @@ def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s
         seconds[-1].append((timer.host_now() - length_s, length_s))
         taken_s += length_s
         marks.pop(0)
-        if sum(length for _, length in seconds[-1]) >= SETTLING_S:
+        if sum(timing.lengths_s(seconds[-1])) >= SETTLING_S:
             watchdog.go_on()
-            settled = taken_s >= LEAST_S and len(seconds) > 1 and _agree(*seconds[-2:])
+            *_, before, now = [0.0, *(stats.median(timing.lengths_s(second)) for second in seconds)]
+            settled = taken_s >= LEAST_S and abs(now - before) <= AGREEING * before
             seconds.append([])
     timer.synchronize()
-    windows = [window for second in [second for second in seconds if second][-2:] for window in second]
+    windows = list(itertools.chain(*list(filter(None, seconds))[-2:]))
     flags = () if settled else (NOT_SETTLED,)
     return _timed(started, calls, windows, flags, {"settled": settled, "after_s": taken_s})
-
-
-def _agree(before: Sequence[tuple[float, float]], now: Sequence[tuple[float, float]]) -> bool:
-    earlier, later = (stats.median([length for _, length in second]) for second in (before, now))
-    return abs(later - earlier) <= AGREEING * earlier
 
 
 def burst(
     timer: Timer, call: Callable[[], object], cost: timing.Cost, read: Callable[[], Mapping[str, Any] | None]
 ) -> Timed:
-    """Run bursts of calls, each after a rest and from the highest clock; each burst is one window.
-
-    `read` returns the latest telemetry, or None. `details` has the median clock and temperature at the start of the
-    bursts. A burst is left out if the device had to wait for the host.
-    """
+    """Run bursts of calls, each after a rest and from the highest clock. `read` returns the latest telemetry."""
     calls = _calls_in(BURST_S, cost.call_s, 1)
     hold_s = max(SPIN_S / 2, timing.HOLD_BASE_S + timing.HOLD_FACTOR * calls * cost.enqueue_s)
     started, windows, began = timing.started_now(), [], []
@@ -89,8 +77,13 @@ def burst(
         watchdog.go_on()
         time.sleep(REST_S)
         until_s = timer.host_now() + LONGEST_SPIN_S
-        while not _has_risen(sample := _spun(timer, read)) and timer.host_now() < until_s:
-            pass
+        while True:
+            timer.hold(SPIN_S)
+            timer.synchronize()
+            sample = read() or {}
+            clock, most = sample.get("sm_clock_hz"), sample.get("max_sm_clock_hz")
+            if not clock or not most or clock >= RISEN * most or timer.host_now() >= until_s:
+                break
         timer.hold(hold_s)
         start = timer.record()
         for _ in range(calls):
@@ -101,38 +94,18 @@ def burst(
         if is_whole:
             length_s = timer.elapsed_s(start, end)
             windows.append((timer.host_now() - length_s, length_s))
-            began.append(sample or {})
-    details = {
-        "rest_s": REST_S,
-        **{f"began_{name}": _median(began, name) for name in ("sm_clock_hz", "temperature_celsius")},
-    }
+            began.append(sample)
+    details: dict[str, Any] = {"rest_s": REST_S}
+    for name in ("sm_clock_hz", "temperature_celsius"):
+        values = [sample[name] for sample in began if sample.get(name) is not None]
+        details[f"began_{name}"] = stats.median(values) if values else None
     return _timed(started, calls, windows, (), details)
-
-
-def _spun(timer: Timer, read: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    timer.hold(SPIN_S)
-    timer.synchronize()
-    return read()
-
-
-def _has_risen(sample: Mapping[str, Any] | None) -> bool:
-    """Return whether the clock is at its maximum; True if the clock is unknown."""
-    if sample is None or not sample.get("sm_clock_hz") or not sample.get("max_sm_clock_hz"):
-        return True
-    return bool(sample["sm_clock_hz"] >= RISEN * sample["max_sm_clock_hz"])
-
-
-def _median(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [sample[name] for sample in samples if sample.get(name) is not None]
-    return stats.median(values) if values else None
 
 
 def _calls_in(seconds: float, call_s: float, queued: int) -> int:
     return max(1, min(timing.MOST_CALLS // queued, math.ceil(seconds / call_s)))
 
 
-def _timed(
-    started: str, calls: int, windows: Sequence[tuple[float, float]], flags: tuple[str, ...], details: dict[str, Any]
-) -> Timed:
+def _timed(started: str, calls: int, windows: Sequence[Span], flags: tuple[str, ...], details: dict[str, Any]) -> Timed:
     few = ("few-samples",) if len(windows) < stats.FEWEST_SAMPLES else ()
     return Timed(timing.run_of(started, calls, windows), "device events", "unheld", (*few, *flags), details)

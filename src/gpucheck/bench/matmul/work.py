@@ -1,7 +1,4 @@
-"""The command `bench matmul`: times every product that fits on every requested device, or searches for the fastest.
-
-`--search` tries shapes in short windows, on operands that all shapes share.
-"""
+"""The command `bench matmul`: times every product that fits on every selected device, or searches for the fastest."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -23,7 +19,7 @@ from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product, rates
 from gpucheck.bench.matmul.judge import NAME, TOO_FAST
-from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Refused, Search
+from gpucheck.bench.matmul.product import Case, Grid, Kind, Matrices, Reading, Search
 from gpucheck.bench.matmul.rates import LONGEST_S, Rate
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, watchdog
@@ -44,8 +40,7 @@ PROGRESS_EVERY_S = 5.0
 
 # The clock settles within about a second under load. A cold chip would score too high.
 WARM_UP_SHARE = 0.25
-# The clock is read about 20 times per second, and only readings inside windows count. Windows may cover only a fifth of
-# the time if calls are long, so a row of 0.1 s would have no clock.
+# The clock is read about 20 times per second, and only readings inside windows count.
 LEAST_WATCHED_S = 1.5
 # Other load comes in bursts. A short row could lie entirely inside or outside of one.
 LEAST_S = 0.8
@@ -54,11 +49,7 @@ LEAST_S = 0.8
 def measure(
     case: Case, accel: Accel, budget_s: float, watch: Watch, wanted: Sequence[Rate] = (), until: float = 0.0
 ) -> list[Measurement]:
-    """Observe the precision of one case, time it, check its first result and compare later results with the first.
-
-    Returns a row for each of the rates in `wanted` that the device supports and that fits before `until`, else one
-    ordinary row. Raises NoKernel and torch's errors.
-    """
+    """Return a row of one case for each rate in `wanted` that fits before `until`, else one ordinary row."""
     kind, (m, n, k) = case.kind, case.shape
     with precision.precision(case.setting):
         accel.reset_peak()
@@ -79,64 +70,55 @@ def measure(
         nothing = kind.bind(*(matrix[:0, :0] for matrix in first))
         turns = itertools.cycle(calls)
         call = calls[0] if len(calls) == 1 else lambda: next(turns)()
-
-        def verify() -> dict[str, Any]:
-            repeats.finish()
-            rotation = {"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes}
-            return {
-                **(rotation if case.sets > 1 else {}),
-                "support": case.support.reason or case.support.kind,
-                "precision_state": precision.state(),
-                **product.check_first(first, repeats.first, seen_as).details(),
-                "corruption": repeats.details(),
-            }
-
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
             warmup_s=budget_s * WARM_UP_SHARE,
             least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
         )
-        clock: timing.Clock = "device events" if accel.has_events else "host"
         work = timing.Work(call, empty=nothing, prepare=repeats.before)
+        clock: timing.Clock = "device events" if accel.has_events else "host"
         threads = torch.get_num_threads()
         ordinary = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
         taken = _rates(ordinary, wanted, accel, call, watch, until) or [(None, ordinary)]
         memory = accel.memory()
-        details = verify()
-    rows: list[Measurement] = []
-    for rate, timed in taken:
-        shape = {"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind}
-        rows.append(
-            timing.measurement(
-                NAME,
-                accel.ref,
-                timed,
-                case={**shape, **({"rate": rate} if rate else {})},
-                work=(kind.work, product.operations(case.shape), kind.unit),
-                memory=memory,
-                cache="cold" if case.cold else "warm",
-                # Comparisons cover all rates, so only the first row has them.
-                details={name: value for name, value in details.items() if not rows or name != "corruption"},
-                precision_requested=case.precision,
-                precision_observed=observed,
-                flags=("emulated",) if case.support.kind == "emulated" else (),
-            )
+        repeats.finish()
+        details = {
+            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
+            "support": case.support.reason or case.support.kind,
+            "precision_state": precision.state(),
+            **product.check_first(first, repeats.first, seen_as).details(),
+        }
+    # Comparisons cover all rates, so only the first row has them.
+    corruption = [{"corruption": repeats.details()}, *({} for _ in taken[1:])]
+    return [
+        timing.measurement(
+            NAME,
+            accel.ref,
+            timed,
+            case={
+                "dtype": case.dtype,
+                "m": m,
+                "n": n,
+                "k": k,
+                "support": case.support.kind,
+                **({"rate": rate} if rate else {}),
+            },
+            work=(kind.work, product.operations(case.shape), kind.unit),
+            memory=memory,
+            cache="cold" if case.cold else "warm",
+            details={**details, **compared},
+            precision_requested=case.precision,
+            precision_observed=observed,
+            flags=("emulated",) if case.support.kind == "emulated" else (),
         )
-    return rows
+        for (rate, timed), compared in zip(taken, corruption, strict=True)
+    ]
 
 
 def _rates(
-    ordinary: Timed,
-    wanted: Sequence[Rate],
-    accel: Accel,
-    call: Callable[[], object],
-    watch: Watch,
-    until: float,
+    ordinary: Timed, wanted: Sequence[Rate], accel: Accel, call: Callable[[], object], watch: Watch, until: float
 ) -> list[tuple[Rate | None, Timed]]:
-    """Measure the wanted rates.
-
-    The list is empty unless the ordinary row kept the device busy and its clock was read.
-    """
+    """Measure the wanted rates; none unless the ordinary row kept the device busy and its clock was read."""
     clock = (ordinary.telemetry or {}).get("sm_clock_hz")
     if not wanted or clock is None or ordinary.launch != "unheld" or "launch-bound" in ordinary.flags:
         return []
@@ -156,9 +138,7 @@ def _rates(
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
 
 SEARCHED = "bench_matmul_search"
-SEARCH_BUDGET_S = 60.0
-# The default range of sizes. The smallest keeps a GPU busy, the largest fills it. A CPU is busy with smaller sizes, and
-# its calls take longer.
+# The smallest keeps the device busy, the largest fills it.
 DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
 # The JSON names this many shapes without a kernel, and counts all.
 MOST_REFUSED_TOLD = 16
@@ -171,7 +151,6 @@ FIRST_ENQUEUE_S = 20e-6
 
 
 def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
-    """Return the requested range, or the default for this kind of device."""
     default = DEFAULT_AXES["cpu" if accel.is_cpu else "accelerator"]
     m, n, k = (axis or default for axis in options.axes)
     return Grid((m, n, k))
@@ -180,14 +159,10 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
-    """Find the fastest shape of the range for the dtype of `case`, within about `limit_s` seconds.
-
-    Returns None if no shape has a kernel. An interrupted search reports its best shape so far, together with the
-    `results` of earlier searches. Raises UsageError if no shape fits, and torch's errors.
-    """
+    """Find the fastest shape of the range for a dtype, None without kernels. Raises UsageError and torch's errors."""
     began = shown_s = time.monotonic()
 
-    def take(shape: Shape, window_s: float) -> Reading | Refused:
+    def take(shape: Shape, window_s: float) -> Reading:
         nonlocal shown_s
         # Ranking all tried shapes takes as long as a short try.
         if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
@@ -239,7 +214,7 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
 
 
 def grid_in(case: Case, grid: Grid, room: int) -> Grid:
-    """Return the range without shapes that exceed these limits, or that would not fit as a row with its check."""
+    """Return the range without shapes that exceed `largest`, or that would not fit as a row with its check."""
     most = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
@@ -250,7 +225,7 @@ def grid_in(case: Case, grid: Grid, room: int) -> Grid:
 
 
 def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
-    """Flat memory for every shape of the range that fits, with random data."""
+    """Return flat memory for every shape of the range that fits, with random data."""
     flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
     product.fill(flat)
     return flat
@@ -274,8 +249,8 @@ class Tries:
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
         self._usual = product.operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
-    def take(self, shape: Shape, window_s: float) -> Reading | Refused:
-        """Try a shape. Returns Refused if it has no kernel or no measurable time. Raises torch's other errors."""
+    def take(self, shape: Shape, window_s: float) -> Reading:
+        """Try a shape. A shape without a kernel or a measurable time has no rate. Raises torch's other errors."""
         try:
             if not self._usual:
                 self.warm_up(shape)
@@ -284,10 +259,10 @@ class Tries:
             reason = product.why_no_kernel(error, self._kind, self._accel)
             if reason is None:
                 raise
-            return Refused(reason, self._spent_s())
+            return Reading(None, self._spent_s(), reason)
         least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
         if stats.median(windows) < least_s:
-            return Refused(TOO_FAST, self._spent_s())
+            return Reading(None, self._spent_s(), TOO_FAST)
         self._rate[shape] = self._usual = product.operations(shape) * calls / stats.median(windows)
         return Reading(self._usual, self._spent_s())
 
@@ -299,7 +274,7 @@ class Tries:
         return self._ended_s - began
 
     def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
-        """The calls of each window, and the lengths of the windows."""
+        """Return the calls of each window, and the lengths of the windows."""
         accel, call = self._accel, self._call(shape)
         expected_s = product.operations(shape) / self._rate.get(shape, self._usual)
         # The first call of a shape selects and may load a kernel. This does not matter if calls are long.
@@ -309,19 +284,15 @@ class Tries:
         most = timing.MOST_CALLS if accel.has_events else timing.MOST_HOST_CALLS
         calls = min(math.ceil(wanted / parts), most // parts)
         if accel.has_events:
-            return calls, self._on_device(
-                call, untimed, parts, calls, expected_s <= timing.AHEAD_RATIO * self._enqueue_s
-            )
+            is_short = expected_s <= timing.AHEAD_RATIO * self._enqueue_s
+            return calls, self._on_device(call, untimed, parts, calls, is_short)
         for _ in range(untimed):
             call()
         accel.synchronize()
         return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
-        """Return the window lengths.
-
-        The device is held back if it might have to wait for the host. The windows are repeated if it waited.
-        """
+        """Return the window lengths. Short calls are held back, and repeated if the device waited for the host."""
         accel = self._accel
         hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
         for _ in range(timing.MOST_DOUBLINGS + 1):
@@ -362,14 +333,12 @@ _T = TypeVar("_T")
 
 
 def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Time matrix products on every device asked for. Raises CannotLook and UsageError."""
-    searches: list[SearchResult] = []
-    rows = partial(_rows, options, emit, searches)
+    """Time matrix products on every selected device. Raises CannotLook and UsageError."""
 
     def default_s(accel: Accel) -> float:
-        return SEARCH_BUDGET_S if options.search else CPU_BUDGET_S if accel.is_cpu else DEFAULT_BUDGET_S
+        return CPU_BUDGET_S if accel.is_cpu and not options.search else DEFAULT_BUDGET_S
 
-    devices.each(NAME, options, emit, shared, rows, default_s)
+    devices.each(NAME, options, emit, shared, partial(_rows, options, emit, []), default_s)
 
 
 def _rows(
@@ -381,15 +350,12 @@ def _rows(
     info = accel.memory_info()
     room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
     todo = list(product.fitting(available, options, room))
-    skipped = [f"{case.dtype} skipped: {case.support.reason}" for case in wanted if case.support.kind == "none"]
-    skipped += [
-        f"{case.label} skipped: it needs {units.capacity(case.bytes)}, {units.capacity(room)} available"
-        for case in available
-        if case not in todo
-    ]
-    for text in skipped:
-        emit(Notice(text, "warning"))
-    of_dtypes = list({case.dtype: case for case in available}.values())
+    for case in wanted:
+        if case.support.kind == "none":
+            emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
+        elif case not in todo:
+            needs = f"it needs {units.capacity(case.bytes)}, {units.capacity(room)} available"
+            emit(Notice(f"{case.label} skipped: {needs}", "warning"))
     with Watch(accel.uuid) as watch:
         if not options.search:
             kinds: tuple[Rate, ...] = ("burst",) if options.burst else ("sustained", "burst")
@@ -402,6 +368,7 @@ def _rows(
             return
         # Search for each dtype first, then measure the best shape and the squares in the same way.
         grid = grid_of(options, accel)
+        of_dtypes = list({case.dtype: case for case in available}.values())
         for done, case in enumerate(of_dtypes):
             watchdog.go_on()
             now_s = time.monotonic()
@@ -412,7 +379,7 @@ def _rows(
             if fastest is not None:
                 best = replace(case, shape=fastest.shape)
                 squares = [square for square in todo if square.dtype == best.dtype and square.shape != best.shape]
-                yield from _each([*squares, best], accel, emit, now_s + left_s, watch)
+                yield from _each([*squares, best], accel, emit, now_s + left_s, watch, {})
 
 
 def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dict[Case, tuple[Rate, ...]]:
@@ -422,17 +389,12 @@ def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dic
     largest: dict[str, Case] = {}
     for case in sorted(todo, key=lambda case: product.operations(case.shape)):
         largest[case.dtype] = case
-    usual = sorted(largest, key=lambda dtype: RATED_FIRST.index(dtype) if dtype in RATED_FIRST else len(RATED_FIRST))
+    usual = [dtype for dtype in dict.fromkeys((*RATED_FIRST, *largest)) if dtype in largest]
     return {largest[dtype]: kinds for dtype in usual[:count]}
 
 
 def _each(
-    todo: Sequence[Case],
-    accel: Accel,
-    emit: Emit,
-    until: float,
-    watch: Watch,
-    wanted: Mapping[Case, tuple[Rate, ...]] = MappingProxyType({}),
+    todo: Sequence[Case], accel: Accel, emit: Emit, until: float, watch: Watch, wanted: Mapping[Case, tuple[Rate, ...]]
 ) -> Iterator[Measurement]:
     kept_s = sum(map(rates.longest_s, wanted.values()))
     for done, case in enumerate(todo):

@@ -1,10 +1,4 @@
-"""`bench overlap`: how much of a non-blocking copy hides behind compute; its options.
-
-Overlap = (copy + compute - both) / min(copy, compute), with compute as long as the copy. 1 means that the copy is
-completely hidden, 0 that copy and compute run one after the other. The value is not clamped.
-
-All three are timed in turn on the host's clock. The copy is enqueued first, as a data loader's next batch is.
-"""
+"""`bench overlap` and its options: how much of a non-blocking copy hides behind compute."""
 
 from __future__ import annotations
 
@@ -17,8 +11,6 @@ from gpucheck.units import MIB
 
 # Launching takes about as long as copying for smaller copies (1 MiB takes 19 µs on PCIe 5).
 SMALLEST_SIZE, GRAIN = MIB, 64
-# The share of the host's free memory that buffers may use.
-HOST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +23,4 @@ class OverlapOptions:
     directions: tuple[Direction, ...] = links.direction_option()
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"
-    host_share: float = HOST_SHARE
+    host_share: float = 0.25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpucheck import config, stats, units
 from gpucheck.bench import judging
@@ -15,62 +16,54 @@ from gpucheck.report.results.bench import Headline, OverlapResult
 
 NAME = "overlap"
 CASE = ("direction", "host_memory", "streams", "size_bytes")
-# A copy hides if its overlap is at least HIDDEN. Copy and compute slow each other by a few percent (memory, launches,
-# one synchronization), which is less than a fifth. Below HALF, more of the copy is exposed than hidden.
+# Copy and compute slow each other by a few percent (memory, launches, one synchronization). Below HALF, more of the
+# copy is exposed than hidden.
 HIDDEN, HALF = 0.8, 0.5
-# Copy and compute may differ by this share of the longer one. An H100 at its power limit takes an eighth longer than
-# during calibration. The overlap is always a share of the shorter one.
+# Copy and compute may differ by this share. An H100 at its power limit slows down by an eighth after calibration.
 BALANCED = 0.20
 # These flags make an overlap unreliable, because the times may vary between rounds by more than the overlap.
 DOUBTFUL = ("cpu-busy", "device-shared", "few-samples", "noisy", "throttled", "unbalanced")
 AGAIN = "rerun on an idle machine, with a longer --time-budget"
 
 
-def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
-    """Return the overlap of every case with all three parts. Times are those of whole groups.
-
-    The interval comes from the rounds. Each gives the time of `both` divided by the sum of copy and compute alone. With
-    fewer than six rounds there is no interval.
-    """
+def answer(device: DeviceRows) -> list[OverlapResult]:
+    """Return the overlap of every case with all three parts. Times are those of whole groups."""
     # Documents of earlier versions have pageable copies and copies on one stream too.
-    mine = (
-        row
-        for row in measurements
-        if row.name == NAME and (row.case["host_memory"], row.case["streams"]) == ("pinned", 2)
-    )
-    cases = runs.by(lambda row: (row.device.id, *(row.case[name] for name in CASE)), mine)
+    mine = (row for row in device.rows if row.name == NAME)
+    pinned = (row for row in mine if (row.case["host_memory"], row.case["streams"]) == ("pinned", 2))
     entries = []
-    for (device, way, memory, streams, size), rows in cases.items():
-        # A part may have several rows, because each process calibrates its own number of products.
-        copy, compute, both = (
-            [run for row in rows if row.case["what"] == what for run in row.runs]
+    cases = runs.by(lambda row: tuple(row.case[name] for name in CASE), pinned)
+    for (way, memory, streams, size), rows in cases.items():
+        # A part may have several rows, because each process calibrates its own number of products. A group is one call.
+        groups = [
+            [replace(run, calls_per_sample=1) for row in rows if row.case["what"] == what for run in row.runs]
             for what in ("copy", "compute", "both")
-        )
-        if not judging.windows(copy, compute, both):
+        ]
+        share = runs.time_stats(judging.of_rounds(lambda copy, compute, both: both / (copy + compute), *groups))
+        if share is None:
             continue
-        copy_s, compute_s, both_s = map(judging.window_s, (copy, compute, both))
+        copy_s, compute_s, both_s = (stats.median([s for run in group for s in run.samples_s]) for group in groups)
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
         low = high = None
-        share = judging.ratio(judging.windows(both), judging.windows(copy, compute))
         scale = (copy_s + compute_s) / min(copy_s, compute_s)
-        if share is not None and share.ci_low is not None and share.ci_high is not None:
+        if share.ci_low is not None and share.ci_high is not None:
             # The interval is widened to include the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
         # `flags` are those of most runs of a part, and those that concern the three parts together.
         flags = [flag for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * (abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s))
-        count = sum(len(run.samples_s) for run in both)
+        count = sum(len(run.samples_s) for run in groups[2])
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
         # Such an interval does not show whether the copy hides.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
         of_rounds = overlap, low, high, copy_s, compute_s, both_s, count, tuple(dict.fromkeys(flags))
-        entries.append(OverlapResult(device, way, memory, streams, size, *of_rounds))
+        entries.append(OverlapResult(device.id, way, memory, streams, size, *of_rounds))
     return entries
 
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Return one device's findings, the most important first."""
-    entries = answer(device.rows)
+    entries = answer(device)
     if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [_pinned(entries, device.facts.environment), _copies(device.rows)]
@@ -79,13 +72,17 @@ def findings(device: DeviceRows) -> list[Finding]:
 def doubts(entries: Sequence[OverlapResult]) -> set[str]:
     """Return the flags that make the smallest overlap doubtful or the finding inconclusive."""
     least = min(entries, key=lambda entry: entry.overlap)
-    return {*judging.doubts_of(least.flags), *(flag for entry in entries for flag in entry.flags if flag in DOUBTFUL)}
+    return {*judging.doubts_of(least.flags), *_disturbances(entries)}
+
+
+def _disturbances(entries: Sequence[OverlapResult]) -> list[str]:
+    return sorted({flag for entry in entries for flag in entry.flags if flag in DOUBTFUL})
 
 
 def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) -> Finding:
     name, evidence = "overlap.pinned_two_streams", {"overlap": {entry.direction: entry.overlap for entry in entries}}
     text = ", ".join(f"{units.percent(entry.overlap)} {SHORT_WAYS[entry.direction]}" for entry in entries)
-    if disturbed := sorted({flag for entry in entries for flag in entry.flags if flag in DOUBTFUL}):
+    if disturbed := _disturbances(entries):
         title = "inconclusive: how much of a pinned copy hides on a second stream"
         return Finding(name, "info", title, f"{text}; disturbed: {config.in_words(disturbed)}", evidence, fix=AGAIN)
     # With an interval, the whole interval must be below HALF.
@@ -102,23 +99,18 @@ def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) ->
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every compared copy arrived unchanged."""
-    copies = [row for row in measurements if row.name == NAME and row.case["what"] == "copy"]
-    comparisons = [
-        compared
-        for row in copies
-        for where in [f"{WAYS[row.case['direction']]}, {row.case['host_memory']}"]
-        for compared in judging.compared(row, where)
-    ]
+    copies = (row for row in measurements if row.name == NAME and row.case["what"] == "copy")
+    comparisons = judging.compared(copies, lambda row: f"{WAYS[row.case['direction']]}, {row.case['host_memory']}")
     return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """Return the overlap of each direction."""
     lines = []
-    for row in answer(device.rows):
+    for row in answer(device):
         case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden"
         lines.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
     return lines
 
 
-JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda device: answer(device.rows))
+JUDGE = Judge(findings, headlines, result="bench_overlap", answers=answer)

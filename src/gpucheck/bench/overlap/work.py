@@ -28,8 +28,7 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# Compute is the first of these float32 products that takes at least LEAST_PRODUCT_S. Launch and synchronization take
-# about 20 µs.
+# Compute is the first of these products that takes this long. Launch and synchronization take about 20 µs.
 SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
 # Each side warms up this long. The clock settles within about a second under load, mostly in the first half.
 WARM_UP_S = 0.25
@@ -38,11 +37,9 @@ SLICES = 2
 
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
-# A `Groups` returns a group of the given number of calls.
+# Returns a group of the given number of calls.
 Groups = Callable[[int], Group]
 
-
-# -- a copy, and compute that takes as long ----------------------------------------------------------------------------
 
 # A group takes at least this long. A launch and a synchronization, about 10 µs, are half a percent of it.
 SHORTEST_S = 2e-3
@@ -54,10 +51,7 @@ TRIES, CORRECTIONS = 3, 3
 def group(
     timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
 ) -> Group:
-    """Return a group of `count` calls with one wait at the end, on the stream that `current` makes current.
-
-    `prepare(number, calls)` runs untimed before each window.
-    """
+    """Return a group of `count` calls with one wait at the end, on the stream that `current` makes current."""
 
     def calls() -> None:
         with current():
@@ -79,8 +73,6 @@ def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
 
 
 def in_turn(copies: Group, products: Group) -> dict[str, Group]:
-    """Return the groups to time in turn: `copy`, `compute` and `both`."""
-
     def both() -> None:
         copies.call()
         products.call()
@@ -94,10 +86,7 @@ def _least_s(calls: Group) -> float:
     return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-# A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3, from pageable memory often ten times as long. That is
-# long compared with a launch and a wait (about 10 µs), and short enough for ten rounds of each case.
+# A copy of this size takes 1.2 ms on PCIe 5 and 5 ms on PCIe 3, long compared with a launch and a wait (about 10 µs).
 DEFAULT_SIZE = 64 * MIB
 DEFAULT_BUDGET_S = 10.0
 # A case that is not precise after this time will not become precise.
@@ -105,7 +94,7 @@ LONGEST_CASE_S = 2.0
 
 
 def size_for(options: OverlapOptions, room: buffers.Room) -> int:
-    """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if no size fits."""
+    """Return the size of a copy. Raises UsageError if the user's size does not fit, CannotLook if none does."""
     most = room.most(1)
     scarce = buffers.too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
     size = buffers.size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
@@ -133,18 +122,17 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     shared = buffers.allocate_all(accel, ("pinned",), capacity, "overlap.memory")
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned, finding="overlap.pinned")
-    todo = options.directions
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        matrices = "not enough memory for the matrices"
-        with buffers.no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
+        fix = "stop other programs that use the memory"
+        with buffers.no_room(accel, "not enough memory for the matrices", "overlap.memory", fix):
             side, multiply = product(accel)
         buffers.wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
-        for done, direction in enumerate(todo):
+        for done, direction in enumerate(options.directions):
             watchdog.go_on()
-            what = f"{units.capacity(size)} {direction.replace('_', ' ')}"
-            emit(Progress(f"{what} on {accel.id}", done, len(todo)))
-            budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
+            left, what = len(options.directions) - done, f"{units.capacity(size)} {direction.replace('_', ' ')}"
+            emit(Progress(f"{what} on {accel.id}", done, done + left))
+            budget_s = min(max(deadline - time.monotonic(), 0.0) / left, LONGEST_CASE_S)
             accel.reset_peak()
             ends, allowance_s = shared.ends(direction, "pinned"), budget_s * buffers.VERIFYING_SHARE
             copies = buffers.Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
@@ -154,11 +142,10 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             groups["both"].window(0)  # the first use of the second stream is untimed
             # The budget starts here, so that calibrating does not use up the time of the rounds.
             until_s = accel.host_now() + budget_s - allowance_s
-            taken = concurrent.watched(
-                watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
-            )
-            verified = copies.finish().details
-            case = {"direction": direction, "host_memory": "pinned", "streams": 2}
+            timing_groups = functools.partial(concurrent.in_turn, groups, until_s)
+            taken = concurrent.watched(watch, dict.fromkeys(groups, 1), timing_groups)
+            verified = copies.finish()
+            case = {"direction": direction, "host_memory": "pinned", "streams": 2, "size_bytes": size}
             for part, timed in taken.items():
                 flop = ("flop", 2.0 * side**3, "FLOP/s")
                 row = timing.measurement(
@@ -166,7 +153,7 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
                     accel.ref,
                     # Times are per copy or product, because each process calibrates its own number of calls.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
-                    case={**case, "size_bytes": size, "what": part},
+                    case={**case, "what": part},
                     work=flop if part == "compute" else ("bytes", float(size), "B/s"),
                     memory=accel.memory(),
                     cache="cold" if copies.span_bytes >= room.cold else "warm",

@@ -1,8 +1,4 @@
-"""`bench transfer`: the rate of copies between host and device, and whether the data arrives unchanged.
-
-This module has the options and the names of the parts. Each part's measurements have their own name, by which judge and
-renderer select them.
-"""
+"""`bench transfer`: the rate of copies between host and device, and whether the data arrives unchanged. The options."""
 
 from __future__ import annotations
 
@@ -31,11 +27,7 @@ HOST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions(Selecting):
-    """The user's options. No sizes means the six documented ones, or the sweep.
-
-    `only` and `skip` are prefixes of the parts' ids. `host_share` is the share of the host's free memory that all
-    buffers together may take.
-    """
+    """The user's options. `host_share` is the share of the host's free memory that all buffers together may take."""
 
     noun, titles = "part", PARTS
     sizes: tuple[int, ...] = sizes(
@@ -63,4 +55,4 @@ class TransferOptions(Selecting):
         """Raise UsageError for options that exclude each other and for prefixes that match no part."""
         if self.sizes and self.sweep:
             raise UsageError("--size and --sweep exclude each other", "", "give one of them")
-        self.selected  # noqa: B018
+        Selecting.check(self)

@@ -1,7 +1,4 @@
-"""Judge `bench transfer`: verified copies, the share of the link, the gain of pinned memory, and the other parts. Pure.
-
-Gains compare times of whole calls only.
-"""
+"""Judge `bench transfer`: verified copies, shares of the link, gains by times of whole calls, the other parts. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +9,7 @@ from typing import Any
 
 from gpucheck import links, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import (
-    BEYOND,
-    WRONG_CLOCK,
-    Ceiling,
-    Ceilings,
-    DeviceRows,
-    Figure,
-    Judge,
-    Threshold,
-    headline,
-    size,
-)
+from gpucheck.bench.judging import Ceiling, Ceilings, DeviceRows, Figure, Judge, Threshold, size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -51,16 +37,12 @@ FASTEST_LINK = 1e12
 
 
 def by_way(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """The plain copies by direction."""
+    """Return the plain copies by direction."""
     return runs.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == NAME))
 
 
 def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
-    """Return the largest pinned copy of each direction, preferably timed on the link; within the host any memory
-    counts.
-
-    The value is None if a direction has no pinned copy.
-    """
+    """Return each direction's largest pinned copy or None, preferably timed on the link. On a CPU any copy counts."""
     largest: dict[str, Measurement | None] = {}
     for way, rows in by_way(measurements).items():
         pinned = [row for row in rows if row.case["host_memory"] == "pinned" or way == "host_to_host"]
@@ -108,9 +90,7 @@ def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
-    """Return the link as it was read inside a row's windows. Its limit is unknown if NVML contradicts NVIDIA's
-    figure.
-    """
+    """Return the link as read inside a row's windows; its limit is unknown if NVML contradicts NVIDIA's figure."""
     pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
     generation, width = pcie.get("generation"), pcie.get("width")
@@ -129,7 +109,7 @@ def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
 
 
 def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
-    """The link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
+    """Return the link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
     pinned = [row for row in measurements if row.case["host_memory"] == "pinned"]
     for row in sorted(pinned, key=lambda row: -row.case["size_bytes"]):
         for run in runs.each(row):
@@ -137,8 +117,8 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
                 return link
     if measurements and all(row.device.id == "cpu" for row in measurements):
         return LinkUnderLoad(unknown_because="a CPU has none")
-    reasons = [row.method.details.get("no_telemetry_because") for row in pinned]
-    return LinkUnderLoad(unknown_because=reasons[-1] if reasons and reasons[-1] else "it was not read")
+    reason = pinned[-1].method.details.get("no_telemetry_because") if pinned else None
+    return LinkUnderLoad(unknown_because=reason or "it was not read")
 
 
 def flagged(row: Measurement) -> Measurement:
@@ -166,48 +146,43 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
+    verdict: Verdict
     reached, name = in_words(rates), "transfer.link"
     limit, reason = limit_of(link, max(rates.values()))
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": limit, "kind": link.kind}
-    if max(rates.values()) > BEYOND * FASTEST_LINK:
+    if max(rates.values()) > judging.BEYOND * FASTEST_LINK:
         title = f"pinned copies reach {reached}: faster than any link"
-        return [Finding(name, "inconclusive", title, "the times are wrong", evidence, WRONG_CLOCK)]
+        return [Finding(name, "inconclusive", title, "the times are wrong", evidence, judging.WRONG_CLOCK)]
     if limit is None:
         return [Finding(name, "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
     # The slowest direction is judged.
     share, least = min(rates.values()) / limit, LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
-    finding = Finding(
-        name,
-        "pass",
-        f"pinned copies reach {units.percent(share)} of the link",
-        f"{reached}; {link.label} carries {units.byte_rate(limit)}",
-        evidence,
-    )
     if share < least:
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
         healthy = f"healthy is at least {units.percent(least)}"
         finding = Finding(name, "warn", "pinned copies are slow for this link", healthy, evidence, fix)
-    # A narrow link is a fault only if it has fewer lanes than any slot. A slow generation is a fault only if the slot's
-    # generation is known.
+    else:
+        title, carries = f"pinned copies reach {units.percent(share)} of the link", units.byte_rate(limit)
+        finding = Finding(name, "pass", title, f"{reached}; {link.label} carries {carries}", evidence)
+    # A narrow link is a fault if it has fewer lanes than any slot, a slow one if the slot's generation is known.
     findings, lower = [finding], below(link)
     if "width" in lower:
         now, most = lower["width"]
         title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"
-        verdict: Verdict = "warn" if now < links.LEAST_LANES else "info"
+        verdict = "warn" if now < links.LEAST_LANES else "info"
         lanes, fix = {"width": now, "max_width": most}, "reseat the GPU or use another slot"
         findings.append(Finding("transfer.link_width", verdict, title, why, lanes, fix))
     if "generation" in lower:
         now, most = lower["generation"]
-        is_lost = links.is_speed_lost(now, pci_address)
-        why = "lane errors, or a firmware setting"
-        why = why if is_lost else f"the slot may be slower, which a virtual machine hides; or {why}"
-        fix = (
-            f"{'' if is_lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
-        )
+        verdict, why = "warn", "lane errors, or a firmware setting"
+        fix = "`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
+        if not links.is_speed_lost(now, pci_address):
+            verdict, fix = "info", f"on the host: {fix}"
+            why = f"the slot may be slower, which a virtual machine hides; or {why}"
         title = f"link at PCIe generation {now} of {most} under load"
         speeds = {"generation": now, "max_generation": most}
-        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, speeds, fix))
+        findings.append(Finding("transfer.link_generation", verdict, title, why, speeds, fix))
     return findings
 
 
@@ -224,23 +199,23 @@ WORTH_TELLING = 1.2
 
 def corrupt(rows: Iterable[Measurement]) -> Finding:
     """Return the finding on whether all compared copies arrived unchanged, in every run."""
-    comparisons: list[judging.Compared] = []
-    for row in rows:
-        case, where = row.case, "within the device"
-        if row.name == BOTH_WAYS:
-            where = f"{WAYS[case['direction']]}, both ways at once"
-        elif row.name == NAME:
-            where = f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(size(row))}"
-        elif row.name == IDIOM:
-            where = f"after `{_call(row)}`"
-        elif row.name == PEER:
-            where = _name(_pair(row))
-        comparisons += judging.compared(row, where)
-    return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
+    return judging.verification("transfer.corrupt", judging.compared(rows, _where), "copies arrived corrupted")
+
+
+def _where(row: Measurement) -> str:
+    case = row.case
+    if row.name == NAME:
+        return f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(size(row))}"
+    if row.name == IDIOM:
+        return f"after `{_call(row)}`"
+    if row.name == BOTH_WAYS:
+        return f"{WAYS[case['direction']]}, both ways at once"
+    # Saved documents may contain copies within a device, which gpucheck no longer measures. They are verified too.
+    return _name(_pair(row)) if row.name == PEER else "within the device"
 
 
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Every finding of one device's plain copies, the most important first."""
+    """Return the findings of one device's plain copies, the most important first."""
     rows = [row for row in measurements if row.name == NAME]
     if not rows:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
@@ -264,19 +239,15 @@ def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
     few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
-    # Prefer large copies with enough samples to the device, because training waits for them.
-    first = max(
-        gains,
-        key=lambda gain: (
-            gain.size_bytes >= LARGE_BYTES,
-            (gain.direction, gain.size_bytes) not in few,
-            gain.direction == "host_to_device",
-            gain.size_bytes,
-        ),
-        default=None,
-    )
-    if first is None:
+
+    def importance(gain: PinnedGain) -> tuple[bool, bool, bool, int]:
+        """Prefer large copies with enough samples to the device, because training waits for them."""
+        is_settled = (gain.direction, gain.size_bytes) not in few
+        return gain.size_bytes >= LARGE_BYTES, is_settled, gain.direction == "host_to_device", gain.size_bytes
+
+    if not gains:
         return []
+    first = max(gains, key=importance)
     way, times, fix = WAYS[first.direction], f"{units.significant(first.gain, 2)}×", None
     title = f"pinned memory gains nothing here: {times} {way}"
     if first.gain >= WORTH_TELLING:
@@ -298,7 +269,7 @@ def times_raw(measurements: Iterable[Measurement]) -> list[tuple[Measurement, fl
 
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Report the line that is slowest compared with the raw copy; lines that copy to the device take precedence."""
+    """Report the line that is slowest compared with the raw copy, preferably of those that copy to the device."""
     ratios = times_raw(row for row in measurements if row.name == IDIOM)
     # Older documents have lines that pin memory alone and a DataLoader's.
     single = [timed for timed in ratios if not timed[0].case["idiom"].startswith(("raw", "pin_memory", "loader"))]
@@ -320,8 +291,7 @@ def _call(row: Measurement) -> str:
 # -- copies that share a link: both ways, two devices ------------------------------------------------------------------
 
 # A link that carries both directions at once reaches 1.7 to 1.9 times the rate of one (nvbandwidth on PCIe 4 and 5 and
-# NVLink). A single engine that alternates between them reaches 1.0. A single engine is the more likely cause below this
-# value.
+# NVLink), a single engine that alternates between them 1.0.
 LEAST_GAIN = 1.15
 # Links of the same kind differ by a few percent, but a link that is shared or has lost half its lanes shows one half.
 LEAST_OF_SIBLINGS = 0.6
@@ -332,11 +302,7 @@ Pair = tuple[str, str]
 
 
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
-    """Return the rate of the device's best large copy alone, in bytes per second.
-
-    The rate on the link takes precedence, because a simultaneous window also waits only once for its end. The few
-    copies just before the simultaneous ones count if that rate is unknown.
-    """
+    """Return the rate of the device's best large copy alone, on the link if known; else that of the calibration."""
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
     alone_s = row.method.details.get("alone_s")
@@ -355,11 +321,10 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         title = "inconclusive: no window in which both directions copied"
         evidence: dict[str, Any] = {"directions": [row.case["direction"] for row in without]}
         findings.append(Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN))
-    rated = {row.case["direction"]: row for row in rows if row.rate}
-    if not rated:
+    rates = {row.case["direction"]: row.rate.median for row in rows if row.rate}
+    if not rates:
         return findings
-    rates = {way: judging.rate(row) for way, row in rated.items()}
-    rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
+    rates_alone = {row.case["direction"]: rate for row in rows if row.rate and (rate := alone(row, measurements))}
     total = sum(rates.values())
     gain = total / max(rates_alone.values()) if rates_alone and len(rates) == 2 else None
     evidence = {
@@ -372,8 +337,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     title, message = f"both directions at once: {in_words(rates)}", f"{units.byte_rate(total)} together"
     if gain is not None:
         message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
-    # Grace's C2C is known for this: a healthy machine has 359 GB/s in one direction, and 175 GB/s in each if both are
-    # used.
+    # A healthy Grace has 359 GB/s in one direction over C2C, and 175 GB/s in each if both are used.
     if gain is None or gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
         return [*findings, Finding(BOTH_WAYS, "info", title, message, evidence)]
     message += "; likely cause: one copy engine, a shared link, or a virtual machine"
@@ -381,7 +345,7 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """One finding for all pairs, with the matrix as evidence."""
+    """Return one finding for all pairs, with the matrix as evidence."""
     rows = [row for row in measurements if row.name == PEER]
     if not rows:
         return []
@@ -399,11 +363,11 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         return [Finding(PEER, "inconclusive", title, "", evidence, "rerun on an idle machine")]
     typical = units.byte_rate(stats.median(list(rates.values())))
     if slow or mixed:
-        what = "much slower than the others" if slow else "without a direct path"
+        what, message = "without a direct path", f"through the host: {few([_name(pair) for pair in mixed])}"
+        if slow:
+            what = "much slower than the others"
+            message = f"median {typical}; " + few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
         fix = "nvidia-smi topo -m shows the links, gpucheck devices the state of each"
-        message = f"median {typical}; " + few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
-        if not slow:
-            message = f"through the host: {few([_name(pair) for pair in mixed])}"
         return [Finding(PEER, "warn", f"some pairs of devices are {what}", message, evidence, fix)]
     how = " directly" if set(paths.values()) == {"peer"} else " through the host" if staged else ""
     return [Finding(PEER, "info", f"devices copy{how} at {typical} (median of {len(rates)} pairs)", "", evidence)]
@@ -436,9 +400,8 @@ def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> lis
 
 
 def pairs(rows: Iterable[Measurement]) -> tuple[dict[Pair, str | None], dict[Pair, float]]:
-    """Return the path of each measured pair, and the rate of each pair that has one. Latency rows of older documents
-    are skipped.
-    """
+    """Return the path of each measured pair, and the rate of each pair that has one."""
+    # Older documents also have rows of latencies.
     rated = {_pair(row): row for row in rows if row.case.get("what", "rate") == "rate"}
     paths = {pair: row.method.details["path"] for pair, row in rated.items()}
     return paths, {pair: row.rate.median for pair, row in rated.items() if row.rate}
@@ -483,12 +446,11 @@ OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_way
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were begun on one device."""
-    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
-    # Saved documents may contain copies within a device, which gpucheck no longer measures. They are verified too.
     verified = corrupt(row for row in device.rows if row.name != PEER)
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
-    found = [finding for judge in begun for finding in judge(device.rows, device.facts)]
-    return found if is_silent else [verified, *found]
+    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
+    findings = [finding for judge in begun for finding in judge(device.rows, device.facts)]
+    return findings if is_silent else [verified, *findings]
 
 
 def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]) -> list[Finding]:
@@ -496,10 +458,10 @@ def of_several(devices: Sequence[DeviceRows], facts: Facts, parts: Sequence[str]
     return peer([row for device in devices for row in device.rows], facts) if parts else []
 
 
-def answer(device: DeviceRows) -> TransferResult:
+def answer(device: DeviceRows) -> list[TransferResult]:
     """Return the link and the gains of a device's plain copies."""
     rows = [row for row in device.rows if row.name == NAME]
-    return TransferResult(device.id, link_under_load(rows), speedups(rows))
+    return [TransferResult(device.id, link_under_load(rows), speedups(rows))]
 
 
 def ceilings(device: DeviceRows) -> Ceilings:
@@ -518,9 +480,9 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     for way, pinned in largest_copies(device.rows).items():
         row = fastest.get(way) or pinned or max(by_way(device.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
-        lines.append(headline(NAME, case, row, known.get("link"), "the link"))
+        lines.append(judging.headline(NAME, case, row, known.get("link"), "the link"))
     return lines
 
 
 THRESHOLDS = {"transfer.min_gbps": Threshold("copies", "", _largest_copies)}
-JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda device: (answer(device),), of_several, THRESHOLDS)
+JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", answer, of_several, THRESHOLDS)

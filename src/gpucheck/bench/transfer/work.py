@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,8 +63,6 @@ class Setting:
 
 # -- copies between host and device ------------------------------------------------------------------------------------
 
-# `link` is timed on the device's clock. `as_called` is timed on the host's clock and includes the wait for the end.
-By = Literal["link", "as_called"]
 # The first three sizes are batches of token ids, of feature rows and of images. The others fill a link: 128 MiB,
 # nvbandwidth's 512 MiB, and 1 GiB, at which some machines get slower.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
@@ -74,12 +73,12 @@ ROW_WARM_UP_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The case of one row: direction, host memory, size and clock."""
+    """The case of one row, timed by the device's clock (`link`), or by the host's with the wait (`as_called`)."""
 
     direction: Direction
     memory: HostMemory
     size: int
-    timed: By
+    timed: Literal["link", "as_called"]
 
 
 def copies(setting: Setting) -> Iterator[Measurement]:
@@ -105,9 +104,9 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         buffers.wake(accel, shared)
     for done, case in enumerate(todo):
         # After the deadline, a size is begun only if the user gave it or a verdict needs it.
-        begun = done and todo[done - 1].size == case.size
-        needed = begun or options.sizes or case.size <= judge.LARGE_BYTES
-        if not needed and time.monotonic() >= setting.deadline:
+        is_begun = done and todo[done - 1].size == case.size
+        is_needed = is_begun or options.sizes or case.size <= judge.LARGE_BYTES
+        if not is_needed and time.monotonic() >= setting.deadline:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
@@ -124,7 +123,6 @@ def copies(setting: Setting) -> Iterator[Measurement]:
 def measure(
     case: Case, accel: Accel, shared: buffers.Buffers, room: buffers.Room, budget_s: float, watch: Watch
 ) -> Measurement:
-    """Time and verify one row."""
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
     repeated = buffers.Copies(
@@ -135,15 +133,17 @@ def measure(
         synchronize=accel.synchronize,
         allowance_s=sampling_s * buffers.VERIFYING_SHARE,
     )
-    row = buffers.measure(
+    row = timing.measured(
         NAME,
         accel,
-        repeated,
+        repeated.work,
         watch,
         "device events" if case.timed == "link" else "host",
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
         case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
-        cold=room.cold,
+        work=("bytes", float(case.size), "B/s"),
+        cache="cold" if repeated.span_bytes >= room.cold else "warm",
+        verify=lambda: {"rotation_bytes": repeated.span_bytes, **repeated.finish()},
         # Copies to or from a device keep one core busy. Copies on the host keep all of torch's threads busy.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
@@ -156,29 +156,21 @@ def _only_pinned(accel: Accel, what: str, finding: str) -> CannotLook:
 
 
 def _no_pinned(reason: str, accel: Accel) -> Skipped:
-    title = "pinned memory could not be allocated"
-    return Skipped(Finding("transfer.pinned", "skip", title, reason, device=accel.id))
+    return Skipped(Finding("transfer.pinned", "skip", "pinned memory could not be allocated", reason, device=accel.id))
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
-    """Return the rows to time, the smallest size first, so that a lack of time drops only the largest sizes of each
-    kind of copy.
-
-    Raise CannotLook if only pinned memory was selected and this device does not use it.
-    """
+    """Return the rows to time, the smallest size first: a lack of time drops the largest. Raises CannotLook."""
     if not accel.can_pin and options.memories == ("pinned",):
         raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    clocks: dict[HostMemory, tuple[By, ...]] = {"pageable": ("as_called",)}
-    if accel.can_pin:
-        clocks["pinned"] = ("link", "as_called") if accel.has_events else ("as_called",)
-    return [
-        Case(direction, memory, size, timed)
-        for size in sizes
-        for direction in directions
-        for memory in options.memories
-        for timed in clocks.get(memory, ())
-    ]
+    todo: list[Case] = []
+    for size, direction, memory in itertools.product(sizes, directions, options.memories):
+        if memory == "pinned" and accel.can_pin and accel.has_events:
+            todo.append(Case(direction, memory, size, "link"))
+        if memory == "pageable" or accel.can_pin:
+            todo.append(Case(direction, memory, size, "as_called"))
+    return todo
 
 
 def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> tuple[list[int], list[int]]:
@@ -188,12 +180,10 @@ def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> 
     fits = [size for size in wanted if size <= most]
     if options.sizes and len(fits) < len(wanted):
         size = max(wanted)
-        where = "" if room.device is None else f", and {units.capacity(room.device)} on the device"
-        why = (
-            f"it needs {host_buffers + (room.device is None)} × {units.capacity(size)} of host "
-            f"memory{', pinned in powers of two' if room.pinned else ''}, but only {units.capacity(room.host)} are "
-            f"available{where}"
-        )
+        count, pinned = host_buffers + (room.device is None), ", pinned in powers of two" if room.pinned else ""
+        why = f"it needs {count} × {units.capacity(size)} of host memory{pinned}"
+        why += f", but only {units.capacity(room.host)} are available"
+        why += "" if room.device is None else f", and {units.capacity(room.device)} on the device"
         raise buffers.too_large(size, why, most)
     return fits, [size for size in wanted if size > most]
 
@@ -204,8 +194,7 @@ def fitting(options: TransferOptions, room: buffers.Room, host_buffers: int) -> 
 IDIOM_BYTES = 64 * MIB
 # Below this size, the call takes longer than the copy.
 LEAST_IDIOM_BYTES = 4 * KIB
-# Slices rotate over at most this much memory, because pinning more takes a second. If cold calls need more, the rows
-# are labelled warm.
+# Pinning more takes a second. If cold calls need more, the rows are labelled warm.
 MOST_ROTATED_BYTES = 512 * MIB
 # Ten samples of tens of milliseconds suffice for a ratio.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
@@ -252,9 +241,8 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
 class Line:
     """The calls of an idiom on `count` slices of `size` bytes of the shared buffers, one after the other.
 
-    Preallocated targets are made here, outside the timed calls. A call's result is released when the next call begins.
-    Memory that the line pins is released only after a synchronization, because its release on a lost device ends the
-    process (`device_lifetime`).
+    A call's result is released when the next call begins. Memory that the line pins is released only after a
+    synchronization, because its release on a lost device ends the process (`device_lifetime`).
     """
 
     def __init__(self, idiom: Idiom, accel: Accel, shared: buffers.Buffers, size: int, count: int) -> None:
@@ -269,18 +257,16 @@ class Line:
         names: dict[str, Any] = {"device": accel.device, "keep": self._keep}
         back = idiom.direction == "device_to_host"
         source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
-        if idiom.id == "raw":
+        if idiom.id == "raw":  # its target is allocated outside the timed calls
             target, like = idiom.code.partition(".")[0], self.sources[0]
-            is_pinned, where = target == "x_pinned", "cpu" if back else accel.device
-            names[target] = (
-                machine_accel.pinned(len(like), like.dtype) if is_pinned else torch.empty_like(like, device=where)
-            )
+            names[target] = torch.empty_like(like, device="cpu" if back else accel.device)
+            if target == "x_pinned":
+                names[target] = machine_accel.pinned(len(like), like.dtype)
         # `keep` holds memory that the line pins, so that it outlives the call.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
     def call(self) -> None:
-        """Run the line once."""
         if self.made and ".pin_memory()" in self.idiom.code:
             self.accel.synchronize()
         self.made.clear()
@@ -329,10 +315,7 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
 
 
 def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: int) -> tuple[int, int]:
-    """Return the bytes of a slice, and the number of slices that makes the calls cold, as far as memory permits.
-
-    The slice has IDIOM_BYTES, or the user's largest size if that is smaller. Raise CannotLook without enough memory.
-    """
+    """Return the bytes of a slice, and the slices that make calls cold, if memory permits. Raises CannotLook."""
     most, why = room.most(host_buffers + 2) // 2, "for the common idioms"
     scarce = buffers.too_little(why, f"a tensor may use {units.capacity(most)}", "transfer.idioms")
     wanted = min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES)
@@ -343,7 +326,6 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: in
 
 
 def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
-    """Time one line on the host's clock, including the wait for its end, and verify it."""
     accel, idiom = line.accel, line.idiom
     notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
     return timing.measured(
@@ -363,8 +345,7 @@ def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) 
 
 # -- copies in both directions at the same time ------------------------------------------------------------------------
 
-# This is also a size of the part `copies`, so that the rates can be compared. Four copies in a window take 10 ms on
-# PCIe 5, and pinning four buffers takes a tenth of a second.
+# A size of the part `copies` too, so that rates can be compared. Pinning four buffers takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
 # Below this size, launching two copies takes as long as the copies.
 LEAST_BOTH_WAYS_BYTES = MIB
@@ -372,10 +353,7 @@ OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """Yield a row for each direction, timed while the other direction copies too. Raises CannotLook.
-
-    There are two rows whatever `--direction` says, because each direction copies in any case.
-    """
+    """Yield a row for each direction, whatever `--direction` says, while the other copies too. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
         raise CannotLook(
@@ -429,18 +407,13 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
             cache="cold" if rotation >= room.cold else "warm",
-            details={
-                "in_turn_with": [other],
-                "rotation_bytes": rotation,
-                **copies[direction].finish().details,
-            },
+            details={"in_turn_with": [other], "rotation_bytes": rotation, **copies[direction].finish()},
         )
 
 
 # -- copies between two devices: a child for each pair -----------------------------------------------------------------
 
-# Importing torch and opening two devices takes some seconds, on a busy machine half a minute. The copies take two
-# seconds.
+# Importing torch and opening two devices takes half a minute on a busy machine.
 PAIR_TIMEOUT_S = 60.0
 # Devices of these torch types can copy to each other. There is only one CPU and one MPS device.
 KINDS = ("cuda", "xpu")
@@ -462,10 +435,7 @@ def peer(
     deadline: float,
     start: Callable[[Sequence[str]], LineChild] = start_child,
 ) -> Iterator[Measurement]:
-    """Yield a row for each ordered pair of devices (torch's names), which only children open.
-
-    Emit a finding for each pair without a row.
-    """
+    """Yield a row for each ordered pair of devices, which only children open. Emit a finding for each without a row."""
     todo = pairs(ids)
     known = {device.id: device.uuid for device in facts.devices}
     for done, pair in enumerate(todo):
@@ -515,8 +485,7 @@ PARTS = (
 # This part follows the others if more than one device was selected.
 PAIRS = "peer"
 
-# The command ends within 30 s, including the start of torch. With a budget of 14 s, an H100 took only one to seven
-# samples for rows from 128 MiB on, and did not reach the last two parts.
+# With 14 s, an H100 took one to seven samples for rows from 128 MiB on, and did not reach the last two parts.
 DEFAULT_BUDGET_S = {"device": 24.0, "cpu": 18.0, "sweep": 60.0}
 # Pairs of devices need time to start a child for each, which imports torch.
 PAIRS_S = 30.0
@@ -564,54 +533,37 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 def _rows_on(
     options: TransferOptions, wanted: Sequence[Part], emit: Emit, accel: Accel, deadline: float
 ) -> Iterator[Measurement]:
-    """Yield the rows of every part that applies to a device."""
+    """Yield the rows of every part that applies to a device. The first is always begun; its CannotLook is raised."""
     todo = [part for part in wanted if part.applies(accel)]
     if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
-    # `nodes` are the NUMA nodes that this process may use. The node that it does use varies between runs, so it is not
-    # part of the method.
-    nodes = numa.allowed_text()
+    # The node that a copy does use varies between runs, so it is not part of the method.
+    nodes, device = numa.allowed_text(), accel.id
     with Watch(accel.uuid) as watch:
-
-        def setting(until: float) -> Setting:
+        for place, part in enumerate(todo):
+            watchdog.go_on()
+            if place and time.monotonic() >= deadline:
+                left = [part.id for part in todo[place:]]
+                # The fix is a whole command, because `--only` has another meaning in `bench all` and `fleet check`.
+                fix = f"gpucheck bench transfer --only {','.join(left)} --device {device}"
+                title, why = f"not measured: {', '.join(left)}", "out of time; a longer --time-budget measures all"
+                emit(Skipped(Finding(f"{NAME}.time", "skip", title, why, {"parts": left}, fix, device)))
+                return
+            until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
             device_lifetime.settle(accel)
             accel.empty_cache()
-            return Setting(options, accel, buffers.room_for(accel, options.host_share), watch, emit, until)
-
-        for row in _rows(todo, setting, emit, accel.id, deadline):
-            yield replace(row, method=replace(row.method, numa=nodes))
-
-
-def _rows(
-    todo: Sequence[Part], setting: Callable[[float], Setting], emit: Emit, device: str, deadline: float
-) -> Iterator[Measurement]:
-    """Yield the rows of these parts. The first part is always begun, and its CannotLook is raised."""
-    for place, part in enumerate(todo):
-        watchdog.go_on()
-        if place and time.monotonic() >= deadline:
-            emit(Skipped(_no_time(todo[place:], device)))
-            return
-        until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
-        given = setting(until)
-        emit(Began(judge.part(part.id), device))
-        try:
-            yield from part.rows(given)
-        except watchdog.OutOfTime:
-            emit(Finished(judge.part(part.id), device, "time"))
-            raise
-        except CannotLook as error:
-            if place == 0:
+            setting = Setting(options, accel, buffers.room_for(accel, options.host_share), watch, emit, until)
+            emit(Began(judge.part(part.id), device))
+            try:
+                for row in part.rows(setting):
+                    yield replace(row, method=replace(row.method, numa=nodes))
+            except watchdog.OutOfTime:
+                emit(Finished(judge.part(part.id), device, "time"))
                 raise
-            emit(Skipped(of_error(error, device)))
-            why = "memory"
-        emit(Finished(judge.part(part.id), device, why))
-
-
-def _no_time(left: Sequence[Part], device: str) -> Finding:
-    names = [part.id for part in left]
-    # The fix is a whole command, because `--only` has another meaning in `bench all` and `fleet check`.
-    fix = f"gpucheck bench transfer --only {','.join(names)} --device {device}"
-    found = devices.out_of_time(NAME, f"not measured: {', '.join(names)}", device)
-    why = "out of time; a longer --time-budget measures all"
-    return replace(found, message=why, evidence={"parts": names}, fix=fix)
+            except CannotLook as error:
+                if place == 0:
+                    raise
+                emit(Skipped(of_error(error, device)))
+                why = "memory"
+            emit(Finished(judge.part(part.id), device, why))
