@@ -22,10 +22,8 @@ LONGEST_S = 1800.0
 
 
 def command(options: ModelOptions, emit: Emit) -> None:
-    """Examine a model, and run it on simulated devices.
-
-    Raises TargetError and UsageError for the user's errors, and CannotLook if the child ends too early.
-    """
+    """Examine a model, and run it on simulated devices. Raises TargetError and UsageError for the user's errors, and
+    CannotLook if the child ends too early."""
     emit(Started(inventory.read()))
     target = parse_target(options.target).text
     if target != options.target:

@@ -1,8 +1,7 @@
 """The engine of simulated devices: ordinary CPU tensors with true values that report a GPU as their device.
 
-Two modes of torch work together. The function mode (`surface`) sees the program's calls to torch: moves, factories,
-`.device`. The dispatch mode in this module sees every operation below them, in the backward pass too. It judges the
-devices of the operands, and records the devices of the results and the temporary memory of CUDA's kernels. A device
+The function mode (`simulated_cuda`) sees the program's calls to torch: moves, factories, `.device`. The dispatch mode
+here sees every operation below them. It judges the devices of the operands, and records those of the results. A device
 that neither mode can know stays unknown and never causes a finding.
 """
 
@@ -18,8 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 from unittest import mock
 
 import torch
@@ -28,35 +26,15 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.machine import torch_private
 from gpucheck.program import rules
+from gpucheck.program import simulated_devices as devices
 from gpucheck.program.options import Device
-from gpucheck.program.simulated_devices import (
-    CLAIMED,
-    COUNTED,
-    CPU,
-    Claims,
-    Origin,
-    Place,
-    cause,
-    device_of,
-    here,
-    methods,
-    peer_and_device,
-    place_of,
-    source_line,
-    stale,
-    storage_of,
-    text_of,
-    user_frame,
-)
+from gpucheck.program.simulated_devices import CLAIMED, COUNTED, CPU, Claims, Origin, Place
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 
-# -- temporary memory of CUDA's kernels --------------------------------------------------------------------------------
-
 # The number of temporary tensors that a kernel allocates, each as large as its first operand.
 _WHOLE = {
-    "aten::_softmax_backward_data": 1,  # the product of the gradient and the result
-    "aten::logsumexp": 1,
+    **dict.fromkeys(("aten::_softmax_backward_data", "aten::logsumexp"), 1),
     # The loss of each element, if the result is their sum or mean.
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
@@ -65,41 +43,32 @@ _WHOLE = {
 _REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
 # Bytes per index that is sorted with its position: two copies of keys and values, and CUB's temporary memory.
 _SORTED = 56
-
 # Resident threads of a multiprocessor by compute capability (CUDA's programming guide); 2048 for others.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
-def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
-    """Return the temporary memory of torch's own CUDA kernel in bytes, without its results.
-
-    It follows the observed behaviour of torch 2.9 and 2.11. Memory of cuDNN and cuBLAS is not included.
-    """
+def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
+    """Return the temporary memory of torch's own CUDA kernel, as observed with torch 2.9 and 2.11."""
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
-    if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
-        return _lent_to_embed(args[1].numel(), out)
-    if name == "aten::_embedding_bag_backward":
-        return _lent_to_embed(args[1].numel(), out)
+        return _temporary_of_reduction(args[0], args[_REDUCE[name]], out, gpu)
+    # Up to 3072 indices are added one by one.
+    is_embedding = name == "aten::embedding_dense_backward" and args[1].numel() > 3072
+    if is_embedding or name == "aten::_embedding_bag_backward":
+        indices = args[1].numel()
+        runs = indices // 10 + min(indices, out.shape[0])  # the float32 sums of runs of ten equal indices
+        sums: int = runs * out.shape[1] * max(4, out.element_size())
+        return sums + int(_SORTED * indices)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
         return _SORTED * max((index.numel() for index in args[1] if index is not None), default=0)
     return 0
 
 
-def _lent_to_embed(indices: int, out: Tensor) -> int:
-    """Return the bytes of the float32 sums of runs of ten equal indices, and of the sorted indices."""
-    runs = indices // 10 + min(indices, out.shape[0])
-    sums: int = runs * out.shape[1] * max(4, out.element_size())
-    return sums + _SORTED * indices
-
-
-def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
-    """Return the bytes of the partial results of blocks that share rows of a matrix, as in the gradient of a bias. It
-    follows setReduceConfig in torch's Reduce.cuh. A reduction of the innermost dimension needs little, which counts as
-    0."""
+def _temporary_of_reduction(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
+    """Return the bytes of the partial results of blocks that share rows of a matrix, as in the gradient of a bias, by
+    setReduceConfig in torch's Reduce.cuh. A reduction of the innermost dimension counts as 0."""
     if given.is_nested or given.layout != torch.strided or not given.numel():
         return 0
     wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
@@ -123,19 +92,16 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device
     return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
-# -- the devices of operands -------------------------------------------------------------------------------------------
-
+# The line of a mismatch, its operation, and the index of the bytecode instruction: a line may have several operations.
 Site = tuple[Place | None, str, int | None]
+Operands = list[tuple[rules.Operand, Tensor]]
+Error = type[Exception]
+Where: TypeAlias = "torch.device | None"
 
 
 @dataclass(slots=True)
 class Mismatch:
-    """Operands on another device than an operation needs. `entry` describes them for the results.
-
-    `site` identifies the mismatch when the program runs again. It has the line, the operation, and the index of the
-    bytecode instruction, which distinguishes operations in one line. `assumed` is the number of values assumed before
-    the mismatch, and `times` how often it was raised.
-    """
+    """Operands on another device than an operation needs. `assumed` values were assumed before it was first raised."""
 
     site: Site
     entry: DeviceMismatchEntry
@@ -149,30 +115,27 @@ class DeviceMismatch(Exception):
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         entry = mismatch.entry
         places = sorted({operand.device for operand in entry.operands})
-        devices = " and ".join(places)
+        found = " and ".join(places)
         wrong = ", ".join(operand.name for operand in entry.operands if operand.is_wrong)
-        apart = f"{rules.APART}, but found at least two devices, {devices}! ({entry.operation})"
-        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {devices}"
+        apart = f"{rules.APART}, but found at least two devices, {found}! ({entry.operation})"
+        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {found}"
         super().__init__(text or (apart if len(places) > 1 else alone))
         self.mismatch = mismatch
 
 
 # The mismatch as a subclass of a built-in error, which the program can catch. A traceback shows the built-in name.
-_RAISED: dict[type[Exception], Any] = {
+_RAISED: dict[Error, Any] = {
     kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
 }
 
 
 class PerThread(threading.local):
-    """The running calls of torch in a thread, and the number of calls that the function mode handles now.
-
-    Each call has its name and the device of tensors created inside it; None if that device is unknown. `inside` is True
-    while an operation of torch's runs as Python code, whose copies the program did not ask for.
-    """
-
     def __init__(self) -> None:
+        # The running calls of torch, each with the device of tensors created inside it; None if that is unknown.
         self.calls: list[tuple[str, torch.device | None]] = []
+        # The number of calls that the function mode handles now.
         self.handling = 0
+        # An operation of torch runs as Python code, whose copies the program did not ask for.
         self.inside = False
 
     @contextlib.contextmanager
@@ -187,48 +150,41 @@ class PerThread(threading.local):
 
 # The class of CUDA's own errors, since torch 2.8.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
-
-# The limit of values that one line may read. Two updates of a policy read some thousand values; a loop that waits for a
-# value never ends.
+# The limit of values that one line may read, for a loop that waits for a value. Two updates of a policy read thousands.
 MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class World:
-    """The simulated devices of one program, and its errors. Sites in `tolerated` were found before and raise no more.
-
-    `phase` is the running part of the model, and `last` the mismatch that was raised last. `refused` holds the
-    mismatches by site. `mixed` counts errors about different dtypes by line and text. `asked_at` counts the values in
-    `assumed` by line.
-
-    `names` has the qualified names of modules. `unjudged` holds operations of other libraries with their first line.
-    Without `has_values`, tensors on a simulated device are meta tensors.
-
-    `met` collects the origins of all operands; None collects nothing. `count` is the number of GPUs; None allows any
-    number. `casts` holds the weights that autocast has cast, by weight, until its region ends.
-
-    `used_by` is the process that first used a device. `in_fork` receives the line and text of each error in a forked
-    process, because the records of that process are lost.
-    """
+    """The simulated devices of one program, and its errors."""
 
     claims: Claims = field(default_factory=Claims)
-    tolerated: set[Site] = field(default_factory=set)
-    phase: Phase = "step"
-    last: Mismatch | None = None
+    # Mismatches by site. Those in `tolerated` were found before and raise no more; `last` was raised last.
     refused: dict[Site, Mismatch] = field(default_factory=dict)
+    tolerated: set[Site] = field(default_factory=set)
+    last: Mismatch | None = None
+    phase: Phase = "step"
+    # Errors about different dtypes, by line and text.
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
     gpu: Device = field(default_factory=Device)
+    count: int | None = None  # the number of GPUs; None allows any number
+    # Without values, tensors on a simulated device are meta tensors. `asked_at` counts the assumed values by line.
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
+    # Operations of other libraries, with their first line.
     unjudged: dict[str, Place | None] = field(default_factory=dict)
+    # The qualified names of modules, by id.
     names: dict[int, str] = field(default_factory=dict)
+    # The origins of all operands; None collects nothing.
     met: set[Origin | None] | None = None
-    used_by: int | None = None
-    count: int | None = None
     made_by: int = field(default_factory=os.getpid)
+    # The process that first used a device.
+    used_by: int | None = None
+    # It receives the line and text of each error in a forked process, because the records of that process are lost.
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
+    # The weights that autocast has cast, until its region ends.
     casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
 
     @contextlib.contextmanager
@@ -243,50 +199,55 @@ class World:
         finally:
             self.here.calls.pop()
 
-    def uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude tensors created in the block from the device's memory."""
-        memory = self.claims.memory
-        return memory.paused() if memory is not None else contextlib.nullcontext()
-
-    def lend(self, device: torch.device, size: int) -> None:
-        """Count the bytes that a kernel holds on a device while it runs."""
-        if self.claims.memory is not None and device == COUNTED:
-            self.claims.memory.lend(size)
-
     def home(self, device: torch.device) -> torch.device:
         """Return the real device of a tensor that reports `device`."""
         return CPU if self.has_values or device == CPU else torch.device("meta")
 
     def refuse(
-        self,
-        verdict: rules.Verdict,
-        operands: list[tuple[rules.Operand, Tensor]],
-        operation: str,
-        text: str | None = None,
-        kind: type[Exception] = RuntimeError,
+        self, verdict: rules.Verdict, operands: Operands, called: str, text: str | None, kind: Error = RuntimeError
     ) -> None:
         """Raise the error of CUDA as a `kind`, with torch's `text` if known, unless the site is tolerated."""
-        frame = user_frame(sys._getframe(1))
+        frame = devices.user_frame(sys._getframe(1))
         expected = verdict.expected or "cpu"
-        place = place_of(frame) if frame is not None else None
-        site = place, operation, frame.f_lasti if frame is not None else None
+        place = devices.place_of(frame) if frame is not None else None
+        site = place, called, frame.f_lasti if frame is not None else None
         if site in self.tolerated:
             return
         if site not in self.refused:
-            behind = stale(frame, expected, self.claims) if expected != "cpu" else None
+            behind = devices.stale(frame, expected, self.claims) if expected != "cpu" else None
             expected, cached = behind or (expected, None)
-            peer, own = peer_and_device(frame, expected, self.claims) if frame is not None else (None, None)
-            modules = (self.names.get(id(own)) for own, _ in methods(sys._getframe(1)) if isinstance(own, nn.Module))
+            peer, own = devices.peer_and_device(frame, expected, self.claims) if frame is not None else (None, None)
+            running = (own for own, _ in devices.methods(sys._getframe(1)) if isinstance(own, nn.Module))
+            modules = (self.names.get(id(module)) for module in running)
+
+            def described(operand: rules.Operand, tensor: Tensor) -> MismatchedTensor:
+                is_wrong, variable, device = operand in verdict.wrong, None, None
+                origin = self.claims.of(tensor).origin
+                if frame is not None and operand.device != expected:
+                    has_name = not operand.written
+                    origin, variable, device = devices.cause(frame, tensor, expected, self.claims, has_name=has_name)
+                if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
+                    is_wrong = operand.device not in (expected, None)
+                    origin, variable = (cached, f"self.{cached.what}") if is_wrong else (origin, variable)
+                return MismatchedTensor(
+                    name=operand.name,
+                    device=operand.device or "unknown",
+                    shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested tensor has no shape
+                    is_wrong=is_wrong,
+                    origin=origin.kind if origin is not None else None,
+                    origin_name=origin.what if origin is not None else None,
+                    origin_place=devices.text_of(origin.place) if origin is not None else None,
+                    variable=variable,
+                    maker_device=device,
+                )
+
             entry = DeviceMismatchEntry(
-                operation=operation,
+                operation=called,
                 module=next((name for name in modules if name is not None), None),
-                place=text_of(place),
+                place=devices.text_of(place),
                 phase=self.phase,
                 expected=expected,
-                operands=tuple(
-                    self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
-                    for operand, tensor in dict(operands).items()
-                ),
+                operands=tuple(described(operand, tensor) for operand, tensor in dict(operands).items()),
                 peer=peer,
                 own_device=own,
             )
@@ -296,42 +257,32 @@ class World:
         if self.is_forked():
             # A worker process sends an error to its parent by its class name, so the class is a built-in one.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # The error is not kept in a variable. Its traceback holds this frame, and the cycle would keep the operands
-        # alive after the program has caught the error; their memory would then be counted.
+        # The error is not kept in a variable: its traceback holds this frame, and the cycle would keep operands alive.
         raise _RAISED[kind](self.last, text)
 
     def apart(
-        self,
-        name: str,
-        tensor: Any,
-        device: torch.device | None,
-        operation: str,
-        text: str | None,
-        kind: type[Exception] = RuntimeError,
+        self, name: str, tensor: Any, device: Where, operation: str, text: str | None, kind: Error = RuntimeError
     ) -> None:
-        """Raise torch's `text` for a single tensor that is known to be on another device than `device`. The text may
-        have a placeholder for the tensor's device."""
+        """Raise torch's `text`, with the tensor's device filled in, for a single tensor on another known device."""
         now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
         if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
             operand = rules.Operand(name, str(now), tensor.dim())
             verdict = rules.Verdict(str(device), (operand,), str(device))
             self.refuse(verdict, [(operand, tensor)], operation, text and text.format(now), kind)
 
-    def _raise_in_fork(self, place: Place | None, text: str, kind: type[Exception] = RuntimeError) -> NoReturn:
+    def _raise_in_fork(self, place: Place | None, text: str, kind: Error = RuntimeError) -> NoReturn:
         self.in_fork(place, text)
         raise kind(text)
 
     def is_forked(self) -> bool:
-        """Return whether this is a fork of the process in which the world was created."""
         return self.made_by != os.getpid()
 
     def use(self, device: torch.device | None = None, *, by_kernel: bool = False) -> None:
-        """Record the use of a device. Raises CUDA's errors for a fork whose parent has used it before, and for a GPU
-        that does not exist."""
+        """Record the use of a device. Raises CUDA's errors for a fork of a process that used it, and a missing GPU."""
         if self.used_by is None:
             self.used_by = os.getpid()
         elif self.used_by != os.getpid():
-            self._raise_in_fork(here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
+            self._raise_in_fork(devices.here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
         if self.count is not None and device is not None and device.type == "cuda" and device.index >= self.count:
             mask = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             listed = [entry for entry in mask.split(",") if entry.strip()]
@@ -342,7 +293,7 @@ class World:
     def note_dtypes(self, error: RuntimeError) -> None:
         """Record torch's error about operands of different dtypes, because the program may catch it."""
         if rules.MIXED_DTYPES.search(str(error)):
-            place, text = here(), " ".join(str(error).split())
+            place, text = devices.here(), " ".join(str(error).split())
             self.mixed[place, text] += 1
             if self.is_forked():
                 self.in_fork(place, text)
@@ -352,44 +303,13 @@ class World:
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
-        """Return `value` in place of an unknown value, and record it. Raises NotImplementedError if a line reads too
-        many."""
-        place = here()
+        """Return `value` for an unknown value, and record it. Raises NotImplementedError if a line reads too many."""
+        place = devices.here()
         self.asked_at[place] += 1
         if self.asked_at[place] > MOST_ASSUMED:
             raise NotImplementedError(f"the program read {MOST_ASSUMED} values; a loop seems to wait for one of them")
-        self.assumed.append(AssumedValue(what=what, place=text_of(place)))
+        self.assumed.append(AssumedValue(what=what, place=devices.text_of(place)))
         return value
-
-    def _operand(
-        self,
-        operand: rules.Operand,
-        tensor: Tensor,
-        frame: FrameType | None,
-        expected: str,
-        cached: Origin | None,
-        *,
-        is_wrong: bool,
-    ) -> MismatchedTensor:
-        origin, variable, device = self.claims.of(tensor).origin, None, None
-        if frame is not None and operand.device != expected:
-            has_name = not operand.written
-            origin, variable, device = cause(frame, tensor, expected, self.claims, has_name=has_name)
-        if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
-            is_wrong = operand.device not in (expected, None)
-            origin = cached if is_wrong else origin
-            variable = f"self.{cached.what}" if is_wrong else variable
-        return MismatchedTensor(
-            name=operand.name,
-            device=operand.device or "unknown",
-            shape=() if tensor.is_nested else tuple(tensor.shape),  # a nested tensor has no shape
-            is_wrong=is_wrong,
-            origin=origin.kind if origin is not None else None,
-            origin_name=origin.what if origin is not None else None,
-            origin_place=text_of(origin.place) if origin is not None else None,
-            variable=variable,
-            maker_device=device,
-        )
 
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")
@@ -421,10 +341,7 @@ def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Te
 
 
 def _numbers(func: Any, args: Any) -> Any:
-    """Return an operation's arguments, with a tensor for each number that takes the place of a tensor.
-
-    torch does not convert them itself if all arguments are numbers, as with TorchScript's constants.
-    """
+    """Return the arguments, with a tensor for each number that takes its place, if all are numbers (TorchScript)."""
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
     takes_tensor = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
@@ -437,8 +354,7 @@ def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
 
 
 def _base(func: Any) -> str:
-    """Return the name that an operation of torch shares with its in-place form. Other operations keep their
-    namespace."""
+    """Return the name that an operation of torch shares with its in-place form."""
     name: str = func._schema.name
     return name.removeprefix("aten::").removesuffix("_")
 
@@ -466,20 +382,26 @@ def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
 
 def without(key: str) -> Any:
     """Return a context in which operations skip the kernels of one of torch's dispatch keys."""
-    guard, keys, key_of = map(torch_private.find, _GUARDS)
+    names = ("_ExcludeDispatchKeyGuard", "DispatchKeySet", "DispatchKey")
+    guard, keys, key_of = (torch_private.find(f"torch._C.{name}") for name in names)
     return guard(keys(getattr(key_of, key))) if None not in (guard, keys, key_of) else contextlib.nullcontext()
 
 
-_GUARDS = ("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet", "torch._C.DispatchKey")
-
-
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the arguments or the result of a torch function."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(item)
+
+
+def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """Return the arguments of a torch function with the function's result for each tensor."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    return type(value)(mapped(function, item) for item in value) if type(value) in (list, tuple) else value
 
 
 class Dispatch(TorchDispatchMode):  # type: ignore[misc]
@@ -504,13 +426,12 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # the wrapped tensor's operations come here too
             verdict, operands = self._judged(func, given, kwargs)
-            storages = [storage_of(tensor) for _, tensor in operands]
+            storages = [devices.storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             with UNSEEN(), self.world.here.entered():
                 out = without_values(self.world, func, args, kwargs)
         elif func.namespace in rules.JUDGED:
-            # The function mode has already seen this call. It stays active only for operations of other libraries,
-            # whose code may call it.
+            # The function mode has already seen this call. It stays active for other libraries, whose code may call it.
             with UNSEEN():
                 out = func(*args, **kwargs)
         else:
@@ -521,23 +442,27 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
+                    self.world.claims.memory.lend(_temporary_bytes(func._schema.name, args, out, self.world.gpu))
         return out
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
         for name, _, tensor in given if not world.has_values else ():
-            # C++ creates a tensor for a Python list of indices, unseen by the modes. Its device is that of the indexed
-            # tensor.
+            # C++ creates a tensor for a Python list of indices, on the device of the indexed tensor.
             if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
                 world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
-            (rules.Operand(name, text_of(world.claims.device(tensor)), tensor.dim(), written), tensor)
+            (rules.Operand(name, devices.text_of(world.claims.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given
         ]
         name = func._schema.name
+        if not operands and world.here.calls:  # a new tensor is on the device of the running call
+            return rules.Verdict(devices.text_of(world.here.calls[-1][1])), operands
         if not operands:
-            return rules.Verdict(self._made_where(func, kwargs)), operands
+            # C++ created it: only TorchScript's `torch.ones(3)` and `torch.Tensor(3)` are known to be on the CPU.
+            asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
+            is_host = asks_for_none or "Tensor(" in devices.source_line(devices.user_frame(sys._getframe(1)))
+            return rules.Verdict("cpu" if is_host else None), operands
         if world.met is not None:
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
         if world.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
@@ -546,25 +471,13 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             name = rules.OF_SET_ITEM.get(name, name)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
-            world.unjudged[name] = here()
+            world.unjudged[name] = devices.here()
         if verdict.wrong:
             called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
-            world.refuse(verdict, operands, called)
+            world.refuse(verdict, operands, called, None)
         if _is_on_cuda(verdict):
             _check_kernel(func, given)
         return verdict, operands
-
-    def _made_where(self, func: Any, kwargs: Any) -> str | None:
-        """Return the device of a tensor created without operands: the device of the running call.
-
-        Without such a call, C++ created it. Its device is then unknown, with two exceptions. TorchScript's
-        `torch.ones(3)` names no device and is on the CPU. The function mode does not see `torch.Tensor(3)`, but the
-        source line shows it.
-        """
-        if self.world.here.calls:
-            return text_of(self.world.here.calls[-1][1])
-        asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-        return "cpu" if asks_for_none or "Tensor(" in source_line(user_frame(sys._getframe(1))) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims
@@ -574,25 +487,20 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     claims.put(tensor, device)
-        origin = None
-        if device == CPU:
-            origins = (claims.of(tensor).origin for _, tensor in operands)
-            origin = next((each for each in origins if each is not None), None)
+        origins = (claims.of(tensor).origin for _, tensor in operands if device == CPU)
+        origin = next((each for each in origins if each is not None), None)
         known = {id(storage) for storage in storages if storage is not None}
         results = out if isinstance(out, (list, tuple)) else (out,)
         for position, result in enumerate(results):
             on_host = position in verdict.on_host
             for tensor in tensors_in(result):
-                storage = storage_of(tensor)
+                storage = devices.storage_of(tensor)
                 is_new = storage is not None and id(storage) not in known and storage not in claims
                 if is_new and (tensor.device == CPU or (tensor.is_meta and not self.world.has_values)):
                     claims.put(tensor, CPU if on_host else device, None if on_host else origin)
 
 
-# -- without values ----------------------------------------------------------------------------------------------------
-
-# Losses whose sum or mean is a view of the losses of all elements, and keeps their memory alive. The meta device does
-# not do this.
+# Losses whose sum or mean is a view of the losses of all elements, and keeps their memory alive, except on meta.
 _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
 # In-place operations without a new result.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
@@ -618,37 +526,26 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     rule = rules.rule_of(name)
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
-    sent = [value if names[place] in host else _as_meta(value) for place, value in enumerate(args)]
-    out = func(*sent, **_as_meta(kwargs))
+    to_meta = lambda tensor: tensor.to("meta")  # noqa: E731
+    sent = [value if names[place] in host else mapped(to_meta, value) for place, value in enumerate(args)]
+    out = func(*sent, **mapped(to_meta, kwargs))
     if name in _LOSSES and out.numel() < sent[0].numel():
         return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())
     return out
 
 
-def _as_meta(value: Any) -> Any:
-    """Return the arguments with their tensors on the meta device. Numbers move too, because some operations need all
-    tensors there."""
-    if isinstance(value, Tensor):
-        return value.to("meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_as_meta, value)) if type(value) in (list, tuple) else value
-    if isinstance(value, dict):
-        return {key: _as_meta(item) for key, item in value.items()}
-    return value
-
-
-# -- storages and files of `torch.save`, as a machine with a GPU would store and read them -----------------------------
-
-
 def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """Make a `torch.UntypedStorage` on a device; copies of tensors and loaded files use it too."""
-    target = device_of(device)
+    target = devices.device_of(device)
     if target is None or target.type not in CLAIMED:
         return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    made = _BASE.__new__(kind, *args, **kwargs, device=world.home(target))
-    world.use(target)
-    world.claims.put_storage(made, target, None)
-    return made
+    return _claimed(world, _BASE.__new__(kind, *args, **kwargs, device=world.home(target)), target)
+
+
+def _claimed(world: World, storage: Any, device: torch.device | None) -> Any:
+    world.use(device)
+    world.claims.put_storage(storage, device, None)
+    return storage
 
 
 def device_of_storage(world: World, storage: Any) -> Any:
@@ -667,10 +564,7 @@ _DEVICE_OF_STORAGE = _BASE.device.__get__
 
 def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
     """Copy a storage to a device, as `UntypedStorage.cuda` does; a user's `map_location` may call it."""
-    out, target = storage.clone(), device_of("cuda" if device is None else device)
-    world.use(target)
-    world.claims.put_storage(out, target, None)
-    return out
+    return _claimed(world, storage.clone(), devices.device_of("cuda" if device is None else device))
 
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
@@ -683,9 +577,8 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in CLAIMED:
             return None
-        world.use(device_of(location))
         plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
-        world.claims.put_storage(plain, device_of(location), None)
+        _claimed(world, plain, devices.device_of(location))
         return storage
 
     yield from torch_private.replacing(

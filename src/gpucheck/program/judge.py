@@ -1,5 +1,4 @@
-"""Judge a model's move to a GPU: findings of the run, each with its line and the fix. The ids of the findings of
-`model`, `run` and `run --dry` are here too. Pure."""
+"""Judge a model's move to a GPU. The ids of the findings of `model`, `run` and `run --dry` are here too. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, of
-from gpucheck.report.results.model import (
-    ClaimedRun,
-    DeviceMismatchEntry,
-    LeftBehind,
-    MismatchedTensor,
-    ModelResult,
-    UnjudgedOperation,
-)
+from gpucheck.report.results import model as results
 
-_NOTHING: Mapping[str, LeftBehind] = {}
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
 # The descriptions of the object that holds a tensor.
 _HOLDERS = {
@@ -29,14 +20,10 @@ _HOLDERS = {
 }
 
 
-def findings(result: ModelResult) -> list[Finding]:
-    """Return all findings, the worst first and passes last."""
+def findings(result: results.ModelResult) -> list[Finding]:
     behind = {part.name: part for part in result.left_behind}
-    found = [
-        *_meta(result),
-        *(mismatch(entry, behind) for entry in (result.run.mismatches if result.run else ())),
-        *_left_behind(result.left_behind, result.run),
-    ]
+    mismatches = (mismatch(entry, behind) for entry in (result.run.mismatches if result.run else ()))
+    found = [*_meta(result), *mismatches, *_left_behind(result.left_behind, result.run)]
     found.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     missing = not_followed(result.not_followed, "this torch", "model.followed")
     if not any(finding.verdict in ("fail", "warn") for finding in found) and not missing:
@@ -47,32 +34,23 @@ def findings(result: ModelResult) -> list[Finding]:
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
-    """Return a finding for features that are not followed, because this torch lacks a private name. They are not a
-    pass."""
+    """Return a finding for features that are not followed, because this torch lacks a private name."""
     title = f"with {torch} not followed: {', '.join(texts)}"
     evidence = {"not_followed": [*texts]}
     return [Finding(name, "inconclusive", title, evidence=evidence, fix=_FOLLOWED[2])] if texts else []
 
 
-# -- the static half ---------------------------------------------------------------------------------------------------
-
-
-def _meta(result: ModelResult) -> Iterator[Finding]:
+def _meta(result: results.ModelResult) -> Iterator[Finding]:
     if result.meta:
         more = f" and {len(result.meta) - 1} more" if len(result.meta) > 1 else ""
-        yield Finding(
-            "model.meta",
-            "fail",
-            f"{result.meta[0]}{more}: no data",
-            "on the meta device, which .to() cannot copy from",
-            {"names": list(result.meta)},
-            fix=f'model.to_empty(device="{_bare(result.device)}"), then load or initialise the weights',
-        )
+        why, evidence = "on the meta device, which .to() cannot copy from", {"names": list(result.meta)}
+        fix = f'model.to_empty(device="{_bare(result.device)}"), then load or initialise the weights'
+        yield Finding("model.meta", "fail", f"{result.meta[0]}{more}: no data", why, evidence, fix)
 
 
-def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iterator[Finding]:
-    """Yield one finding per line and fix. Twelve layers of one class, for example, are one finding."""
-    groups: dict[tuple[object, ...], list[LeftBehind]] = {}
+def _left_behind(things: tuple[results.LeftBehind, ...], run: results.ClaimedRun | None) -> Iterator[Finding]:
+    """Yield one finding per line and fix, such as one for twelve layers of one class."""
+    groups: dict[tuple[object, ...], list[results.LeftBehind]] = {}
     for part in things:
         line = () if part.kind == "parameter" else (part.place or part.name, part.attribute)
         groups.setdefault((part.kind, part.use, *line), []).append(part)
@@ -95,65 +73,52 @@ _USES: dict[str, tuple[Verdict, str]] = {
 }
 
 
-def _left(part: LeftBehind, ran: bool) -> Finding:
+def _left(part: results.LeftBehind, ran: bool) -> Finding:
     verdict, end = _USES[part.use]
     end = "; this run did not reach it" if ran and part.use == "unknown" else end
-    return Finding(
-        "model.unregistered" if part.kind == "module" else "model.left_behind",
-        verdict,
-        f"{part.name} stays on {_device(part.device)}",
-        f"{part.what} {_reason(part)}{end}",
-        asdict(part),
-        # A part that is never read on the GPU needs no change.
-        fix=None if part.use == "unread" else _fix(part),
-    )
+    name = "model.unregistered" if part.kind == "module" else "model.left_behind"
+    title, message = f"{part.name} stays on {_device(part.device)}", f"{part.what} {_reason(part)}{end}"
+    fix = None if part.use == "unread" else _fix(part)  # a part that is never read on the GPU needs no change
+    return Finding(name, verdict, title, message, asdict(part), fix)
 
 
-def _reason(part: LeftBehind) -> str:
-    """Return why `.to()` does not reach the part, with its line."""
+def _reason(part: results.LeftBehind) -> str:
     at = f" ({part.place})" if part.place else ""
     if part.kind == "parameter":
         return f"registered{at}, and not moved with the model"
     return f"in {_HOLDERS[part.holder]}{at}, which .to() does not move"
 
 
-def _fix(part: LeftBehind) -> str:
+def _fix(part: results.LeftBehind) -> str:
     at = f"{part.place}: " if part.place else ""
     if part.kind == "parameter":
         return "move the whole model; its own .to() or _apply() must call super()"
     if part.kind == "module":
-        held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
-        return at + held.get(part.holder, "assign it to an attribute of the module")
+        is_listed = part.holder == "container"
+        return at + (_ORIGIN_FIXES["module"] if is_listed else "assign it to an attribute of the module")
     if part.use == "cached":
         return f"{at}make it again when its device is not the input's, or register_buffer(…, persistent=False)"
-    kind = "nn.Parameter" if part.is_trained else "register_buffer"
     if part.holder in ("attribute", "class"):
-        plain = f'self.register_buffer("{part.attribute}", …)'
+        plain = _ORIGIN_FIXES["attribute"].format(name=part.attribute)
         return at + (f"self.{part.attribute} = nn.Parameter(…)" if part.is_trained else plain)
     if part.holder == "container":
-        plain = "register each with self.register_buffer(name, tensor)"
-        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else plain)
+        is_trained = part.is_trained
+        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if is_trained else _ORIGIN_FIXES["container"])
+    kind = "nn.Parameter" if part.is_trained else "register_buffer"
     return f"{at}make it a member of the module ({kind}) and read it from there"
 
 
-# -- the run -----------------------------------------------------------------------------------------------------------
-
-
-def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
-    """Return the finding for operands on different devices: the wrong tensor and the fix. `behind` are the parts that
-    stayed on the CPU, by name."""
+def mismatch(entry: results.DeviceMismatchEntry, behind: Mapping[str, results.LeftBehind] | None = None) -> Finding:
+    """Return the finding for operands on different devices. `behind` are the parts that stayed on the CPU, by name."""
     wrong = next((operand for operand in entry.operands if operand.is_wrong), entry.operands[0])
     where = " in ".join(part for part in (entry.place, entry.module) if part)
     title = where or "in torch's own code"
     operation = entry.operation if entry.operation[0].isalpha() else f"`{entry.operation}`"
     name = _called(wrong, entry.operation)
     message = f"{operation} needs {_device(entry.expected)}, but {name} is on {_device(wrong.device)}"
-    left = behind.get(wrong.origin_name or "")
-    cause = _cause(wrong)
-    if left is not None:
-        cause = f"{left.what} {_reason(left)}"
-    if cause:
-        message += f": {cause}"
+    left = (behind or {}).get(wrong.origin_name or "")
+    cause = _cause(wrong) if left is None else f"{left.what} {_reason(left)}"
+    message += f": {cause}" if cause else ""
     # A module in a plain list may appear twice with one name, for its weight and its bias.
     met = dict.fromkeys(
         (_called(other, entry.operation), _device(other.device)) for other in (wrong, *entry.operands) if other.is_wrong
@@ -171,7 +136,7 @@ _OPERANDS = {
 }
 
 
-def _called(operand: MismatchedTensor, operation: str) -> str:
+def _called(operand: results.MismatchedTensor, operation: str) -> str:
     """Return the operand's name in the program, else its role in the operation."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
     known = (operand.origin_name if has_name else None) or operand.variable
@@ -179,7 +144,7 @@ def _called(operand: MismatchedTensor, operation: str) -> str:
     return known or f"{part or 'an operand'} ({operand.name})"
 
 
-def _cause(operand: MismatchedTensor) -> str:
+def _cause(operand: results.MismatchedTensor) -> str:
     at = f" at {operand.origin_place}" if operand.origin_place else ""
     causes = {
         "parameter": "a parameter" if "." in (operand.origin_name or "") else "its parameters were not moved",
@@ -204,7 +169,7 @@ _ORIGIN_FIXES = {
 }
 
 
-def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
+def _mismatch_fix(entry: results.DeviceMismatchEntry, wrong: results.MismatchedTensor) -> str | None:
     """Return a change that uses only names of its line; None if only the line is known."""
     at = f"{entry.place}: " if entry.place else ""
     made = f"{wrong.origin_place}: " if wrong.origin_place else ""
@@ -229,7 +194,7 @@ def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | 
     return moved
 
 
-def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
+def _run(run: results.ClaimedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
     if run is None:
         yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=proposed)
         return
@@ -241,12 +206,11 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
     elif not run.mismatches:
         yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
     if run.unjudged:
-        names = listed(run.unjudged)
-        operations = {"operations": [asdict(operation) for operation in run.unjudged]}
-        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", names, operations)
+        names, rows = listed(run.unjudged), {"operations": [asdict(operation) for operation in run.unjudged]}
+        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", names, rows)
 
 
-def listed(operations: Sequence[UnjudgedOperation]) -> str:
+def listed(operations: Sequence[results.UnjudgedOperation]) -> str:
     """Return the operations that were not judged, each with its first line."""
     return ", ".join(row.operation + (f" ({row.place})" if row.place else "") for row in operations)
 
@@ -263,6 +227,12 @@ _FOLLOWED = (
     "gpucheck follows all that this torch does",
     "This torch lacks a private name that gpucheck needs for what is named; the rest was judged or measured.",
     "use a version of torch that gpucheck was tested with, or update gpucheck",
+)
+_MISMATCH = (
+    "no operation mixes devices",
+    "An operation got tensors on two devices, which raises an error on a GPU. The run used CPU tensors on a simulated "
+    "GPU.",
+    "create the named operand on the right device, or move it",
 )
 _UNJUDGED = (
     "every operation could be judged",
@@ -295,13 +265,7 @@ _MODEL = of(
         "the whole model moves",
         "Every parameter, buffer and tensor that gpucheck found moves to the device.",
     ),
-    Id(
-        "model.mismatch",
-        "no operation mixes devices",
-        "An operation got tensors on two devices, which raises an error on a GPU. The run used CPU tensors on a "
-        "simulated GPU.",
-        "create the named operand on the right device, or move it",
-    ),
+    Id("model.mismatch", *_MISMATCH),
     Id(
         "model.forward",
         "the forward pass, or the training step, runs to its end",
@@ -318,12 +282,7 @@ _RUN_DRY = of(
         "no tensor is on the wrong device",
         "Every operation that ran had its tensors on the right device. The finding states how far the run went.",
     ),
-    Id(
-        "run.dry.mismatch",
-        "no operation mixes devices",
-        "An operation got tensors on two devices, which raises an error on a GPU.",
-        "create the named operand on the right device, or move it",
-    ),
+    Id("run.dry.mismatch", *_MISMATCH),
     Id(
         "run.dry.dtype",
         "operands have one data type",

@@ -1,8 +1,4 @@
-"""Reproduce CUDA's kernels where a CPU's kernels differ: the casts of autocast, and the memory kept for the backward
-pass.
-
-These functions replace torch's own while a program runs on simulated devices.
-"""
+"""Replace torch's functions where CUDA's kernels differ: casts of autocast, and memory kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -20,50 +16,34 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpucheck.machine import torch_private
 from gpucheck.program import rules
-from gpucheck.program.engine import UNSEEN, World, tensors_in, without
-from gpucheck.program.simulated_devices import is_transformed
+from gpucheck.program.engine import UNSEEN, World, mapped, tensors_in, without
+from gpucheck.program.simulated_devices import COUNTED, is_transformed
 
-# -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
-
-# Kernels keep tensors for the backward pass. CUDA's kernels keep other tensors than a CPU's. A fused attention keeps no
-# scores, but the logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN
-# of cuDNN keeps its output and a reserve.
+# CUDA's kernels keep other tensors for the backward pass than a CPU's. A fused attention keeps the logsumexp of each
+# row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps a reserve.
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
 _HALF = (torch.float16, torch.bfloat16)
 # The values for each unit (gates and cell) that cuDNN's reserve holds for each step, layer and direction. It also holds
 # the input of each layer but the first and, with dropout, a bit for each element of that input. NVIDIA does not publish
-# the size of the reserve. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others
-# up to 1.2 MB more. The formula also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue
-# 2895).
+# its size. An H200 measured 33 networks (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB
+# more. It also fits an LSTM (736 000 000 bytes) and a GRU (864 000 000) in 2017 (pytorch issue 2895).
 _HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 
 Made = tuple[Tensor, ...]
 
 
 class _Kernel(torch.autograd.Function):  # type: ignore[misc]
-    """A call that does not keep its inner tensors. The backward pass computes them again, and only its gradients are
-    counted.
-
-    `kept` are the bytes that the backward pass needs besides inputs and outputs, and `lent` are the bytes of its
-    temporary memory.
-    """
+    """A call that keeps only `kept` bytes besides inputs and outputs: the backward pass computes it again."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        world: World,
-        compute: Callable[..., Made],
-        shapes: Callable[..., Made],
-        kept: Sequence[int],
-        lent: int,
-        device: torch.device,
-        *given: Tensor,
+        ctx: Any, world: World, compute: Any, shapes: Any, kept: Any, temporary: int, device: Any, *given: Tensor
     ) -> Any:
-        ctx.world, ctx.compute, ctx.lent, ctx.device, ctx.count = world, compute, lent, device, len(given)
+        ctx.world, ctx.compute, ctx.temporary, ctx.device, ctx.count = world, compute, temporary, device, len(given)
         ctx.seed = torch.get_rng_state()
-        with world.uncounted(), without("AutocastCUDA"):  # the arguments are already cast
+        with world.claims.memory.paused(), without("AutocastCUDA"):  # the arguments are already cast
             out = compute(*given) if world.has_values else shapes(*given)
             books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size in kept]
         for tensor in (*out, *books):
@@ -77,7 +57,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         world: World = ctx.world
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with world.uncounted(), without("AutocastCUDA"):
+        with world.claims.memory.paused(), without("AutocastCUDA"):
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
@@ -85,16 +65,13 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         for gradient in made:
             if gradient is not None:
                 world.claims.put(gradient, ctx.device)
-        world.lend(ctx.device, ctx.lent)
+        if ctx.device == COUNTED:
+            world.claims.memory.lend(ctx.temporary)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
 
 def _again(
-    compute: Callable[..., Made],
-    given: Sequence[Tensor],
-    needed: Sequence[bool],
-    gradients: Sequence[Tensor | None],
-    seed: Tensor,
+    compute: Callable[..., Made], given: Made, needed: Sequence[bool], gradients: Sequence[Any], seed: Tensor
 ) -> list[Tensor | None]:
     """Return the gradients of a call's inputs. The call runs again with the same random numbers."""
     now = torch.get_rng_state()
@@ -111,23 +88,22 @@ def _again(
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
-    """Return the replacements of torch's functions. Each is registered with TorchScript under the operator that it
-    replaces."""
-    functional, made = torch.nn.functional, []
-    attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
-    made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
-    calls = {name: functools.partial(_recurrent, world, name) for name in _HELD}
-    for name, call in {"dropout": functools.partial(_dropout, world), **calls}.items():
+    functional, name = torch.nn.functional, "scaled_dot_product_attention"
+    made = [(functional, name, _named(name, _attention, world, functional.scaled_dot_product_attention))]
+    calls = {"dropout": (_dropout, world), **{name: (_recurrent, world, name) for name in _HELD}}
+    for name, call in calls.items():
         kernel = f"torch._VF.{name}"
         if torch_private.has(kernel):
-            named = _named(functools.partial(call, torch_private.need(kernel)), name)
+            named = _named(name, *call, torch_private.need(kernel))
             made += [(torch, name, named), (torch_private.need("torch._VF"), name, named)]
     return made
 
 
-def _named(function: Any, name: str) -> Any:
+def _named(name: str, function: Any, *first: Any) -> Any:
+    """Return the function with its first arguments, registered with TorchScript under the operator that it replaces."""
+
     def called(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        return function(*first, *args, **kwargs)
 
     called.__name__ = called.__qualname__ = name
     torch_private.find("torch.jit._builtins._register_builtin", lambda *known: None)(called, f"aten::{name}")
@@ -135,20 +111,15 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
-    """Return the GPU that all these plain tensors claim. Return None if they claim no GPU, or several devices: torch
-    then raises."""
-    for tensor in tensors:
-        if type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor):
-            return None
+    """Return the GPU that all these plain tensors claim; None for none, and for several devices: torch then raises."""
+    if any(type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor) for tensor in tensors):
+        return None
     devices = {world.claims.device(tensor) for tensor in tensors}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
 
 
-# -- autocast ----------------------------------------------------------------------------------------------------------
-
-# Torch decides whether autocast is on, and in which dtype. Torch's kernels cast only tensors that C++ sees on CUDA. C++
-# sees a tensor of a simulated GPU on the CPU, so the kernels here replace them.
+# Torch's autocast casts only tensors that C++ sees on CUDA. C++ sees those of a simulated GPU on the CPU.
 
 _GUARD, _KEY = "torch._C._IncludeDispatchKeyGuard", "torch._C.DispatchKey"
 _REGISTERED = "torch._C._dispatch_get_registrations_for_dispatch_key"
@@ -163,9 +134,7 @@ _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 def autocast_here() -> Any:
     """Route this thread's operations through autocast's kernels inside the `with` block, if autocast is on."""
-    if not _CAN_CAST:
-        return contextlib.nullcontext()
-    return torch_private.need(_GUARD)(torch_private.need(_KEY).AutocastCUDA)
+    return torch_private.need(_GUARD)(torch_private.need(_KEY).AutocastCUDA) if _CAN_CAST else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -196,8 +165,7 @@ def autocasting(world: World) -> Iterator[None]:
 
 
 def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call `func`. torchvision's own kernels run in float32 in a region of autocast and return the dtype of the first
-    tensor."""
+    """Call `func`. Under autocast, torchvision's own kernels run in float32 and return the first tensor's dtype."""
     name = getattr(func, "_qualified_op_name", "")
     is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
     if not is_cast or name not in torch_private.need(_REGISTERED)("AutocastCUDA"):
@@ -223,9 +191,12 @@ def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> 
                 if any(_is_on_cuda(world, tensor) for tensor in tensors_in([args, kwargs])):
                     raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
             else:
-                dtype = low if name in rules.LOWERED else torch.float32
-                if name in rules.PROMOTED:
-                    dtype = _widest(low, [tensor for tensor in tensors_in([args, kwargs]) if _is_cast(world, tensor)])
+                dtype = low if name in (*rules.LOWERED, *rules.PROMOTED) else torch.float32
+                for tensor in tensors_in([args, kwargs]) if name in rules.PROMOTED else ():
+                    if _is_cast(world, tensor) and tensor.dtype != low:
+                        if torch.float32 not in (dtype, tensor.dtype):
+                            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+                        dtype = torch.float32
                 args, kwargs = cast(world, args, dtype), cast(world, kwargs, dtype)
         return func(*args, **kwargs)
 
@@ -239,23 +210,10 @@ def _is_cast(world: World, value: Any) -> bool:
     return _is_on_cuda(world, value) and value.is_floating_point() and value.dtype != torch.float64
 
 
-def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
-    dtype = low
-    for operand in operands:
-        if torch.float32 in (dtype, operand.dtype):
-            dtype = torch.float32
-        elif operand.dtype != low:
-            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-    return dtype
-
-
 def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
-    """Return the arguments with their floating-point tensors on CUDA in another dtype. A weight is cast to the region's
-    own dtype only once in a region."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(cast(world, item, dtype) for item in value)
-    if isinstance(value, dict):
-        return {key: cast(world, item, dtype) for key, item in value.items()}
+    """Return the arguments with their floating-point tensors on CUDA in another dtype. Casts of weights are cached."""
+    if not isinstance(value, Tensor):
+        return mapped(lambda tensor: cast(world, tensor, dtype), value)
     if not _is_cast(world, value) or value.dtype == dtype:
         return value
     is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
@@ -269,20 +227,13 @@ def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
     return kept
 
 
-# -- dropout -----------------------------------------------------------------------------------------------------------
-
-
 def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> Any:
     if train and 0 < p < 1 and _device(world, [input]) is not None:
         return torch.native_dropout(input, p, train)[0]
     return original(input, p, train)
 
 
-# -- attention ---------------------------------------------------------------------------------------------------------
-
-
-# torch keeps one choice of attention's kernels for all threads. Two threads that change it for a call at the same time
-# may restore each other's choice: only one at a time may run.
+# torch keeps one choice of attention's kernels for all threads, which two threads must not change at the same time.
 _CHOOSING = threading.RLock()
 
 
@@ -295,12 +246,9 @@ def _attention(
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **options: Any,
 ) -> Any:
-    """Run `F.scaled_dot_product_attention` as CUDA does. A CPU uses fused kernels in other cases, and never for tensors
-    without values."""
-    options = {"scale": scale, "enable_gqa": enable_gqa}
+    """Run `F.scaled_dot_product_attention` as CUDA does. A CPU uses fused kernels in other cases."""
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     device = _device(world, given)
     if device is None or query.is_nested:
@@ -312,7 +260,7 @@ def _attention(
         given[3] = torch.where(given[3], zero, float("-inf"))
     added = given[3] if attn_mask is not None else None
     with _CHOOSING:
-        if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
+        if not _is_fused(given[0], given[1], given[2], attn_mask, options.get("enable_gqa", False)):
             with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
                 in_parts = torch_private.find("torch._scaled_dot_product_attention_math")
                 is_alike = len({tensor.dtype for tensor in given[:3]}) == 1 and query.shape[-3:-2] == key.shape[-3:-2]
@@ -336,11 +284,10 @@ def _attention(
 
     logsumexp = batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4
     kept = [logsumexp] + [8, 8] * bool(dropout_p)
-    # The backward pass of each kernel sums the query's gradient in float32, and the products of the output and its
-    # gradient.
-    lent = query.numel() * 4 + logsumexp
+    # The backward pass sums the query's gradient in float32, and the products of the output and its gradient.
+    temporary = query.numel() * 4 + logsumexp
     with world.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(world, compute, shapes, kept, lent, device, *given)[0]
+        return _Kernel.apply(world, compute, shapes, kept, temporary, device, *given)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
@@ -357,9 +304,6 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
     # The kernel loads 16 bytes at once.
     whole = all(depth * query.element_size() % 16 == 0 for depth in depths)
     return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
-
-
-# -- recurrent networks ------------------------------------------------------------------------------------------------
 
 
 def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
@@ -387,8 +331,7 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     reserve += elements * (layers - 1) // 8 if dropout else 0
     kept = [reserve] if train else []
     if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
-        # torch copies weights of other types into one block for each call. Weights of cuDNN's types are copied only
-        # once.
+        # torch copies weights of other types into one block for each call, and those of cuDNN's types only once.
         kept.append(sum(weight.nbytes for weight in weights))
 
     def parts(tensors: Sequence[Tensor]) -> tuple[Any, ...]:

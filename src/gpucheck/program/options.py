@@ -66,8 +66,8 @@ class ModelOptions:
 
 # The first step creates the state that training keeps, and the second uses it.
 STEPS = 2
-# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. It is taken as GiB. torch
-# can use up to 6 % less, so a program that needs more certainly does not fit.
+# The memory in GB of GPUs whose name does not contain it, by NVIDIA's and AMD's data sheets. Taken as GiB it is up to
+# 6 % more than torch can use, so a program that needs more certainly does not fit.
 _GIB = {
     **dict.fromkeys(("Tesla T4", "NVIDIA GeForce RTX 4080"), 16),
     **dict.fromkeys(("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"), 24),
@@ -105,8 +105,7 @@ class Device:
 
 
 def parse_device(text: str, option: str) -> Device:
-    """Return the device of `cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`, or several like `cuda:80GiBx2`. Raises
-    UsageError."""
+    """Return the device of `cuda:80GiB`, `cuda:NVIDIA H200` or `cuda:80GiBx2`. Raises UsageError."""
     if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
         return replace(parse_device(several[1], option), count=int(several[2]))
     kind, _, rest = text.partition(":")
@@ -123,8 +122,7 @@ def parse_device(text: str, option: str) -> Device:
 
 
 def _part(name: str, text: str, option: str) -> Device:
-    """Return the listed GPU with this name, without regard to the vendor's name; else the only one whose name contains
-    it."""
+    """Return the listed GPU with this name, with or without the vendor's; else the only one whose name contains it."""
     listed = {part.name: part for part in peaks.parts() if _gib(part.name)}
     words = set(name.lower().split())
     whole = [label for label in listed if set(label.lower().split()) - _MAKERS == words - _MAKERS]
@@ -140,26 +138,18 @@ def _part(name: str, text: str, option: str) -> Device:
 
 
 def _gib(name: str) -> int:
-    """Return the memory of a GPU in GB; 0 if it is unknown."""
     match = _GB_IN_NAME.search(name)
     return _GIB.get(name) or (int(match[1]) if match else 0)
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
-    """Raise UsageError for `--dry DEVICE` after the program: the program would get the option, and would train.
-
-    The option is meant for `run` if a valid device follows it and the script does not contain the word `dry`, and so
-    has no such option. `before` are the arguments before the program.
-    """
+    """Raise UsageError for `--dry DEVICE` after the program, which would get it and train, if its source has no word
+    `dry`. `before` are the arguments before the program."""
     script, *arguments = program
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(arguments[place + 1 : place + 2])
-        if name != "--dry" or not value:
-            continue
-        try:
-            parse_device(value, name)
-        except UsageError:
+        if name != "--dry" or not value.startswith("cuda"):
             continue
         with contextlib.suppress(OSError):  # the program may be a module's name
             if re.search(r"\bdry\b", Path(script).read_text(encoding="utf-8", errors="replace")):
@@ -173,8 +163,6 @@ def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The user's options."""
-
     program: tuple[str, ...] = option(
         "The program and its arguments, as for python.",
         name="SCRIPT",

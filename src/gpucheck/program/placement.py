@@ -1,10 +1,8 @@
 """A model on a simulated device: the tensors that its move leaves behind, and the line at which a step uses them.
 
 It finds tensors and modules that a model holds outside its parameters and buffers: in attributes, lists, objects,
-closures and hooks. It computes the exact memory of the weights: the tree of modules with their bytes, the totals, and
-the additions of training.
-
-This module runs the user's code, so only children import it. It returns plain data, which `judge` turns into findings.
+closures and hooks. It computes the exact memory of the weights and of training. It runs the user's code, so only
+children import it. `judge` turns its data into findings.
 """
 
 from __future__ import annotations
@@ -28,23 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpucheck.errors import GpucheckError, TargetError
+from gpucheck.errors import GpucheckError
 from gpucheck.machine import child_stdio, torch_private
 from gpucheck.messages import message_of
+from gpucheck.program import simulated_devices as devices
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
 from gpucheck.program.simulated_cuda import Surface, simulated
-from gpucheck.program.simulated_devices import (
-    CPU,
-    Origin,
-    Place,
-    assigned,
-    attributes,
-    is_conditional,
-    place_of,
-    rank,
-    text_of,
-)
+from gpucheck.program.simulated_devices import COUNTED, CPU, Origin, Place
 from gpucheck.report.codec import to_json
 from gpucheck.report.results import model as results
 from gpucheck.report.results.find_batch_size import StepRecipe
@@ -63,9 +52,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleT
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part that a model holds without registering it. It has its qualified name, the `value` and its `tensors`, the
-    kind of its holder, and the line that assigned it. `attribute` is the attribute of the registered module that
-    contains it."""
+    """A part that a model holds without registering it, in an `attribute` of a registered module."""
 
     name: str
     kind: results.LeftKind
@@ -87,7 +74,7 @@ def line_of(kind: type) -> Place | None:
 def _is_users(kind: type) -> bool:
     """Return whether a class is from user code, or from an installed package other than torch."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and rank(file) < 2
+    return file is not None and devices.rank(file) < 2
 
 
 def held(model: nn.Module) -> list[Held]:
@@ -116,7 +103,7 @@ def held(model: nn.Module) -> list[Held]:
     for owner, module in list(model.named_modules()):
         above = f"{owner}." if owner else ""
         parameters = dict(module.named_parameters(recurse=False))
-        for name, value in attributes(module):
+        for name, value in devices.attributes(module):
             # A norm of torch.nn.utils computes this attribute before each forward pass.
             if not any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
                 look(value, above + name, "attribute", _place_of(module, name), name)
@@ -126,15 +113,16 @@ def held(model: nn.Module) -> list[Held]:
                     look(value, above + name, "class", line_of(kind), name)
         for name in ("_forward_pre_hooks", "_forward_hooks"):
             for hook in vars(module).get(name, {}).values():
-                code = getattr(hook, "__code__", None)
-                place = Place(code.co_filename, code.co_firstlineno) if code and rank(code.co_filename) < 2 else None
+                code: Any = getattr(hook, "__code__", None)
+                is_theirs = code and devices.rank(code.co_filename) < 2
+                place = Place(code.co_filename, code.co_firstlineno) if is_theirs else None
                 look(hook, f"{above}forward hook", "hook", place, "")
     return found
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
     """Return the line in a class's methods that assigns an attribute; if there is none, the line of the class."""
-    return assigned(type(module), name, alone=False) or line_of(type(module))
+    return devices.assigned(type(module), name, alone=False) or line_of(type(module))
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
@@ -153,16 +141,11 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # the cell is still empty
                 yield f" → {name}", cell.cell_contents, "closure"
-    elif _is_of_interest(type(value)):
-        yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
-
-
-def _is_of_interest(kind: type) -> bool:
-    """Return whether objects of a class may hold a user's tensors: classes of user code, packages and
-    torch.distributions."""
-    if kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions"):
-        return True
-    return _is_users(kind) and kind.__module__.partition(".")[0] not in ("numpy", "torchvision")
+    else:  # objects of these classes may hold a user's tensors
+        kind, package = type(value), type(value).__module__.partition(".")[0]
+        is_known = kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions")
+        if is_known or (_is_users(kind) and package not in ("numpy", "torchvision")):
+            yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
 
 @functools.lru_cache(maxsize=256)
@@ -175,8 +158,6 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
     except (OSError, TypeError, SyntaxError):
         return None, 0, ""
 
-
-# -- the use of an attribute by the source of a class, which does not run ----------------------------------------------
 
 # Methods that move a tensor; then attributes and methods that work for a tensor on any device.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
@@ -208,8 +189,7 @@ def read_use(model: nn.Module, name: str) -> results.Use:
 
 
 def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
-    """Return the attribute that is read from a value. An index counts as `to`, because torch copies it; anything else
-    is ""."""
+    """Return the attribute that is read from a value. An index counts as `to`, because torch copies it; else ""."""
     above = parents.get(id(node))
     if isinstance(above, ast.Attribute):
         return above.attr
@@ -218,20 +198,16 @@ def _taken_as(node: ast.AST, parents: dict[int, ast.AST]) -> str:
     return "to" if isinstance(above, ast.Subscript) and above.slice is node else ""
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
-
 Where = Callable[[Tensor], str]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def size_of(tensor: Tensor) -> int:
-    """Return the bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
 
 
 def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
-    """Return the model and its modules down to `depth`. Modules without weights are left out, and equal neighbours
-    share a row."""
+    """Return the model and its modules with weights, down to `depth`. Equal neighbours share a row."""
     seen: set[int] = set()  # a tied tensor counts where it is first found
 
     def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
@@ -253,7 +229,9 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
         seen.update(map(id, both))
         weighty = [child for child in below if child[0].parameters or child[0].buffer_bytes]
         made = [row]
-        for alike in (list(group) for _, group in itertools.groupby(weighty, _without_name)):
+        # Equal modules have equal rows, but for the part of the names that is their own.
+        unnamed = lambda rows: [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]  # noqa: E731
+        for alike in (list(group) for _, group in itertools.groupby(weighty, unnamed)):
             own = alike[0][0].name
             # `layers.0` to `layers.11` become `layers.0-11`. The names of their children contain the range.
             ranged = f"{own}-{alike[-1][0].name.rpartition('.')[2]}" if len(alike) > 1 else own
@@ -263,27 +241,17 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     return tuple(with_children(model, "", 0))
 
 
-def _without_name(rows: list[ModuleRow]) -> list[ModuleRow]:
-    """Return the rows of a module with names relative to it, which are equal for equal modules."""
-    return [replace(row, name=row.name.removeprefix(rows[0].name)) for row in rows]
-
-
 def totals(model: nn.Module) -> results.Totals:
     """Return the totals of the model. A tied parameter counts once."""
-    parameters = list(model.parameters())
     return results.Totals(
-        parameters=sum(parameter.numel() for parameter in parameters),
-        parameter_bytes=sum(map(size_of, parameters)),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameter_bytes=sum(map(size_of, model.parameters())),
         buffer_bytes=sum(map(size_of, model.buffers())),
     )
 
 
 def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], text: str) -> results.TrainingBytes:
-    """Return the memory of the gradients and of the optimizer's state.
-
-    The state is measured by a step of the real optimizer on tensors without memory. `groups` are the trained
-    parameters, each group with a function that creates its optimizer.
-    """
+    """Return the memory of the gradients, and of the optimizer's state after a step on tensors without memory."""
     gradient = sum(size_of(parameter) for parameters, _ in groups for parameter in parameters)
     try:
         state = sum(_state_bytes(parameters, make) for parameters, make in groups)
@@ -293,23 +261,19 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
     return results.TrainingBytes(optimizer=text, gradient_bytes=gradient, optimizer_bytes=state)
 
 
-def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int:
-    """Return the bytes of all states except counters. Each shape is stepped once, because each parameter has its own
-    state."""
+def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer, device: str = "meta") -> int:
+    """Return the bytes of all states except counters. Each shape is stepped once."""
     counts = Counter((parameter.shape, parameter.dtype) for parameter in parameters)
-    try:
-        return _stepped(counts, make, "meta")
-    except (RuntimeError, NotImplementedError):  # the optimizer reads values
-        return _stepped(counts, make, "cpu")
-
-
-def _stepped(counts: Counter[tuple[torch.Size, torch.dtype]], make: MakeOptimizer, device: str) -> int:
-    """Return the bytes of the states after a step, given the number of parameters of each shape and dtype."""
     stand_ins = {nn.Parameter(torch.ones(key[0], dtype=key[1], device=device)): count for key, count in counts.items()}
-    for stand_in in stand_ins:
-        stand_in.grad = torch.ones_like(stand_in)
-    optimizer = make([*stand_ins])
-    optimizer.step()
+    try:
+        for stand_in in stand_ins:
+            stand_in.grad = torch.ones_like(stand_in)
+        optimizer = make([*stand_ins])
+        optimizer.step()
+    except (RuntimeError, NotImplementedError):
+        if device == "cpu":
+            raise
+        return _state_bytes(parameters, make, "cpu")  # the optimizer reads values
     total = 0
     for stand_in, count in stand_ins.items():
         states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
@@ -321,15 +285,12 @@ def _stepped(counts: Counter[tuple[torch.Size, torch.dtype]], make: MakeOptimize
 # The search ends after this many mismatches, because they are enough to repair first.
 MOST_MISMATCHES = 20
 # The longest error text in a document, in characters.
-MOST_SAID = 300
+MOST_TEXT = 300
 # Words in errors of a build or a machine without the device, which are not the program's fault.
 OF_THE_DEVICE = (
     *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
     *("not implemented for", "mixed dtype (cpu)", "on cpu does not support", "zerodivisionerror"),
 )
-
-
-DEVICE = "cuda:0"
 
 
 def examine(asked: ModelOptions) -> results.ModelResult:
@@ -349,7 +310,7 @@ class _Examination:
     surface: Surface
     built: work.Built
     # The model's device, unless the target has chosen another.
-    device: str = DEVICE
+    device: str = str(COUNTED)
 
     def result(self) -> results.ModelResult:
         """Return the result. The static part is first, because its findings explain those of the run."""
@@ -364,13 +325,12 @@ class _Examination:
         self.world.names = {id(module): name for name, module in model.named_modules()}
         things = [] if meta else self._left()
         self._name_origins(things)
-        reason = f"parameters without data: {meta[0]}" if meta else None
-        run, not_run = (None, reason) if reason else self._run()
+        run, options = (None if meta else self._run()), None
         cached = self._cached() if run is not None and run.stopped is None else []
-        options = None
-        if run is None and not reason:
+        not_run = f"parameters without data: {meta[0]}" if meta else None
+        if run is None and not meta:
             options, takes = work.proposed(model)
-            not_run = f"{not_run}; {takes}" if takes else not_run
+            not_run = "; ".join(filter(None, ("no --input, and the target has no make_batch", takes)))
         return results.ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
@@ -386,8 +346,6 @@ class _Examination:
             proposed=options,
         )
 
-    # -- the move ------------------------------------------------------------------------------------------------------
-
     def _move(self) -> None:
         # The arguments are positional, as in most programs, because a user's own `.to` may accept nothing else.
         wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
@@ -402,8 +360,6 @@ class _Examination:
 
     def _where(self, tensor: Tensor) -> str:
         return str(self.world.claims.device(tensor) or "unknown")
-
-    # -- tensors left behind -------------------------------------------------------------------------------------------
 
     def _left(self) -> list[Held]:
         found = [
@@ -421,17 +377,16 @@ class _Examination:
         return found
 
     def _cached(self) -> list[LeftBehind]:
-        """Return tensors that forward created once and keeps in a plain attribute. They stay on their device when the
-        model moves again."""
+        """Return tensors that forward created once and keeps in a plain attribute, also when the model moves again."""
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
             for part in held(self.built.model)
             if part.holder == "attribute" and part.kind == "tensor" and self._where(part.value) == self.device
-            if part.place is not None and is_conditional(part.place)
+            if part.place is not None and devices.is_conditional(part.place)
         ]
 
     def _is_behind(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is on the CPU and should not be. A single number may be there."""
+        # A single number may be on the CPU.
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
     def _row_of(self, part: Held, run: results.ClaimedRun | None) -> LeftBehind:
@@ -445,7 +400,7 @@ class _Examination:
             kind=part.kind,
             what=what,
             device="cpu",
-            place=text_of(part.place),
+            place=devices.text_of(part.place),
             use=self._use(part, run),
             holder=part.holder,
             attribute=part.attribute,
@@ -485,14 +440,11 @@ class _Examination:
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
                 claims.put(tensor, device, Origin("parameter" if isinstance(tensor, nn.Parameter) else "buffer", name))
 
-    # -- the run -------------------------------------------------------------------------------------------------------
-
-    def _run(self) -> tuple[results.ClaimedRun | None, str | None]:
-        """Return the run: a forward pass or a step, repeated after each mismatch, which is then tolerated. Without a
-        run, return the reason."""
+    def _run(self) -> results.ClaimedRun | None:
+        """Run a forward pass or a step, again after each mismatch, which is then tolerated; None without input."""
         asked = self.asked
         if not self.built.has_inputs:
-            return None, "no --input, and the target has no make_batch"
+            return None
         train = asked.train and any(parameter.requires_grad for parameter in self.built.model.parameters())
         workload = work.equip(
             self.built,
@@ -519,16 +471,16 @@ class _Examination:
                     continue
                 stopped, stopped_at = self._stop(error, found)
             break
-        unjudged = self.world.unjudged.items()
-        run = results.ClaimedRun(
+        places = {name: devices.text_of(place) for name, place in self.world.unjudged.items()}
+        unjudged = (results.UnjudgedOperation(operation=name, place=place) for name, place in places.items())
+        return results.ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(causes(mismatch.entry for mismatch in found)),
-            unjudged=tuple(results.UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
+            unjudged=tuple(unjudged),
             stopped=stopped,
-            stopped_at=text_of(stopped_at),
+            stopped_at=devices.text_of(stopped_at),
         )
-        return run, None
 
     def _step(self, workload: work.Workload, train: bool) -> None:
         if train:
@@ -561,9 +513,7 @@ class _Examination:
         if not is_of_device(error, text) and not found:
             what = "the training step" if self.asked.train else "the forward pass"
             raise work.raised(f"{what} of {self.target.text}", error) from error
-        return text[:MOST_SAID], innermost(error.__traceback__)
-
-    # -- memory of training --------------------------------------------------------------------------------------------
+        return text[:MOST_TEXT], innermost(error.__traceback__)
 
     def _training(self) -> results.TrainingBytes | None:
         trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
@@ -572,9 +522,11 @@ class _Examination:
             return None
         if isinstance(given, torch.optim.Optimizer):
             kind: Any = type(given)
+            names = [name for name in inspect.signature(kind.__init__).parameters if name != "params"]
+            options = [{name: group[name] for name in names if name in group} for group in given.param_groups]
             groups = [
-                (group["params"], _like(kind, {key: value for key, value in group.items() if key != "params"}))
-                for group in given.param_groups
+                (group["params"], functools.partial(kind, **own))
+                for group, own in zip(given.param_groups, options, strict=True)
             ]
             return training(groups, f"{kind.__name__} of the target")
         if callable(given) and not isinstance(given, nn.Module):
@@ -584,8 +536,7 @@ class _Examination:
 
 
 def causes(entries: Iterable[results.DeviceMismatchEntry]) -> Iterator[results.DeviceMismatchEntry]:
-    """Leave out mismatches in torch's own code if an earlier line has already met their tensors, such as those of a
-    backward pass after a tolerated mismatch."""
+    """Leave out mismatches in torch's own code whose tensors an earlier line has met, as in a backward pass."""
     met: set[object] = {None}
     for entry in entries:
         wrong = [operand for operand in entry.operands if operand.is_wrong]
@@ -603,8 +554,7 @@ def is_of_device(error: BaseException, text: str) -> bool:
 
 
 def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
-    """Return the mismatch that caused an exception. An error of TorchScript does not refer to it, so the last one is
-    taken."""
+    """Return the mismatch that caused an exception; the last one for TorchScript's, which does not refer to it."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DeviceMismatch):
@@ -617,35 +567,23 @@ def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
-def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """Return a function that creates an optimizer of this kind with a group's options."""
-    known = {key: value for key, value in options.items() if key in inspect.signature(kind.__init__).parameters}
-    return lambda parameters: kind(parameters, **known)
-
-
 def innermost(trace: TracebackType | None) -> Place | None:
     """Return the user's innermost line in a traceback; without one, that of an installed package."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
-    theirs = (frame for whose in (0, 1) for frame in frames if rank(frame.f_code.co_filename) == whose)
-    return next(map(place_of, theirs), None)
-
-
-# -- the child: one request as its argument, one line as its answer ----------------------------------------------------
+    theirs = (frame for whose in (0, 1) for frame in frames if devices.rank(frame.f_code.co_filename) == whose)
+    return next(map(devices.place_of, theirs), None)
 
 
 def main() -> int:
-    """Answer the request of `program.command`."""
     options = json.loads(sys.argv[1])
     say = child_stdio.claim_stdout()
     say({"started": True})
     try:
-        try:
-            answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
-        except (RuntimeError, MemoryError) as error:  # errors of the user's factory
-            raise work.raised(f"the target {options['target']}", error) from error
-    except GpucheckError as error:
-        trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
-        say(child_stdio.raised(error, trace))
+        answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
+    except (GpucheckError, RuntimeError, MemoryError) as error:
+        # The user's factory may raise the other two.
+        known = error if isinstance(error, GpucheckError) else work.raised(f"the target {options['target']}", error)
+        say(child_stdio.raised(known, getattr(known, "trace", "") or traceback.format_exc()))
         return 0
     except Exception:  # noqa: BLE001 (errors of the user's code are TargetError by now, so this is a bug of gpucheck)
         say({"failed": traceback.format_exc(), "end": True})

@@ -1,10 +1,8 @@
-"""Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure, and free of
-torch.
+"""Find the rank that holds up a job, from the times at which each rank arrived at each collective. Pure.
 
-A rank that is late at one collective makes its siblings late at the next, and they wait inside their own phases.
-Neither lateness nor durations therefore show which rank is slow. A collective that all ranks wait for releases them
-together when the last one arrives. The slow rank is the one that takes longer than its siblings from its release to its
-next collective.
+A rank that is late at one collective makes its siblings late at the next, so neither lateness nor durations show which
+rank is slow. A collective that all ranks wait for releases them together when the last one arrives. The slow rank takes
+longer than its siblings from its release to its next collective.
 """
 
 from __future__ import annotations
@@ -20,16 +18,14 @@ from typing import Literal
 
 from gpucheck import stats
 
-# 8 blocks need at least this many steps.
-FEWEST_STEPS = 60
+FEWEST_STEPS = 60  # for 8 blocks
 # The first steps load, compile and fill caches, and DDP rebuilds its buckets.
 APART = 3
 # The least cost for which a rank is named: a share of a step, and a time above the errors of clocks and schedulers.
 LEAST_SHARE, LEAST_S = 0.02, 1e-3
 # The probability that any rank of a sound job is named by chance.
 LEVEL = 0.001
-# Ranks that go on before the last one arrives in more than this share of the steps did not wait for it. With NCCL a
-# host may issue a step while other hosts are still at the previous one.
+# Ranks that go on before the last one arrives in more than this share of the steps did not wait for it, as with NCCL.
 AHEAD = 0.02
 # The costliest steps are those in which this share of the cost arises.
 MOST = 0.9
@@ -39,17 +35,12 @@ LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective: its group, the step it is in, and when each rank arrived, in seconds of one clock.
-
-    `waits` is true if all ranks wait for the last one; in a broadcast the source does not. `place` is the number of
-    earlier calls of the group in the same step.
-    """
-
     group: str
     step: int
+    # When each rank arrived, in seconds of one clock.
     arrivals: Mapping[int, float]
-    waits: bool = True
-    place: int = 0
+    waits: bool = True  # all ranks wait for the last one; in a broadcast the source does not
+    place: int = 0  # the number of earlier calls of the group in the same step
 
     @property
     def position(self) -> tuple[str, int]:
@@ -58,44 +49,38 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The input of the judge. `clock_error_s` is the possible error of a rank's clock, averaged over its calls.
-    `clock_most_s` is the largest error of any clock at any call."""
-
     ranks: tuple[int, ...]
     steps: int
     step_s: float
     calls: Sequence[Call]
+    # The possible error of each rank's clock, averaged over its calls; the largest error of any clock at any call.
     clock_error_s: Mapping[int, float] = field(default_factory=dict)
     clock_most_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a job: the ranks that hold it up. `cost_s` is the cost per step, and `late_s` is how much later
-    each rank is than its siblings."""
+    """The verdict on a job: the ranks that hold it up, and their cost per step."""
 
     outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
+    # How much later each rank is than its siblings, and the share of the steps in which it is last.
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
-    # `shares` has the share of the steps in which each rank is last. `where` is the collective of a step at which the
-    # named rank is latest: its group, and its number within the step.
     shares: Mapping[int, float] = field(default_factory=dict)
+    # The collective of a step at which the named rank is latest: its group, and its number within the step.
     where: tuple[str, int] | None = None
     # The step from which on the rank is slower than before; None if it is compared with other ranks.
     since: int | None = None
-    # The rank is late in every n-th step; None if it is not.
-    every: int | None = None
+    every: int | None = None  # the rank is late in every n-th step
 
 
 def too_few(steps: int) -> str:
-    """Say that a job is too short."""
     return f"{steps} steps: at least {FEWEST_STEPS} are needed"
 
 
 def judge(table: Table) -> Verdict:
-    """Judge the job in the table."""
     if table.steps < FEWEST_STEPS:
         return Verdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
@@ -104,8 +89,7 @@ def judge(table: Table) -> Verdict:
         why = "two jobs, wrong clocks, or calls that nobody waits for"
         return Verdict("not_decided", reason=f"ranks go on for a step without the last one: {why}")
     if not any(call.waits for call in table.calls):
-        reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
-        return Verdict("not_decided", reason=reason)
+        return Verdict("not_decided", reason="no collective was seen for which all ranks wait (as in a broadcast)")
     if math.inf in table.clock_error_s.values():
         return Verdict("not_decided", reason="the clocks of the hosts could not be compared")
     lateness = _lateness(table)
@@ -116,8 +100,7 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
-    # Rare long steps put every rank's mean above the median of its siblings. A shift that all ranks share names none of
-    # them.
+    # Rare long steps put every rank's mean above the median of its siblings: a shift that all ranks share.
     ordered = sorted(means.values())
     beyond = {
         rank: mean - _clock(table, rank) - max(stats.median_without(ordered, bisect.bisect_left(ordered, mean)), 0.0)
@@ -129,34 +112,34 @@ def judge(table: Table) -> Verdict:
     named = tuple(rank for rank in latest_first if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
-    costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
-    costs = lateness.costs(named)
-    cost = [costs.get(step, 0.0) for step in steps]
+    # The number of costliest steps that make up most of the cost.
+    sums = [*itertools.accumulate(sorted(lost, reverse=True))]
+    costly = bisect.bisect_left(sums, MOST * sums[-1]) + 1
     shares = {rank: sum(lateness.last[step][1] == rank for step in steps) / len(steps) for rank in late}
-    # If a few steps have nearly all of the cost, the rank that is last in the other steps does not hold up the job. The
-    # time waited for each rank then counts, instead of its share of the steps.
-    weights = lateness.waited if len(costly) < len(steps) / 2 else shares
+    # If a few steps have nearly all of the cost, the time waited for each rank counts instead of its share of steps.
+    weights = lateness.waited if costly < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     # A checkpoint or an evaluation of one rank: chance does not make a rank late at equal distances.
-    seen = period(lost)
-    regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
-    if regular is not None and not alone:
-        costs = lateness.costs((regular,))
-        cost = [costs.get(step, 0.0) for step in steps]
-        if statistics.fmean(cost) > max(LEAST_PERIODIC * table.step_s, LEAST_S):
-            named, alone = (regular,), True
+    found = period(lost)
+    regular, few_times = _regular(lateness, [steps[at] for at in found.places], found.every) if found else (None, "")
+
+    def cost(ranks: Iterable[int]) -> float:
+        costs = lateness.costs(ranks)
+        return statistics.fmean(costs.get(step, 0.0) for step in steps)
+
+    if regular is not None and not alone and cost((regular,)) > max(LEAST_PERIODIC * table.step_s, LEAST_S):
+        named, alone = (regular,), True
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        mean = statistics.fmean(cost)
-        every = seen.every if seen is not None and named == (regular,) else None
-        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, every=every)
+        every = found.every if found is not None and named == (regular,) else None
+        return Verdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
-        whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: that may be chance"
+        whose = f"most of it for rank {top}, in {costly} of {len(steps)} steps: that may be chance"
         reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
@@ -165,23 +148,15 @@ def judge(table: Table) -> Verdict:
     return Verdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
 
 
-def _most(costs: Sequence[float]) -> int:
-    """Return the number of steps, the costliest first, that make up `MOST` of the sum."""
-    ordered = list(itertools.accumulate(sorted(costs, reverse=True)))
-    return bisect.bisect_left(ordered, MOST * ordered[-1]) + 1
-
-
 def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
-    """Return the rank that is last in nearly all of these steps, which are every n-th one. If that may be chance,
-    return None and the number of steps that would exclude it."""
+    """Return the rank that is last in nearly all of these periodic steps; if that may be chance, the steps needed."""
     ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
     top = max(ranks, key=ranks.count, default=None)
     if top is None or ranks.count(top) < 0.9 * len(steps):
         return None, ""
 
     def chance(times: int) -> float:
-        # The first two steps determine the distance, and the first one the rank. This is the probability that all
-        # others agree by chance.
+        # The first two steps determine the distance, and the first one the rank. All others agree by chance.
         return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
 
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
@@ -201,8 +176,7 @@ class Period:
 
 
 def period(values: Sequence[float]) -> Period | None:
-    """Return the period at which values stand out: at all of its places by more than half of their mean excess, and
-    almost nowhere else."""
+    """Return the period at which values stand out: by more than half of their mean excess, and almost nowhere else."""
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None
@@ -229,16 +203,14 @@ def ordinal(number: int) -> str:
 
 
 def _ahead(table: Table) -> float:
-    """Return the share of the steps in which a rank made the last call of the next step before all ranks had made that
-    of this step."""
+    """Return the share of steps whose last call a rank made before all ranks had made that of the step before."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
     return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
-    """Return how long after the median rank the last rank of a step arrives, as the mean of the steps. Calls that no
-    rank waits for count too."""
+    """Return how long after the median rank the last rank of a step arrives, at any call, as the mean of the steps."""
     most: dict[int, float] = {}
     for call in table.calls:
         if call.step >= APART and len(call.arrivals) > 1:
@@ -251,12 +223,8 @@ def _behind_middle(ordered: Sequence[float]) -> float:
 
 
 def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
-    """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
-
-    Blocks are widened until neighbours correlate little, and the remaining correlation widens the error. Ranks of a job
-    are alike: together they show the spread of a block better than one alone. A rank that varies more, as where others
-    use its processor, keeps its own spread.
-    """
+    """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps. Blocks
+    are widened until neighbours correlate little, and the remaining correlation widens the error."""
     blocks: dict[int, list[float]] = {}
     correlation = 0.0
     for count in range(stats.MOST_BLOCKS, stats.FEWEST_BLOCKS - 1, -2):
@@ -276,6 +244,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     found = {}
     for rank, mine in own.items():
         others = statistics.fmean(value for other, value in own.items() if other != rank)
+        # The ranks of a job show the spread of a block together, but a rank that varies more keeps its own.
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
         found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
@@ -306,13 +275,9 @@ def _alternate(named: Sequence[int], late: Mapping[int, Mapping[int, float]], st
     return sum(latest.values()) > len(steps) / 2 and sorted(latest.values())[-2] >= max(latest.values()) / 2
 
 
-# -- lateness ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Lateness:
-    """The lateness of each rank by step, compared with its siblings, and the last rank."""
-
+    # The lateness of each rank by step, compared with its siblings.
     late: dict[int, defaultdict[int, float]]
     # By step: the time between the last rank and the one before it, and the last rank.
     last: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -340,8 +305,7 @@ class _Lateness:
         return self._longest(cost)
 
     def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
-        """Return for each step the largest sum over the calls of one rank: groups that share no rank wait at the same
-        time."""
+        """Return for each step the largest sum over one rank's calls: groups without a common rank wait at once."""
         found: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for step, own in self.own:
             each = seconds(own)
@@ -353,8 +317,7 @@ class _Lateness:
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
     """Return the calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [call for call in table.calls if len(call.arrivals) > 1]
-    # A call that ranks wait for follows everything that its ranks did before. The order between unrelated groups does
-    # not matter.
+    # A call that ranks wait for follows everything that its ranks did before.
     calls.sort(key=lambda call: max(call.arrivals.values()))
     # Errors of two clocks can make a rank seem to go on before the last one arrived.
     return calls, _releasing(calls, 2 * table.clock_most_s)
@@ -384,11 +347,8 @@ def _lateness(table: Table) -> _Lateness:
 
 
 def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
-    """Return whether the ranks of each call went on only when its last had arrived.
-
-    DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a step
-    is waited for, since the next step needs its result.
-    """
+    """Return whether the ranks of each call went on only when its last had arrived, as at the last of DDP's buckets and
+    the last call of a group in a step, which the next step needs."""
     final: dict[tuple[str, int], int] = {}
     orders: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for index, call in enumerate(calls):
@@ -411,12 +371,8 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
 
 
 def _is_waited_for(gaps: Sequence[tuple[float, float, float]], slack: float) -> bool:
-    """Return whether ranks wait for the last rank of a call: none goes on before it arrives, and it is not the last at
-    its next call.
-
-    `gaps` has three times for each rank of a call: from the rank's call to its next one, from its call to the last
-    rank's, and from the last rank's call to that rank's next one.
-    """
+    """Return whether ranks wait for a call's last rank: none goes on before it, and it is not last at its next call.
+    `gaps` are each rank's times to its next call, to the last rank's call, and from there to that rank's next one."""
     if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
     ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)

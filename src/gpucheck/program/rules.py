@@ -1,9 +1,8 @@
 """The operands of an operation that may lie on different devices, by CUDA's kernels. Pure.
 
 The default is torch's own: all operands on one device. Each exception is a row of `RULES`. Sources:
-native_functions.yaml (`device_check`), and for operations that native_functions.yaml does not check, the checks in
-their kernels. For 0-dim CPU tensors the source is torch's CUDA code (2.9): each operation was called with such a tensor
-at each argument.
+native_functions.yaml (`device_check`), else the checks in the kernels. For 0-dim CPU tensors, each operation of torch's
+CUDA code (2.9) was called with such a tensor at each argument.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 CPU = "cpu"
 # Namespaces of torch and its compiler; operations of others are not judged.
@@ -22,8 +22,7 @@ FORKED = (
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
-# CUDA's error for a GPU that does not exist. The texts have the number that the program needs, and the number that is
-# visible.
+# CUDA's error for a GPU that does not exist.
 NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --dry cuda:SIZEx{0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
 # The error of a CPU build for `torch.device(0)`, which Python cannot replace.
@@ -82,8 +81,7 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# Operations whose operands must have one dtype on CUDA, except indices. On a CPU, norms accept two dtypes. Without
-# values, all of these operations do.
+# Operations whose operands must have one dtype on CUDA, except indices; a CPU's norms and meta tensors accept two.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
@@ -106,8 +104,7 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# Operations that consist of several operations above. In inference mode torch decomposes them after autocast would have
-# cast their operands.
+# Operations that consist of several above. In inference mode torch decomposes them after autocast.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
@@ -123,8 +120,7 @@ safe to autocast."""
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operation is given. `device` is None if it is unknown; `written` marks an operand that the
-    operation writes to."""
+    """A tensor that an operation is given. `device` is None if unknown; the operation writes to a `written` one."""
 
     name: str
     device: str | None
@@ -139,137 +135,84 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
-
-    Arguments in `free` may also be on the CPU, those in `anywhere` on any device, and those in `read` on any device if
-    they are 0-dim. Arguments in `host` must be on the CPU. Those in `numbers` may be 0-dim CPU tensors. "*" stands for
-    every argument, or with `by_position` for every entry of a list. `on_host` are the positions of results that are
-    always on the CPU. `follows` names the argument that determines the device of the results, if that is not the common
-    device. `by_position` means that the entries of several lists at one position must agree; other positions do not
-    matter.
-    """
+    """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema. "*"
+    stands for every argument, or with `by_position` for every entry of a list."""
 
     operations: tuple[str, ...]
-    why: str
+    # Arguments that may also be on the CPU, on any device, on any device if they are 0-dim, and only on the CPU.
     free: tuple[str, ...] = ()
     anywhere: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    on_host: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()  # may be 0-dim CPU tensors
+    on_host: tuple[int, ...] = ()  # the positions of results that are always on the CPU
+    # The argument that determines the device of the results, if that is not the common device.
     follows: str | None = None
+    # The entries of several lists at one position must agree; other positions do not matter.
     by_position: bool = False
 
 
+def _rule(
+    names: str, free: str = "", anywhere: str = "", read: str = "", host: str = "", numbers: str = "", **more: Any
+) -> Rule:
+    operations, *roles = (tuple(text.split()) for text in (names, free, anywhere, read, host, numbers))
+    return Rule(operations, roles[0], roles[1], roles[2], roles[3], roles[4], **more)
+
+
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("index", "_unsafe_index"), "indices on the CPU are copied to the device of what they index", free=("indices",)
-    ),
-    Rule(
-        ("_index_put_impl_", "index_put", "_unsafe_index_put"),
-        "indices, and a 0-dim value, are copied to the device of what is written",
-        anywhere=("indices", "index", "mask"),
-        read=("values",),
-    ),
-    Rule(
-        ("copy", "copy_sparse_to_sparse", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
-        "it copies between devices",
-        anywhere=("src", "dst", "self"),
+    # Indices and probabilities, and a 0-dim value, are copied to the device of the other operand.
+    _rule("index _unsafe_index", free="indices"),
+    _rule("_index_put_impl_ index_put _unsafe_index_put", anywhere="indices index mask", read="values"),
+    _rule("bernoulli", free="p", anywhere="out"),
+    # These copy between devices.
+    _rule(
+        "copy copy_sparse_to_sparse slice_scatter select_scatter diagonal_scatter as_strided_scatter",
+        anywhere="src dst self",
         follows="self",
     ),
-    Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill", "full_like", "index_fill"), "the value counts as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
-    Rule(
-        (
-            "histogram",
-            "_histogramdd_bin_edges",
-            "_histogramdd_from_bin_cts",
-            "_histogramdd_from_bin_tensors",
-            "_spdiags",
-        ),
-        "CUDA has no kernel for it",
-        host=("self", "bins", "weight", "diagonals", "offsets"),
+    _rule("_foreach_copy", anywhere="self src"),
+    # CUDA has no kernel for these.
+    _rule(
+        "histogram _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _spdiags",
+        host="self bins weight diagonals offsets",
     ),
-    Rule(
-        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as", "_has_same_storage_numel"),
-        "only the shape is read",
-        anywhere=("*",),
+    # Only the shape is read.
+    _rule("is_set_to is_same_size view_as reshape_as expand_as _has_same_storage_numel", anywhere="*"),
+    _rule("zeros_like ones_like empty_like rand_like randn_like randint_like resize_as", anywhere="*", follows="self"),
+    # Lengths and sizes of sequences are read on the host, and come out there. cuDNN takes targets there too.
+    _rule("_pack_padded_sequence", host="lengths", on_host=(1,)),
+    _rule("_pack_padded_sequence_backward", host="batch_sizes"),
+    _rule("_pad_packed_sequence", host="batch_sizes", on_host=(1,)),
+    _rule("lstm gru rnn_tanh rnn_relu _cudnn_rnn _cudnn_rnn_backward mkldnn_rnn_layer miopen_rnn", free="batch_sizes"),
+    _rule(
+        "_ctc_loss ctc_loss _use_cudnn_ctc_loss _cudnn_ctc_loss _ctc_loss_backward",
+        free="input_lengths target_lengths targets",
     ),
-    Rule(
-        ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like", "resize_as"),
-        "only the shape is read",
-        anywhere=("*",),
-        follows="self",
+    # Positions, ends and factors are read on the host.
+    _rule("tensor_split", host="tensor_indices_or_sections"),
+    _rule("linspace logspace", anywhere="start end"),
+    _rule("_foreach_addcdiv", host="scalars", by_position=True),
+    _rule("_foreach_addcmul", host="scalars", numbers="tensor2", by_position=True),
+    # A 0-dim CPU tensor counts as a number.
+    _rule("_foreach_mul _foreach_div", numbers="* other", by_position=True),
+    _rule("_fused_adam _fused_adamw _fused_sgd _fused_adagrad", free="lr", by_position=True),
+    _rule("fill full_like index_fill", anywhere="value", follows="self"),
+    _rule("masked_fill", free="value"),
+    _rule("soft_margin_loss soft_margin_loss_backward", numbers="target"),
+    _rule(
+        "add sub rsub mul div floor_divide remainder fmod pow float_power ldexp eq ne lt le gt ge maximum minimum fmax "
+        "fmin where allclose dist bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ "
+        "__rshift__ __ilshift__ __irshift__ atan2 copysign heaviside xlogy special",
+        numbers="*",
     ),
-    Rule(
-        ("_pack_padded_sequence",),
-        "lengths are read on the host, and batch_sizes come out there",
-        host=("lengths",),
-        on_host=(1,),
-    ),
-    Rule(("_pack_padded_sequence_backward",), "batch_sizes are read on the host", host=("batch_sizes",)),
-    Rule(
-        ("_pad_packed_sequence",),
-        "batch_sizes are read on the host, and lengths come out there",
-        host=("batch_sizes",),
-        on_host=(1,),
-    ),
-    Rule(
-        ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "miopen_rnn"),
-        "batch_sizes of a packed sequence are read on the host",
-        free=("batch_sizes",),
-    ),
-    Rule(
-        ("_ctc_loss", "ctc_loss", "_use_cudnn_ctc_loss", "_cudnn_ctc_loss", "_ctc_loss_backward"),
-        "lengths are read on the host, and cuDNN takes targets there",
-        free=("input_lengths", "target_lengths", "targets"),
-    ),
-    Rule(("tensor_split",), "split positions are read on the host", host=("tensor_indices_or_sections",)),
-    Rule(("_foreach_addcdiv",), "a tensor of factors is read on the host", host=("scalars",), by_position=True),
-    Rule(
-        ("_foreach_addcmul",),
-        "a tensor of factors is read on the host, and only the second list counts as numbers",
-        host=("scalars",),
-        numbers=("tensor2",),
-        by_position=True,
-    ),
-    Rule(
-        ("_foreach_mul", "_foreach_div"),
-        "the factor of a list counts as a number too",
-        numbers=("*", "other"),
-        by_position=True,
-    ),
-    Rule(
-        ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"),
-        "a learning rate may be a CPU scalar",
-        free=("lr",),
-        by_position=True,
-    ),
-    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",), anywhere=("out",)),
-    Rule(("linspace", "logspace"), "the ends are read on the host", anywhere=("start", "end")),
-    Rule(("soft_margin_loss", "soft_margin_loss_backward"), "a 0-dim target counts as a number", numbers=("target",)),
-    Rule(
-        (
-            *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "float_power", "ldexp"),
-            *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
-            *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
-            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy"),
-            "special",
-        ),
-        "a 0-dim CPU tensor counts as a number",
-        numbers=("*",),
-    ),
-    Rule(
-        ("addcmul", "lerp", "logical_and", "logical_or", "logical_xor", "binary_cross_entropy_with_logits"),
-        "only these count as numbers",
-        numbers=("tensor2", "weight", "weights", "other", "pos_weight"),
+    _rule(
+        "addcmul lerp logical_and logical_or logical_xor binary_cross_entropy_with_logits",
+        numbers="tensor2 weight weights other pos_weight",
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
-_DEFAULT = Rule((), "all operands must be on one device")
+_DEFAULT = Rule(())
 # torch 2.15 and newer turn `x[index] = 0.5` into these operations if both operands are on one device, as they are here.
-# Otherwise torch copies the value first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
 # The operations on single tensors, for those operations on lists whose names differ.
@@ -278,16 +221,12 @@ _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on an operation's operands. `device` is the device of its results, or None if that is unknown.
+    """The verdict on an operation's operands. Operations of other libraries are not `judged`."""
 
-    `wrong` are the operands on the wrong device, and `expected` is the right one. `on_host` are the positions of
-    results that are always on the CPU. Operations of other libraries are not `judged`.
-    """
-
-    device: str | None
+    device: str | None  # of its results; None if that is unknown
     wrong: tuple[Operand, ...] = ()
-    expected: str | None = None
-    on_host: tuple[int, ...] = ()
+    expected: str | None = None  # the right device of the wrong operands
+    on_host: tuple[int, ...] = ()  # the positions of results that are always on the CPU
     judged: bool = True
 
 
@@ -361,8 +300,7 @@ def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
 
 
 def _common(operands: Sequence[Operand]) -> str | None:
-    """Return the one device other than the CPU, the CPU if all operands are there, or None if several devices are
-    possible."""
+    """Return the one device other than the CPU, the CPU if all operands are there, or None for several devices."""
     devices = {operand.device for operand in operands if operand.device is not None}
     others = devices - {CPU}
     if len(others) == 1:

@@ -1,8 +1,7 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
-device. Functions that the mode does not see (module-level functions of `torch.cuda`, classes) are replaced while the
-engine runs.
+device. Functions that it does not see (those of `torch.cuda`, classes) are replaced while the engine runs.
 """
 
 from __future__ import annotations
@@ -23,26 +22,13 @@ from torch.overrides import TorchFunctionMode
 
 from gpucheck.machine import torch_private
 from gpucheck.program import engine, kernels, rules
-from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, replaced, tensors_in
-from gpucheck.program.simulated_devices import (
-    CLAIMED,
-    CPU,
-    CURRENT,
-    UNSEEN_BY_CLASS,
-    Origin,
-    Place,
-    device_of,
-    here,
-    is_real,
-    is_transformed,
-    storage_of,
-    storages_of,
-)
+from gpucheck.program import simulated_devices as devices
+from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, mapped, replaced, tensors_in
+from gpucheck.program.simulated_devices import CLAIMED, CPU, CURRENT, UNSEEN_BY_CLASS, Origin, Place
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
 _T = torch.Tensor
-_CONSTRUCTORS = torch_private.need("torch.utils._device._device_constructors")
 
 
 class Surface(TorchFunctionMode):  # type: ignore[misc]
@@ -55,23 +41,21 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.copied: set[Origin] = set()
         # The original functions of torch, by their replacements. Calls are handled under the original.
         self.originals: dict[Any, Any] = {}
-        self._constructors = frozenset(_CONSTRUCTORS())
+        self._constructors = frozenset(torch_private.need("torch.utils._device._device_constructors")())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         func = self.originals.get(func, func)
         self.world.here.handling += 1
         try:
-            answer = KINDS.get(func, _OTHER).answer
-            if answer is not None:
+            if (answer := KINDS.get(func, _OTHER).answer) is not None:
                 return answer(self, *args, **kwargs)
             if kwargs.get("pin_memory"):  # without CUDA torch has no pinned memory
                 out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
                 self.check_host(func, [("out", out)])
                 return _pinned(self, out)
             if func in self._constructors or kwargs.get("device") is not None:
-                made = self._made if kwargs.get("out") is None else self._filled
-                return made(func, args, kwargs)
+                return (self._made if kwargs.get("out") is None else self._filled)(func, args, kwargs)
             return self._called(func, args, kwargs)
         except RuntimeError as error:
             if not isinstance(error, DeviceMismatch):
@@ -79,8 +63,6 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             raise
         finally:
             self.world.here.handling -= 1
-
-    # -- calls that work on tensors ------------------------------------------------------------------------------------
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         kind, given = KINDS.get(func, _OTHER), [*args, *kwargs.values()]
@@ -101,21 +83,20 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if kind.carries:
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             if device is not None:
-                args, kwargs = self._all_on(device, args, kwargs)
+                args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
         args, kwargs = self._followed(kind, device, args, kwargs)
         with self.world.calling(name_of(func), device):
             return kernels.call(self.world, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
-        """Return the one device other than the CPU among the tensors of a call, or the CPU if there is none. If any
-        tensor has dimensions, 0-dim tensors do not count, because a kernel reads them from any device."""
+        """Return the one device other than the CPU among a call's tensors; 0-dim ones beside others do not count."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
-        devices = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
-        away = devices - {CPU, None}
+        claimed = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
+        away = claimed - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
-        return None if None in devices else CPU
+        return None if None in claimed else CPU
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         if generator.device.type != device.type:
@@ -132,31 +113,19 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
 
     def device_of(self, value: Any) -> torch.device | None:
-        """Return the device that a value claims if it is a tensor; None if it is unknown."""
         with UNSEEN():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
-    # -- gradients -----------------------------------------------------------------------------------------------------
-
-    def _all_on(self, device: torch.device, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call, with all tensors moved to a device."""
-
-        def moved(value: Any) -> Any:
-            return self.move(value, device) if isinstance(value, Tensor) else value
-
-        return tuple(map(moved, args)), {name: moved(value) for name, value in kwargs.items()}
-
     def _followed(self, kind: Kind, device: torch.device | None, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call on several devices. Autograd moves the gradients of 0-dim tensors and of
-        copied tensors back to the tensors' own device, as it does in C++."""
+        """Return the arguments of a call on several devices, whose gradients autograd moves back as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter raises in its torch function
-            devices = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
-            if len(devices) < 2 or not torch.is_grad_enabled():
+            claimed = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
+            if len(claimed) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
             target = self.world.claims.device(args[0]) if kind.copies and args else device
 
             def followed(value: Any) -> Any:
-                if isinstance(value, Tensor) and value.requires_grad and not is_transformed(value):
+                if isinstance(value, Tensor) and value.requires_grad and not devices.is_transformed(value):
                     now = self.world.claims.device(value)
                     if now not in (None, target) and (kind.copies or value.dim() == 0):
                         return _Move.apply(value, self, None, now, value.dtype, {})
@@ -165,21 +134,18 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             start = 1 if kind.copies else 0  # a copy writes to its first argument
             return (*args[:start], *map(followed, args[start:])), {key: followed(item) for key, item in kwargs.items()}
 
-    # -- factories -----------------------------------------------------------------------------------------------------
-
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Create a tensor, with or without a `device` argument. The data is on the CPU, and the tensor claims the
-        requested device."""
-        device, kind = device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
+        """Create a tensor on the CPU that claims the requested device, or the default one."""
+        device, kind = devices.device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
         at = kind.sparse_at  # indices move to the device of the values
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
-            device = device_of(_default_device())
+            device = devices.device_of(_default_device())
             if device is None and source is not None and kind.of_data:
                 device = self.world.claims.device(source)
             device = device or CPU
-        if device is None or is_real(device):
+        if device is None or device.type not in ("cpu", *CLAIMED):
             return func(*args, **kwargs)
         if device.type in CLAIMED:
             self.world.use(device)
@@ -188,28 +154,25 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self._check_generator(func, generator, device)
         # Move the given parts first, because the sparse tensor would hold them on their own devices.
         if at is not None and kwargs.get("device") is not None:
-            args, kwargs = self._all_on(device, args, kwargs)
+            args, kwargs = mapped(lambda tensor: self.move(tensor, device), (args, kwargs))
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        if source is not None and at is None and storage_of(out) is storage_of(source):
+        if source is not None and at is None and devices.storage_of(out) is devices.storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor on another device
-        origin = Origin("made", name_of(func), here()) if device == CPU else None
+        origin = Origin("made", name_of(func), devices.here()) if device == CPU else None
         for tensor in tensors_in(out):
             self.world.claims.put(tensor, device, origin)
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a factory that writes into its `out`, which must be on the device where the factory would create a
-        tensor."""
-        device, now = device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
+        """Call a factory that writes into its `out`, which must be on the factory's device."""
+        device, now = devices.device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
         if device is not None and now is not None and device.type != now.type:
             _refuse(f"{name_of(func)} with an out on another device")
         return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
-
-    # -- moves ---------------------------------------------------------------------------------------------------------
 
     def move(
         self, tensor: Tensor, device: torch.device, dtype: Any = None, copy: bool = False, memory_format: Any = None
@@ -217,7 +180,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """Return the tensor on `device`. A tensor that is there already is returned itself, as torch does."""
         now = self.world.claims.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
-        if is_real(device):
+        if device.type not in ("cpu", *CLAIMED):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in CLAIMED:
             self.world.use(device)
@@ -229,14 +192,14 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 if out is not tensor:
                     self.world.claims.put(out, device)
                 return out
-            plain = not is_transformed(tensor)
+            plain = not devices.is_transformed(tensor)
             if plain and tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
     def _copied(self, tensor: Tensor, device: torch.device, dtype: Any, more: dict[str, Any]) -> Tensor:
         home = self.world.home(device)
-        with self.world.uncounted():
+        with self.world.claims.memory.paused():
             if tensor.is_meta and home == CPU:
                 self.world.assume("cpu", None)
                 out = torch.zeros(tensor.shape, dtype=dtype, device=CPU)
@@ -245,12 +208,11 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         before = self.world.claims.of(tensor).origin
         if before is not None and device != CPU:
             self.copied.add(before)
-        self.world.claims.put(out, device, Origin("moved", "", here()) if device == CPU else None)
+        self.world.claims.put(out, device, Origin("moved", "", devices.here()) if device == CPU else None)
         return out
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with this mode active. torch disables the mode while the mode handles a call, but some
-        calls run user code."""
+        """Return the function with this mode active, which torch disables while it handles a call."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             own = self.world.here
@@ -267,8 +229,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd follows: the gradient returns to the tensor's device. Without a `device` the tensor is not
-    moved here, because the operation that uses it moves it."""
+    """A move that autograd follows: the gradient returns. Without a `device` another operation moves the tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
@@ -285,7 +246,6 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _default_device() -> Any:
-    """Return the device that `torch.set_default_device` has set, or None if it is unknown."""
     return getattr(sys.modules["torch.utils._device"], "CURRENT_DEVICE", None)
 
 
@@ -316,9 +276,6 @@ _OPERATORS = {
 }
 
 
-# -- answers to calls on a tensor --------------------------------------------------------------------------------------
-
-
 def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
     return surface.world.claims.device(tensor) or tensor.device
 
@@ -334,13 +291,13 @@ def _get_device(surface: Surface, tensor: Tensor) -> int:
 
 def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Answer `Tensor.to` in its three forms: a device, a dtype, another tensor."""
-    device, dtype = device_of(kwargs.get("device")), kwargs.get("dtype")
+    device, dtype = devices.device_of(kwargs.get("device")), kwargs.get("dtype")
     rest = list(args)
     other = kwargs.get("other") or (rest.pop(0) if rest and isinstance(rest[0], Tensor) else None)
     if other is not None:
         device, dtype = surface.world.claims.device(other), other.dtype
     elif rest and not isinstance(rest[0], torch.dtype):
-        device = device_of(rest.pop(0))
+        device = devices.device_of(rest.pop(0))
     if rest and (isinstance(rest[0], torch.dtype) or rest[0] is None):
         dtype = rest.pop(0) or dtype
     flags = [flag for flag in rest if isinstance(flag, bool)]
@@ -351,8 +308,7 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
-    """Format a number as text, which torch does not do for a meta tensor; any other tensor is formatted as it is
-    printed."""
+    """Format a number as text, which torch does not do for a meta tensor."""
     if tensor.dim() or type(tensor) is not Tensor:
         return str(surface.again(object.__format__)(tensor, spec))
     if surface.world.stands_in(tensor):
@@ -366,8 +322,7 @@ def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
 
 
 def _pinned(surface: Surface, tensor: Tensor) -> Tensor:
-    """Return the tensor, marked as pinned memory of the host."""
-    for storage in storages_of(tensor):
+    for storage in devices.storages_of(tensor):
         surface.world.claims.storages.row(storage).is_pinned = True
     return tensor
 
@@ -393,7 +348,6 @@ def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """Answer `Tensor.type`: return the name of the type, or the tensor converted to a type."""
     device = surface.world.claims.device(tensor) or CPU
     if dtype is None:
         return tensor.type().replace("torch.", "torch.cuda.", 1) if device.type == "cuda" else tensor.type()
@@ -419,8 +373,7 @@ def _on_host_only(original: Any, surface: Surface, tensor: Tensor, *rest: Any, *
 
 
 def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
-    """Return padded sequences, and their lengths on the host. torch decomposes this function before the dispatch mode
-    sees an operation."""
+    """Return padded sequences, and their lengths on the host, which no operation shows."""
     out = surface._called(_UNPACKED, args, kwargs)
     surface.world.claims.put(out[1], CPU)
     return out
@@ -428,44 +381,37 @@ def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
 
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
     """Assign `tensor.grad = …`, which torch accepts only on the tensor's own device."""
-    device = surface.device_of(tensor)
     types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
-    surface.world.apart("gradient", gradient, device, "Tensor.grad", text)
+    surface.world.apart("gradient", gradient, surface.device_of(tensor), "Tensor.grad", text)
     tensor.grad = gradient
 
 
 def _named_device(value: Any) -> Any:
-    """Return the device for a number, as in `module.to(0)`, which a CPU build does not accept. Return another value
-    unchanged."""
-    return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-# -- treatment of devices, by function ---------------------------------------------------------------------------------
+    """Return the device for a number, as in `module.to(0)`, which a CPU build does not accept."""
+    return devices.device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The treatment of devices by a torch function. By default its tensors are on one device, and so are its results.
+    """The treatment of devices by a torch function. By default its tensors and results are on one device."""
 
-    `answer` replaces the function. `read` returns the arguments that it reads on the host, by name. `type_error` is
-    torch's text if the function refuses them with a TypeError. `alike` is torch's text if the function itself compares
-    the devices of its tensors, because each of its operations needs tensors on one device. `first` is the number of its
-    tensors that determine the device of its results. If `copies` is set, the input is copied to the first argument's
-    device. `carries` copies it to the device of the result, and `fills_any` to that of `out`. `of_data` creates a
-    tensor on the device of its data. A tensor that gives a size, as in `torch.arange(n)`, is only read. `sparse_at` is
-    the position of a sparse tensor's values.
-    """
-
+    # It replaces the function.
     answer: Callable[..., Any] | None = None
+    # It returns the arguments that the function reads on the host, by name; torch's text if it raises a TypeError then.
     read: Callable[..., list[tuple[str, Any]]] | None = None
     type_error: str | None = None
+    # torch's text if the function itself compares the devices of its tensors.
     alike: str | None = None
+    # The number of its tensors that determine the device of its results.
     first: int | None = None
+    # The input is copied to the device of the first argument, of the result, or of `out`.
     copies: bool = False
     carries: bool = False
     fills_any: bool = False
+    # The result is on the device of its data. A tensor that gives a size, as in `torch.arange(n)`, is only read.
     of_data: bool = False
+    # The position of a sparse tensor's values.
     sparse_at: int | None = None
 
 
@@ -482,7 +428,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.grad.__set__: _set_grad,
     _T.to: _to,
     _T.cuda: lambda surface, tensor, device=None, *rest, **kwargs: surface.move(
-        tensor, device_of("cuda" if device is None else device) or CPU
+        tensor, devices.device_of("cuda" if device is None else device) or CPU
     ),
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
@@ -530,9 +476,6 @@ KINDS: dict[Any, Kind] = {
 }
 
 
-# -- calls that the mode does not see ----------------------------------------------------------------------------------
-
-
 class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that claims another device."""
 
@@ -541,7 +484,7 @@ class _Generator(torch.Generator):  # type: ignore[misc]
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
         made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        made.place, made.made_at = device_of(device) or CPU, here()
+        made.place, made.made_at = devices.device_of(device) or CPU, devices.here()
         return made
 
     @property
@@ -559,8 +502,7 @@ class _Generator(torch.Generator):  # type: ignore[misc]
 
 
 class _AnyGenerator(type):
-    """`torch.Generator` while the engine runs. It creates a `_Generator`, and every generator counts as its
-    instance."""
+    """`torch.Generator` while the engine runs. It creates a `_Generator`; every generator counts as its instance."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator(device)
@@ -578,14 +520,8 @@ def _state_of_cuda(state: Tensor) -> Tensor:
     return torch.cat([state, torch.zeros(_STATE_BYTES, dtype=torch.uint8, device=CPU)])
 
 
-def _check_cuda_states(*args: Any, **kwargs: Any) -> None:
-    for state in tensors_in([args, kwargs]):
-        _state_of_host(state)
-
-
 def _state_of_host(state: Tensor) -> Tensor:
-    """Return the CPU's part of a CUDA state. A state from a real GPU has no such part, and the current state of the CPU
-    is returned."""
+    """Return the CPU's part of a CUDA state; a state from a real GPU has none, and leaves the CPU's as it is."""
     own = torch.get_rng_state()
     if state.numel() not in (_STATE_BYTES, own.numel() + _STATE_BYTES):
         raise RuntimeError("RNG state is wrong size")
@@ -602,13 +538,12 @@ class _Waits(contextlib.AbstractContextManager[Any]):
     cuda_stream = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.device = device_of("cuda")
+        self.device = devices.device_of("cuda")
 
     def __exit__(self, *raised: object) -> None:
         return None
 
     def record_event(self, event: Any = None) -> Any:
-        """Return an event after the work so far."""
         return event or _Event()
 
     def synchronize(self, *args: Any, **kwargs: Any) -> None:
@@ -634,7 +569,7 @@ class _OnDevice(contextlib.ContextDecorator):
 
     def __init__(self, device: Any) -> None:
         # -1 is `get_device` of a tensor on the CPU and names no device.
-        given = device.device if isinstance(device, Tensor) else device_of(None if device == -1 else device)
+        given = device.device if isinstance(device, Tensor) else devices.device_of(None if device == -1 else device)
         self.given = given if given is not None and given.type == "cuda" else None
 
     def __enter__(self) -> None:
@@ -646,7 +581,7 @@ class _OnDevice(contextlib.ContextDecorator):
 
 
 def _set_device(world: World, device: Any) -> None:
-    given = device_of(device)
+    given = devices.device_of(device)
     if given is not None and given.index is not None:
         world.use(given)
         CURRENT.index = given.index
@@ -655,16 +590,8 @@ def _set_device(world: World, device: Any) -> None:
 def _cuda_functions(world: World) -> dict[str, Any]:
     gpu = world.gpu
     major, minor = gpu.capability
-    properties = types.SimpleNamespace(
-        name=gpu.name,
-        major=major,
-        minor=minor,
-        multi_processor_count=gpu.multiprocessors,
-        total_memory=gpu.readable_bytes,
-        uuid=None,
-        warp_size=32,
-    )
-    # These are done already, and there is nothing to count.
+    properties = {"name": gpu.name, "major": major, "minor": minor, "uuid": None, "warp_size": 32}
+    properties |= {"multi_processor_count": gpu.multiprocessors, "total_memory": gpu.readable_bytes}
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),
@@ -683,7 +610,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(gpu.name),
         "get_device_capability": _constant(gpu.capability),
-        "get_device_properties": _constant(properties),
+        "get_device_properties": _constant(types.SimpleNamespace(**properties)),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
         "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
@@ -691,40 +618,34 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "Event": _Event,
         **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Waits),
     }
-    return {**answers, **{name: _starting(world, answers[name]) for name in _STARTS}}
+    # Functions that start CUDA in the real `torch.cuda`.
+    starting = (
+        *("init", "_lazy_init", "synchronize", "ipc_collect", "current_device", "current_stream", "default_stream"),
+        *("get_device_name", "get_device_capability", "get_device_properties", "mem_get_info"),
+        *("get_rng_state", "get_rng_state_all", "initial_seed"),
+    )
 
-
-# Functions that start CUDA in the real `torch.cuda`.
-_STARTS = (
-    *("init", "_lazy_init", "synchronize", "ipc_collect", "current_device", "current_stream", "default_stream"),
-    *("get_device_name", "get_device_capability", "get_device_properties", "mem_get_info"),
-    *("get_rng_state", "get_rng_state_all", "initial_seed"),
-)
-
-
-def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
-    def started(*args: Any, **kwargs: Any) -> Any:
+    def started(answer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
-        world.use(device_of(named[0]) if named else None)
+        world.use(devices.device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
-    return started
+    return {**answers, **{name: functools.partial(started, answers[name]) for name in starting}}
 
 
-def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, Any]:
-    """Return the memory functions of `torch.cuda`: they give the counted memory, and 0 where it is not counted."""
-    memory = counted or Memory[Place]()
+def _memory_functions(memory: Memory[Place], total: int) -> dict[str, Any]:
+    """Return the memory functions of `torch.cuda`, which give the counted memory."""
+    now, most = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
 
     def reset(*args: Any) -> None:
         memory.peak_since_reset = memory.allocated
 
     def stats(*args: Any) -> dict[str, int]:
-        now, peak = memory.allocated, memory.peak_since_reset
         kinds = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-        values = {f"{kind}.all.{when}": size for kind in kinds for when, size in (("current", now), ("peak", peak))}
+        sizes = {"current": memory.allocated, "peak": memory.peak_since_reset}
+        values = {f"{kind}.all.{when}": size for kind in kinds for when, size in sizes.items()}
         return {**values, "num_alloc_retries": 0, "num_ooms": 0}
 
-    now, most = (lambda *args: memory.allocated), (lambda *args: memory.peak_since_reset)
     return {
         **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), now),
         **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), most),
@@ -735,9 +656,9 @@ def _memory_functions(counted: Memory[Place] | None, total: int) -> dict[str, An
     }
 
 
-def _accelerator(world: World) -> dict[str, Any]:
-    """Return the functions of `torch.accelerator`."""
-    return {
+def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
+    world, clear = surface.world, torch.clear_autocast_cache
+    of_accelerators = {
         "is_available": _constant(True),
         "device_count": _constant(world.count or 1),
         "current_accelerator": _constant(torch.device("cuda")),
@@ -748,17 +669,14 @@ def _accelerator(world: World) -> dict[str, Any]:
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
     }
 
-
-def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
-    clear = torch.clear_autocast_cache
-
     def uncast() -> None:
         """Clear the casts at the end of a region of autocast, which may be one of the CPU's."""
-        surface.world.casts.clear()
+        world.casts.clear()
         clear()
 
     patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
+        *((torch.cuda, name, value) for name, value in _cuda_functions(world).items()),
+        *((torch.accelerator, name, value) for name, value in of_accelerators.items()),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs this version with an error
@@ -771,29 +689,23 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, surface.world)),
-        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, surface.world)),
-        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, surface.world))),
-        *engine.of_files(surface.world),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, world)),
+        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, world)),
+        (torch.UntypedStorage, "device", property(functools.partial(engine.device_of_storage, world))),
+        *engine.of_files(world),
         (torch.jit, "load", functools.partial(_refuse, "torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_on_host_only, owner.to_dlpack, surface))
             for owner in (torch, torch.utils.dlpack)
         ),
-        *kernels.patches(surface.world),
+        *kernels.patches(world),
     ]
-    if hasattr(torch, "accelerator"):
-        patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
-    # The backward pass runs the user's hooks, checkpoints and functions, and so does saving tensors for it.
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run a thread of the program with the modes, because each thread needs its own."""
-        with kernels.autocast_here(), surface, Dispatch(surface.world):
+        with kernels.autocast_here(), surface, Dispatch(world):
             function(*args, **kwargs)
-
-    def pushing(push: Any) -> Callable[..., None]:
-        return lambda pack, unpack: push(surface.again(pack), surface.again(unpack))
 
     set_state = torch.set_rng_state
 
@@ -806,54 +718,58 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
         return restored
 
+    def checking(*args: Any, **kwargs: Any) -> None:
+        mapped(_state_of_host, (args, kwargs))
+
     load = torch.optim.Optimizer.load_state_dict
 
     @functools.wraps(load)
     def loaded(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Restore the state of an optimizer, and record the origin of its tensors on the CPU."""
         load(optimizer, *args, **kwargs)
-        origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
+        origin = Origin("state", f"a restored state of {type(optimizer).__name__}", devices.here())
         for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
             if surface.device_of(tensor) == CPU:
-                surface.world.claims.put(tensor, CPU, origin)
+                world.claims.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward pass. Its first gradients must be on the devices of their outputs; 0-dim gradients are moved
-        there."""
+        """Run the backward pass. Its first gradients must be on their outputs' devices; 0-dim ones are moved there."""
         first = []
         for place, (gradient, device) in enumerate(zip(gradients, map(surface.device_of, outputs), strict=True)):
             is_number = isinstance(gradient, Tensor) and not gradient.dim()
             first.append(gradient.to(device) if is_number and device else gradient)
             with UNSEEN():
                 text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
-                surface.world.apart("gradient", first[-1], device, "backward", text)
+                world.apart("gradient", first[-1], device, "backward", text)
         return run(outputs, tuple(first), *args, **kwargs)
 
     return [
         *patches,
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
-        *((torch.cuda, name, restoring(_check_cuda_states)) for name in ("set_rng_state", "set_rng_state_all")),
+        *((torch.cuda, name, restoring(checking)) for name in ("set_rng_state", "set_rng_state_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch.optim.Optimizer, "load_state_dict", loaded),
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
+        # The backward pass runs the user's hooks, checkpoints and functions, and so does saving tensors for it.
         *torch_private.replacing(
             "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(backward, run))
         ),
-        *torch_private.replacing("torch._C._autograd._push_saved_tensors_default_hooks", pushing),
+        *torch_private.replacing(
+            "torch._C._autograd._push_saved_tensors_default_hooks",
+            lambda push: lambda pack, unpack: push(surface.again(pack), surface.again(unpack)),
+        ),
     ]
 
 
 def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
-    """Group lists of tensors by dtype and by the device that the first list's tensors claim, not by their real device.
-    torch moves 0-dim tensors to the device of a group."""
+    """Group lists of tensors by dtype and by the device that the first list's tensors claim, as torch does."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        devices = [surface.device_of(tensor) for tensor in lists[0]]
+        claimed = [surface.device_of(tensor) for tensor in lists[0]]
         groups = {}
-        for device in dict.fromkeys(devices):
-            places = [place for place, other in enumerate(devices) if other == device]
+        for device in dict.fromkeys(claimed):
+            places = [place for place, other in enumerate(claimed) if other == device]
             part = [[column[place] for place in places] if column else column for column in lists]
             for (real, dtype), (tensors, at) in original(part, with_indices).items():
                 groups[device or real, dtype] = (tensors, [places[place] for place in at])
@@ -863,15 +779,16 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    return tuple(chunk.to(device_of(gpu)) for gpu, chunk in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+    chunks = tensor.chunk(len(gpus), dim)
+    return tuple(chunk.to(devices.device_of(gpu)) for gpu, chunk in zip(gpus, chunks, strict=False))
 
 
 def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(device_of(gpu)) for gpu in gpus for tensor in tensors)
+    return tuple(tensor.to(devices.device_of(gpu)) for gpu in gpus for tensor in tensors)
 
 
 def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
-    home = CPU if target in (-1, "cpu") else device_of(target)
+    home = CPU if target in (-1, "cpu") else devices.device_of(target)
     return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
 
 

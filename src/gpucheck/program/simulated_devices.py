@@ -1,8 +1,7 @@
-"""The device that a plain CPU tensor claims, the line that claimed it, and the names by which a line reaches the
-tensor.
+"""The device that a plain CPU tensor claims, the line that claimed it, and the names by which a line reaches it.
 
-The table of claims has an entry for each storage, which lasts as long as the storage. Views share a storage and so a
-device, and a write in place does not change the device. The running frames show to whom a tensor belongs.
+A claim belongs to a storage, and lasts as long. Views share a storage and so a device, and a write in place does not
+change the device. The running frames show to whom a tensor belongs.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import gpucheck
 from gpucheck.machine import torch_private
 from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
-from gpucheck.work.storages import Memory, Storages
+from gpucheck.work.storages import Memory
 
 # torch.func's transforms wrap tensors.
 _unwrapped = torch_private.find("torch._C._functorch.get_unwrapped")
@@ -36,7 +34,6 @@ is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_te
 if is_transformed is None or _unwrapped is None:
     is_transformed = lambda tensor: False  # noqa: E731
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
-_OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # The lines that rank files by owner. A dry run replaces this with an object that knows the program's own package.
 lines = Lines("", None)
 # Types of devices that tensors can claim. torch itself handles all others.
@@ -64,13 +61,6 @@ def device_of(value: Any) -> torch.device | None:
     return device
 
 
-def is_real(device: torch.device) -> bool:
-    return device.type not in ("cpu", *CLAIMED)
-
-
-# -- the user's line ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """A line of source: `file` as Python names it, and `line` from 1."""
@@ -84,24 +74,16 @@ class Place:
 
 
 def rank(file: str) -> int:
-    """Return the owner of a file: 0 for the user, 1 for an installed package, 2 for torch, Python or gpucheck, which no
-    finding names."""
+    """Return the owner of a file: 0 for the user, 1 for an installed package, 2 for torch, Python or gpucheck."""
     return lines.rank(file)
 
 
 def text_of(value: Place | torch.device | None) -> str | None:
-    """Return a place or a device as text for the results."""
     return None if value is None else str(value)
 
 
-def is_ours(file: str) -> bool:
-    """Return whether a file is gpucheck's own."""
-    return os.path.abspath(file).startswith(_OURS)
-
-
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's own source, from `frame` outwards. If there is none, return that of an
-    installed package other than torch."""
+    """Return the innermost frame of the user's own source, else that of an installed package other than torch."""
     return lines.caller(frame) or lines.caller(frame, most=1)
 
 
@@ -112,16 +94,12 @@ def here() -> Place | None:
 
 
 def place_of(frame: FrameType) -> Place:
-    """Return the line that a frame is running."""
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def source_line(frame: FrameType | None) -> str:
     """Return the text of the line that a frame is running; empty if it is unknown."""
     return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-
-
-# -- which device a tensor claims --------------------------------------------------------------------------------------
 
 
 CPU = torch.device("cpu")
@@ -150,40 +128,36 @@ class Claims:
     """Claims by storage. A tensor that nobody claimed lies on the CPU. `memory` counts what claims cuda:0."""
 
     def __init__(self, memory: Memory[Place] | None = None) -> None:
-        self.memory = memory
-        self.storages = Storages() if memory is None else memory.storages
+        self.memory = memory or Memory[Place]()
+        self.storages = self.memory.storages
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return self._claim(storage) is not None
 
-    def _claim(self, storage: torch.UntypedStorage | None) -> Claim | None:
-        row = None if storage is None else self.storages.of(storage)
+    def _claim(self, storage: torch.UntypedStorage) -> Claim | None:
+        row = self.storages.of(storage)
         return None if row is None else row.claim
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Return whether a tensor lies in pinned memory of the host."""
         return any(row.is_pinned for storage in storages_of(tensor) if (row := self.storages.of(storage)) is not None)
 
     def of(self, tensor: Tensor) -> Claim:
         """Return the claim of a tensor. Nothing is known of a tensor without a storage."""
         storage = storage_of(tensor)
-        if claim := self._claim(storage):
+        if storage is not None and (claim := self._claim(storage)):
             return claim
         if tensor.device.type != "cpu":  # a meta tensor claims `meta`, unless it stands for a tensor without values
             return Claim(tensor.device)
         return Claim(None if storage is None else CPU)
 
     def device(self, tensor: Tensor) -> torch.device | None:
-        """Return the device that a tensor claims, or None if it is unknown."""
         return self.of(tensor).device
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
-        """Return the device that a storage claims, or None if it is unknown."""
         claim = self._claim(storage.untyped() if isinstance(storage, torch.TypedStorage) else storage)
         return CPU if claim is None else claim.device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
-        """Claim a device for the storage of a tensor."""
         for storage in storages_of(tensor):
             self.put_storage(storage, device, origin)
 
@@ -193,19 +167,15 @@ class Claims:
             self.storages.row(storage).claim = Claim(device, origin)
         elif (row := self.storages.of(storage)) is not None:
             row.claim = None
-        if self.memory is not None:
-            self.memory.put(storage, is_held=device == COUNTED)
+        self.memory.put(storage, is_held=device == COUNTED)
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return the storage that represents a tensor, or None if it has no storage. For a sparse tensor it is the storage
-    of the values."""
     return next(iter(storages_of(tensor)), None)
 
 
 def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
-    """Return the storages of a tensor, for a sparse tensor that of its values first. The list is empty if it has
-    none."""
+    """Return the storages of a tensor, for a sparse tensor that of its values first."""
     while is_transformed(tensor):
         tensor = _unwrapped(tensor)
     try:
@@ -215,19 +185,17 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
         return []
 
 
-# -- the origin of a tensor on the wrong device ------------------------------------------------------------------------
-
-
 def cause(
     frame: FrameType, tensor: Tensor, expected: str, claims: Claims, *, has_name: bool
 ) -> tuple[Origin | None, str | None, str | None]:
-    """Return where an operand that is not on the device `expected` comes from, and an expression for it at the failing
-    line. The last value is an expression for the device at the line that makes the operand, if it should be made there;
-    None if it should be moved.
+    """Return the origin of an operand that is not on the device `expected`, and an expression for it at the failing
+    line. The last value is an expression for the device at the line that makes the operand; None if it should be moved.
     """
     origin = claims.of(tensor).origin
     origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
-    variable = _variable(frame, tensor) if has_name else None
+    line = source_line(frame)
+    names = (name for name, value in _ways(frame) if has_name and _same(value, tensor))
+    variable = next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)), None)
     if origin is None or origin.place is None or origin.kind != "made":
         return origin, variable, None
     called = origin.what.rpartition(".")[2]
@@ -246,14 +214,8 @@ def _same(value: Any, tensor: Tensor) -> bool:
     return value is tensor or (storage is not None and storage_of(value) is storage)
 
 
-def _variable(frame: FrameType, tensor: Tensor) -> str | None:
-    """Return how the failing line names a tensor: `x`, `self.scale`, `batch["x"]`."""
-    line = source_line(frame)
-    names = (name for name, value in _ways(frame) if _same(value, tensor))
-    return next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line)), None)
-
-
 def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield expressions of a line with their values: `x`, `self.scale`, `batch["x"]`."""
     named = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
     named |= frame.f_locals
     yield from named.items()
@@ -268,14 +230,12 @@ def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(code: CodeType) -> set[int]:
-    """Return the lines of a function or module, without those of nested functions, which have their own code
-    objects."""
+    """Return the lines of a function or module, without those of nested functions."""
     return {line for _, _, line in code.co_lines() if line}
 
 
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
-    """Yield expressions for the device `expected` that a line can use: `x.device` of a tensor, or a variable with the
-    device. They must be set before the line."""
+    """Yield expressions for the device `expected` that a line can use: `x.device` of a tensor, or a variable."""
     if inside:
         known = _known(frame, place.line)
         yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
@@ -286,8 +246,7 @@ def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, ins
 
 
 def peer_and_device(frame: FrameType, expected: str, claims: Claims) -> tuple[str | None, str | None]:
-    """Return what the running line can use: a local variable that holds a tensor on the device `expected`, and the
-    program's own name for that device."""
+    """Return a local variable with a tensor on the device `expected`, and the program's own name for that device."""
     known = _known(frame, frame.f_lineno)
     peers = (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims))
     return next(peers, None), next(_devices({**frame.f_globals, **known}, expected), None)
@@ -329,9 +288,6 @@ def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
     return None
 
 
-# -- the holder of a tensor --------------------------------------------------------------------------------------------
-
-
 def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the objects whose methods are running, the innermost first, each with the method's local variables."""
     for outer, _ in traceback.walk_stack(frame) if frame is not None else ():
@@ -340,8 +296,7 @@ def methods(frame: FrameType | None) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
-    """Return the origin of a state that an optimizer created before the model moved. A restored state already has an
-    origin."""
+    """Return the origin of a state that an optimizer created or restored before the model moved."""
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
@@ -357,8 +312,7 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
 
 
 def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: Claims) -> Origin | None:
-    """Return the origin of a tensor that a module holds, with the line that assigns it. The holder is a plain attribute
-    (or the tensor was computed from one), a module in a plain list, or a registered parameter or buffer."""
+    """Return the origin of a tensor that a module holds, or that was computed from an attribute of one."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
     known = {**frame.f_globals, **frame.f_locals}
@@ -386,7 +340,6 @@ _BOOKS = frozenset(vars(nn.Module()))
 
 
 def attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the plain attributes of a module, which it does not register."""
     return [(name, value) for name, value in vars(module).items() if name not in _BOOKS]
 
 
@@ -400,9 +353,8 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
 
 
 def stale(frame: FrameType | None, expected: str, claims: Claims) -> tuple[str, Origin] | None:
-    """Return a plain attribute of a running module that stayed on the device `expected`, and the device to which all
-    registered tensors of the module have moved. Return None if another variable may have brought a tensor on `expected`
-    to the line."""
+    """Return the device to which all registered tensors of a running module moved, and its plain attribute that stayed
+    on `expected`. Return None if another variable may have brought a tensor on `expected` to the line."""
     for own, known in methods(frame):
         if isinstance(own, nn.Module):
             devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
@@ -421,8 +373,7 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
 
 
 def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
-    """Return the line in a class's methods that assigns `self.name`, or None. `alone` leaves out lines with several
-    targets."""
+    """Return the line of a class's methods that assigns `self.name`. `alone` leaves out lines with several targets."""
     functions = [f for base in kind.__mro__ for f in vars(base).values() if isinstance(f, FunctionType)]
     for code in (function.__code__ for function in functions if rank(function.__code__.co_filename) < 2):
         lines = _lines(code)
@@ -438,7 +389,6 @@ def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
 
 
 def is_conditional(place: Place) -> bool:
-    """Return whether a line is inside an `if`."""
     tests = (node for node in ast.walk(_tree(place.file)) if isinstance(node, ast.If))
     return any(node.body[0].lineno <= place.line <= (node.end_lineno or 0) for node in tests)
 

@@ -1,9 +1,8 @@
 """Find the busiest stage of a pipeline by each rank's own time in a step. Pure, and free of torch.
 
-Ranks that send and receive wait for each other without a collective of all ranks, and a rank behind a slow one is late
-too. The time of arrival therefore does not show which rank is slow. A rank's own time is the time of a step without all
-waits for other ranks. It is compared with the time of the rank's siblings in its stage, and with its own earlier steps.
-A difference between stages is not a fault, because one stage may have more work.
+A rank behind a slow one in a pipeline is late too, so its time of arrival does not show which rank is slow. A rank's
+own time is the time of a step without all waits for other ranks. It is compared with the time of the rank's siblings in
+its stage, and with its own earlier steps. A difference between stages is not a fault: one may have more work.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from gpucheck import stats
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, Verdict
 
-# A stage is the busiest, or a rank slower than before, if its own time is longer by this share. The work of ranks
-# around their sends differs by some percent between the first, middle and last stage.
+# A stage is the busiest, or a rank slower than before, by this share: work around sends differs by some percent.
 MORE = 0.1
 # The fewest steps before and after a slowdown, and the share of them that must show it.
 FEWEST_SIDE, NEARLY = 20, 0.9
@@ -27,22 +25,17 @@ FEWEST_SIDE, NEARLY = 20, 0.9
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The input: each rank's own time in each step (`own_s`), and the time of each step (`step_s`), without the first
-    steps.
-
-    `peers` are the ranks that a rank sends to or receives from. `groups` are the members of each group with
-    collectives.
-    """
+    """The input: each rank's own time in each step, and the time of each step, without the first steps."""
 
     own_s: Mapping[int, Sequence[float]]
     step_s: Sequence[float]
+    # The ranks that a rank sends to or receives from, and the members of each group with collectives.
     peers: Mapping[int, Collection[int]]
     groups: Collection[frozenset[int]]
 
 
 def judge(pipeline: Pipeline) -> Verdict:
-    """Return the verdict. A `straggler` with `since` is slower than before; a straggler without it is slower than its
-    siblings."""
+    """Return the verdict. A `straggler` is slower than before (`since`), or else than its siblings."""
     own, count = pipeline.own_s, len(pipeline.step_s)
     if count < ranks_judge.FEWEST_STEPS - APART:
         return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
@@ -66,12 +59,8 @@ def judge(pipeline: Pipeline) -> Verdict:
 
 
 def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
-    """Return the ranks of each stage.
-
-    Siblings share a group but exchange nothing within it. If one exchanges data with a rank, the other does so with a
-    sibling of that rank. The first and the last stage may share a group for tied weights, but they are not siblings by
-    this rule.
-    """
+    """Return the ranks of each stage. Siblings share a group but exchange nothing within it. If one exchanges data with
+    a rank, the other does so with a sibling of that rank, unlike stages that share a group for tied weights."""
     peers = pipeline.peers
     apart = [group for group in pipeline.groups if not any(group & set(peers.get(rank, ())) for rank in group)]
     known = [sorted(group & pipeline.own_s.keys()) for group in apart]
@@ -108,8 +97,7 @@ def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[i
 
 
 def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) -> int | None:
-    """Return the index of the step from which a rank's own time and the job's step time are longer; None without
-    one."""
+    """Return the index of the step from which a rank's own time and the job's step time are longer, or None."""
     sums, count = [0.0, *itertools.accumulate(own)], len(own)
     places = range(FEWEST_SIDE, count - FEWEST_SIDE + 1)
     if not places:

@@ -285,7 +285,7 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
     layer(torch.tensor([1, 2])).sum().backward()
     mine = (layer.weight, layer.weight.grad)
     counted = memory_peaks.sums([], lambda row: any(row is other for other in mine))
-    assert counted == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0}
+    assert counted == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0, "others": 0}
 
 
 # -- source -----------------------------------------------------------------------------------------------------------

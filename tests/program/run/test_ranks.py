@@ -15,10 +15,12 @@ import threading
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from program_scenes import COUNTED
 
 from gpucheck.program import ranks_judge, stages_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
@@ -534,7 +536,7 @@ def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> Non
     found = rank_files.result(tmp_path)
     assert found.mismatch is not None and (found.mismatch.ranks, found.mismatch.has_majority) == ((1, 2), False)
     (judged,) = [finding for finding in ranks_findings.findings(found) if finding.id == "run.ranks.mismatch"]
-    assert judged.title == "ranks 1 and 2 make different calls" and ": rank 1 makes all_reduce [[16]]" in judged.message
+    assert judged.title == "ranks 1 and 2 make different calls" and ": rank 1 made all_reduce [[16]]" in judged.message
     assert ", rank 2 all_reduce [[2, 4]]" in judged.message
 
 
@@ -827,7 +829,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
             job = ranks.Job(rank, 2, tmp_path, is_kept=True, hang_after_s=None, ends=False, has_hosts=False)
             with open(job.path, "a") as file:
                 file.write("\n")
-            job.ended(-6 if error is None else 1, 7, [], None, error)
+            job.ended(-6 if error is None else 1, replace(COUNTED, error=error))
         return next(finding.title for finding in findings_of(tmp_path) if finding.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"

@@ -44,11 +44,11 @@ def command(options: LintOptions, emit: Emit) -> None:
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
             _judge_file(path, taken, counts, emit)
-    if not (counts["files"] or counts["unread"]):
-        named = ", ".join(paths)
-        emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
+    read = counts["files"]
+    if not (read or counts["unread"]):
+        title = f"no Python files in {', '.join(paths)}"
+        emit(Judged(Finding("lint.files", "skip", title, "a folder is searched for *.py")))
     elif not (counts["found"] or counts["unread"]):
-        read = counts["files"]
         rules = f"{len(chosen)} rule{'s' * (len(chosen) != 1)}"
         title = f"no mistake that lint can see ({rules}) in {read} file{'s' * (read != 1)}"
         emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
@@ -57,7 +57,6 @@ def command(options: LintOptions, emit: Emit) -> None:
 
 
 def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
-    """Report a file's mistakes, or why it could not be judged."""
     # JSON and terminals take only text, so undecodable bytes of a name are replaced.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     is_notebook = path.endswith(".ipynb")
@@ -125,8 +124,6 @@ def with_room() -> Iterator[None]:
             gc.enable()
 
 
-# -- a file, statement by statement ------------------------------------------------------------------------------------
-
 # A file without any of these words has no device to be wrong about.
 _WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
 # Parameters of forward that are counts, by their names; and parameters whose type their names do not show.
@@ -162,8 +159,6 @@ class Run(Expressions):
         self.file.parents[id(node)] = self
 
     visit_AsyncFunctionDef = visit_FunctionDef
-
-    # -- simple statements ---------------------------------------------------------------------------------------------
 
     def visit_Expr(self, node: ast.Expr) -> None:
         self.value(node.value)
@@ -254,8 +249,6 @@ class Run(Expressions):
     def visit_Assert(self, node: ast.Assert) -> None:
         self.test(node.test)
 
-    # -- blocks --------------------------------------------------------------------------------------------------------
-
     def visit_If(self, node: ast.If) -> None:
         self.test(node.test)
         other = self.flow.copy()
@@ -335,13 +328,8 @@ class Run(Expressions):
             ends = facts.met(ends, self.flow)
         self.flow = ends
 
-    # -- functions -----------------------------------------------------------------------------------------------------
-
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
-        """Walk through a function, once, and return the effect of a call. A recursive call has no known effect.
-
-        `args` are those of the call that is met first.
-        """
+        """Walk through a function, at its first call, and return its effect. A recursive call has no known effect."""
         known = self.file.effects.get(id(function))
         if known is not None:
             return known
@@ -373,7 +361,6 @@ class Run(Expressions):
             self.judge_class(node)
 
     def begin(self, function: Function, parent: Place | None) -> None:
-        """Set the names and the circumstances with which a function starts."""
         owner = self.owner
         self.local_names, _ = facts.bound_in(function)
         uses = (node for node in walk(function) if isinstance(node, ast.Attribute) and node.attr in tables.TENSOR_ONLY)
@@ -394,7 +381,6 @@ class Run(Expressions):
         self._parameters(function, is_method=parent is None and owner is not None)
 
     def _parameters(self, function: Function, *, is_method: bool) -> None:
-        """Set the parameters: by annotation, by default, and in forward by name."""
         arguments = function.args
         positional = [*arguments.posonlyargs, *arguments.args]
         padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
@@ -439,10 +425,7 @@ class Run(Expressions):
             case ast.Name() | ast.Attribute():
                 yield self.file.dotted(node) or getattr(node, "id", "")
 
-    # -- classes -------------------------------------------------------------------------------------------------------
-
     def judge_class(self, node: ast.ClassDef) -> None:
-        """Judge a class: first its attributes, then each method."""
         owner = self.file.classes[node.name]
         if owner.node is not node:  # another class with this name
             return
@@ -473,10 +456,15 @@ class Run(Expressions):
         others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
         stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
         elsewhere = set(map(facts.self_attribute, stores))
+
+        def in_list(value: Value, key: str) -> Value:
+            # An element of a list or dict in self does not move with the module.
+            return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
+
         for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
             if key not in elsewhere:
-                parts = tuple(_in_list(part, key) for part in value.parts)
-                item = value.item and _in_list(value.item, key)
+                parts = tuple(in_list(part, key) for part in value.parts)
+                item = value.item and in_list(value.item, key)
                 owner.attributes[key] = replace(value, attribute=key, parts=parts, item=item)
         return owner.attributes
 
@@ -495,14 +483,6 @@ def _input(function: Function, name: str, default: ast.expr | None, *, is_first:
     if name in _ANYTHING:
         return UNKNOWN
     return Value("tensor", "input") if name in tables.INPUT_NAMES or is_plain else UNKNOWN
-
-
-def _in_list(value: Value, key: str) -> Value:
-    """Return the value of an element of a list or dict in self, which does not move with the module."""
-    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
-
-
-# -- a whole file ------------------------------------------------------------------------------------------------------
 
 
 def mistakes(data: bytes) -> list[tuple[Finding, bool]]:

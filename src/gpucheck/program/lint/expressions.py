@@ -19,7 +19,6 @@ class Expressions(Place):
     """The expressions of one function or of the module level, in evaluation order."""
 
     def value(self, node: ast.expr | None) -> Value:
-        """Return the value of an expression, and check the calls in it."""
         if node is None:
             return UNKNOWN
         visit: Callable[[Any], Value] = getattr(self, f"visit_{type(node).__name__}", self.below)
@@ -37,8 +36,6 @@ class Expressions(Place):
             if isinstance(child, ast.expr):
                 self.value(child)
         return UNKNOWN
-
-    # -- names ---------------------------------------------------------------------------------------------------------
 
     def named(self, name: str) -> Value:
         """Return the known value of a name in this function or in an enclosing scope."""
@@ -72,8 +69,6 @@ class Expressions(Place):
         if base.is_tensor and node.attr in ("T", "mT", "H", "real", "imag"):
             return replace(base, kind="tensor")
         return UNKNOWN
-
-    # -- constants, displays and operators -----------------------------------------------------------------------------
 
     def visit_Constant(self, node: ast.Constant) -> Value:
         match node.value:
@@ -131,10 +126,7 @@ class Expressions(Place):
         return self.combined(node, [left, right])
 
     def combined(self, node: ast.expr, values: list[Value]) -> Value:
-        """Return the result of an operation on these values, which must be on one device.
-
-        A known tensor combined with an unknown value gives its own place: a tensor on another device would raise.
-        """
+        """Return the result of an operation on these values, which must be on one device: that of the known tensors."""
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
         tensors.read(self, node, values)
         tensors.apart(self, node, values)
@@ -147,9 +139,8 @@ class Expressions(Place):
             # Operands on two devices are a tensor and a CPU scalar, or a mistake that is reported for this line.
             result = replace(result, place="input" if "input" in places else "")
         ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
-        is_plain = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.Call) and facts.called_name(node) in tables.NO_GRADIENT
-        )
+        called = facts.called_name(node) if isinstance(node, ast.Call) else ""
+        is_plain = isinstance(node, ast.Compare) or called in tables.NO_GRADIENT
         graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
 
@@ -186,7 +177,6 @@ class Expressions(Place):
     visit_Starred = visit_YieldFrom = visit_Await
 
     def visit_Call(self, node: ast.Call) -> Value:
-        """Return the value that the call returns, and apply the rules about calls."""
         if self.flow.mask is not None:
             processes.hidden(self, node, self.flow.mask)
         func = node.func
@@ -205,8 +195,6 @@ class Expressions(Place):
             return self._of_name(given, func.id)
         target = self.value(func)
         return self._of_module(given, target) if target.kind == "module" else UNKNOWN
-
-    # -- subscripts ----------------------------------------------------------------------------------------------------
 
     def visit_Subscript(self, node: ast.Subscript) -> Value:
         base = self.value(node.value)
@@ -245,11 +233,9 @@ class Expressions(Place):
         return UNKNOWN
 
     def each(self, base: Value, count: int) -> Sequence[Value]:
-        """Return the `count` values that `base` is unpacked into."""
         return base.parts if len(base.parts) == count else [self.element(base)] * count
 
     def bind(self, target: ast.expr, known: Value) -> None:
-        """Bind a value to a name, an attribute, a subscript or a tuple of them."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
                 in_place = isinstance(part, ast.Name) and part.id in tables.IN_PLACE_NAMES
@@ -269,8 +255,6 @@ class Expressions(Place):
             if container and base.kind == "items":
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
-
-    # -- calls of names, imported functions and methods ----------------------------------------------------------------
 
     def _of_name(self, given: Given, name: str) -> Value:
         known = self.named(name)
@@ -384,10 +368,9 @@ class Expressions(Place):
 
     def _has_graph(self, given: Given) -> bool:
         """Return whether a loss has a graph. An unknown value has one, unless this function calls `no_grad` etc."""
-        if self.no_graph or not given.args:
-            return False
-        if given.args[0].kind:
-            return given.args[0].graph or given.args[0].kind == "parameter"
+        first = given.first()
+        if self.no_graph or not given.args or first.kind:
+            return not self.no_graph and (first.graph or first.kind == "parameter")
         calls = (node for node in facts.walk(self.body) if isinstance(node, ast.Call))
         return _STOPS_GRAPHS.isdisjoint(map(facts.called_name, calls))
 
@@ -522,13 +505,10 @@ class Expressions(Place):
     def _copied(self, given: Given, receiver: Value) -> Value:
         """Return the receiver of `host.copy_(x, non_blocking=True)`, marked as pending."""
         source = given.first()
-        is_late = given.is_true("non_blocking") or any(
-            getattr(node, "value", 0) is True for node in given.node.args[1:]
-        )
+        is_late = given.is_true("non_blocking") or True in (getattr(node, "value", 0) for node in given.node.args[1:])
         is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
-        if receiver.place in ("default", "cpu") and is_late and is_from_device:
-            return self._in_place(given, replace(receiver, pending=given.node))
-        return receiver
+        is_pending = receiver.place in ("default", "cpu") and is_late and is_from_device
+        return self._in_place(given, replace(receiver, pending=given.node)) if is_pending else receiver
 
     def _in_place(self, given: Given, result: Value) -> Value:
         """Bind the result of an in-place method to the name that it was called on, and return it."""
@@ -551,7 +531,6 @@ class Expressions(Place):
         return UNKNOWN
 
     def _items_method(self, given: Given, receiver: Value, func: ast.Attribute) -> Value:
-        """Return the result of a list's or dict's method, and record the item that it adds."""
         key, name = self.key(func.value), func.attr
         if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
             added = all_of(given.all[-1:]) or UNKNOWN
@@ -564,15 +543,11 @@ class Expressions(Place):
                 item = join(receiver.item, added) if receiver.item is not None else added
                 self.flow.names[key] = replace(receiver, item=item, parts=())
             return UNKNOWN
-        match name:
-            case "values" | "copy":
-                return replace(receiver, parts=())
-            case "items":
-                return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
-        return UNKNOWN
+        if name == "items":
+            return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
+        return replace(receiver, parts=()) if name in ("values", "copy") else UNKNOWN
 
     def _self_method(self, given: Given, name: str) -> Value:
-        """Return the result of a call on self, which calls a submodule or a method of the class."""
         known = self.flow.names.get(f"self.{name}") or self.attributes.get(name, UNKNOWN)
         if known.kind == "module":
             return self._of_module(given, known)
@@ -623,8 +598,7 @@ def _dimensions(given: Given, name: str) -> int | None:
 
 
 def _takes_tensors(module: Value) -> bool:
-    """Return whether the arguments of a module's call are combined with its parameters. This holds for torch.nn
-    classes, and for a Sequential if its modules up to the first with parameters are torch.nn classes."""
+    """Return whether a call combines its arguments with parameters, as torch.nn classes and their Sequential do."""
     if module.name == "torch.nn.Sequential":
         first = next((part for part in module.parts if part.stateful or not _takes_tensors(part)), UNKNOWN)
         return _takes_tensors(first)

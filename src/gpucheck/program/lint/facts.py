@@ -16,11 +16,8 @@ from dataclasses import dataclass, field, replace
 from gpucheck.program.lint import options, tables
 from gpucheck.report.finding import Finding
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
 
 def is_module_class(name: str) -> bool:
-    """Return whether a dotted name is a class whose objects are modules."""
     where, _, last = name.rpartition(".")
     if where and (last == "LightningModule" or (last in tables.MODULE_BASES and not where.startswith("."))):
         return True
@@ -133,7 +130,6 @@ class File:
 
 
 def read_names(file: File) -> None:
-    """Read the names of a file."""
     for node in walk(file.tree):
         match node:
             case ast.Import(aliases):
@@ -231,8 +227,6 @@ def method_kind(function: Function) -> str:
     return next((kinds[name] for name in decorators if name in kinds), "")
 
 
-# -- a file as a tree -------------------------------------------------------------------------------------------------
-
 # A node with a place in the file.
 Node = ast.expr | ast.stmt
 # A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
@@ -295,44 +289,36 @@ def walk(node: ast.AST) -> list[ast.AST]:
     return [node, *below]
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
 # Dimensions of a tensor: none, or at least one. `None` means unknown.
 SCALAR, DIMENSIONS = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The known facts of a value.
+    """The known facts of a value."""
 
-    `kind` is empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict),
-    batch (what a DataLoader gives), loader, self, or name (imported, and no value yet). `place` is empty for unknown,
-    or cpu, cuda, default (the CPU because nothing named a device), or input (where a module and its inputs are). `ndim`
-    is None where even a scalar is possible. `made` is the expression that made it, `attribute` the attribute of `self`
-    that it was read from. `graph` says that it carries an autograd graph, `leaf` that it was made with
-    `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain tensor, `pending` the copy to the
-    host that may not be complete. `item` stands for every element, `parts` for each where they are known, `keys` for
-    the names of the parts of a dict. `stateful` modules have parameters or buffers, which must move.
-    """
-
+    # Empty for unknown, or none, number, device, tensor, parameter, module, items (a list, tuple or dict), batch (of a
+    # DataLoader), loader, self, or name (imported, and no value yet).
     kind: str = ""
+    # Empty for unknown, or cpu, cuda, default (the CPU because nothing named a device), or input (where inputs are).
     place: str = ""
     ndim: int | None = None
     made: ast.expr | None = None
-    attribute: str = ""
-    graph: bool = False
-    leaf: bool = False
-    moved: ast.expr | None = None
-    pending: ast.expr | None = None
+    attribute: str = ""  # of `self`, that it was read from
+    graph: bool = False  # it carries an autograd graph
+    leaf: bool = False  # it was made with `requires_grad=True`
+    moved: ast.expr | None = None  # the move that made a leaf or a parameter a plain tensor
+    pending: ast.expr | None = None  # the copy to the host that may not be complete
+    # Every element, each element where they are known, and the keys of a dict's parts.
     item: Value | None = None
     parts: tuple[Value, ...] = ()
+    # A module has parameters or buffers, which must move.
     stateful: bool = False
     name: str = ""
     keys: tuple[str, ...] = ()
 
     @property
     def is_tensor(self) -> bool:
-        """Return whether it is a tensor; a parameter is one."""
         return self.kind in ("tensor", "parameter")
 
     def part(self, at: object) -> Value | None:
@@ -387,19 +373,14 @@ def all_of(values: Iterable[Value]) -> Value | None:
 
 @dataclass(slots=True)
 class Flow:
-    """The state at one place: the values of names (`x`, `self.x`), and the state of the device.
-
-    `started` is the node that has started CUDA, or None before that. `mask` is the statement that set
-    CUDA_VISIBLE_DEVICES before CUDA started. A `dead` flow has returned, raised or left its loop.
-    """
+    """The state at one place: the values of names (`x`, `self.x`), and the state of the device."""
 
     names: dict[str, Value] = field(default_factory=dict)
-    started: Node | None = None
-    dead: bool = False
-    mask: ast.Assign | None = None
+    started: Node | None = None  # the node that has started CUDA
+    dead: bool = False  # it has returned, raised or left its loop
+    mask: ast.Assign | None = None  # the statement that set CUDA_VISIBLE_DEVICES before CUDA started
 
     def copy(self) -> Flow:
-        """Return a copy of the state, to follow another path from here."""
         return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
@@ -411,7 +392,7 @@ class Flow:
 
 
 def met(flow: Flow, other: Flow) -> Flow:
-    """Return the state where two paths meet. A path that has ended does not count."""
+    """Return the state where two paths meet, except one that has ended."""
     if flow.dead or other.dead:
         return (other if flow.dead else flow).copy()
     known = {
@@ -435,7 +416,6 @@ class Given:
 
     @property
     def all(self) -> list[Value]:
-        """Return the values of all arguments."""
         return [*self.args, *self.named.values()]
 
     def first(self, name: str = "") -> Value:
@@ -443,11 +423,9 @@ class Given:
         return self.args[0] if self.args else self.named.get(name, UNKNOWN)
 
     def argument(self, name: str) -> ast.expr | None:
-        """Return the expression of the argument with this name."""
         return next((keyword.value for keyword in self.node.keywords if keyword.arg == name), None)
 
     def is_true(self, name: str) -> bool:
-        """Return whether this argument is True."""
         return getattr(self.argument(name), "value", None) is True
 
 
@@ -480,7 +458,6 @@ def _read_processes(file: File) -> bool:
 
 
 def _has_workers(file: File, call: ast.Call, default: str) -> bool:
-    """Return whether a DataLoader has workers that are forked."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     context = given.get("multiprocessing_context")
     if None in given or (default if context is None else getattr(context, "value", "")) not in ("fork", None):
@@ -503,17 +480,16 @@ class Place:
         self.evidence: set[str] = set()
         # Flags: the parameters are on the module's device; this runs in a forked worker; Lightning runs the step.
         self.in_forward = self.in_worker = self.has_framework_step = False
-        # Two numbers of enclosing `with` blocks or decorators: those in which no graph is recorded, and those in which
-        # factories use another device.
+        # The numbers of enclosing `with` blocks or decorators without a graph, and with another default device.
         self.no_graph = self.on_device = 0
         # This function keeps the gradient of a tensor that is not a leaf.
         self.keeps_gradients = False
         self.loops: list[Loop] = []
         # Above 0 during the first pass over a loop, which only finds the values at its end and reports nothing.
         self.quiet = 0
-        # The tensor or module that each move is called on, by the id of the call; and the nodes that set
-        # CUDA_VISIBLE_DEVICES before CUDA starts.
+        # The tensor or module that each move is called on, by the id of the call.
         self.receivers: dict[int, Value] = {}
+        # The nodes that set CUDA_VISIBLE_DEVICES before CUDA starts.
         self.sets: list[Node] = []
         # Names whose attributes are known.
         self.rooted: set[str] = set()
@@ -527,30 +503,27 @@ class Place:
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """Return the known attributes of self."""
         return (self.owner.attributes if self.owner is not None else None) or {}
 
     def visible(self) -> dict[str, Value]:
-        """Return every name that a function defined here can see."""
         return {**self.outer, **self.flow.names}
 
     def effect_of(self, function: Function, owner: Class | None = None, args: Sequence[Value] = ()) -> Place:
-        """Return the effect of calling a function here with these arguments."""
         raise NotImplementedError
 
     def report(self, rule: str, node: Node, **words: object) -> None:
-        """Report a mistake, once for each place, unless this is only a trial pass.
-
-        Line and column count from 1, in characters. `source` is the mistake's first line as in the file, and `width` is
-        the number of its characters that the mistake covers.
-        """
+        """Report a mistake, once for each place, unless this is only a trial pass. Line and column count from 1, in
+        characters, and `width` is the number of characters that the mistake covers in its first line."""
         if self.quiet:
             return
         row, line = options.BY_ID[rule], self.file.lines[node.lineno - 1].rstrip()
-        # ast counts bytes.
-        column = len(line.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
         last = node.end_lineno or node.lineno
-        end = len(line.encode()[: node.end_col_offset].decode("utf-8", "replace")) if last == node.lineno else len(line)
+        # ast counts bytes.
+        column, end = (
+            len(line.encode()[:at].decode("utf-8", "replace"))
+            for at in (node.col_offset, node.end_col_offset if last == node.lineno else None)
+        )
+        column += 1
         place = {"line": node.lineno, "column": column, "end_line": last, "function": self.name or None}
         evidence = {**place, "source": line, "width": max(end - column + 1, 1)}
         message, fix = row.message.format_map(words), row.fix.format_map(words)
@@ -573,7 +546,6 @@ class Place:
         return self.file.dotted(node, self.local_names)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """Return the node around this one."""
         if not self._parents:
             self._parents = {id(child): above for above in walk(self.body) for child in ast.iter_child_nodes(above)}
         return self._parents.get(id(node))

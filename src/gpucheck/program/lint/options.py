@@ -16,11 +16,8 @@ if TYPE_CHECKING:  # `--help` starts faster without the report's types
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `message` and `fix` are templates in which `{name}` is the source of the reported value.
-
-    The verdict is `fail` for a mistake and `info` for a loss of time only. `example` holds two whole programs: lines
-    with a minus belong only to the wrong one, and lines with a plus only to the right one.
-    """
+    """A rule. `message` and `fix` are templates in which `{name}` is the source of the reported value. `example` holds
+    two whole programs: lines with a minus belong only to the wrong one, and lines with a plus to the right one."""
 
     id: str
     title: str
@@ -28,16 +25,14 @@ class Rule:
     meaning: str
     example: str
     fix: str = "{fix}"  # the function that reports the finding fills it in
-    verdict: Verdict = "fail"
+    verdict: Verdict = "fail"  # `info` for a loss of time only
 
     @property
     def wrong(self) -> str:
-        """Return the program with the mistake."""
         return re.sub(r"(?m)^-|^\+.*\n", "", self.example)
 
     @property
     def right(self) -> str:
-        """Return the program without the mistake."""
         return re.sub(r"(?m)^\+|^-.*\n", "", self.example)
 
 
@@ -173,11 +168,9 @@ class LintOptions:
         return naming.select(RULES, lambda rule: rule.id, self.only, self.skip, noun="rule", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
-        """Return the IDs and titles of the selected rules."""
         return [(rule.id, rule.title) for rule in self.rules]
 
     def check(self) -> None:
-        """Raise UsageError for options that cannot be combined."""
         self.rules  # noqa: B018
         if self.list_all and self.paths:
             raise UsageError("--list takes no path", "", "leave one of them out")

@@ -33,7 +33,6 @@ def called(run: Place, node: ast.expr, effect: Place) -> Value:
 
 
 def imported(run: Place, given: Given, name: str) -> None:
-    """Check a call of an imported function that concerns devices or processes."""
     node = given.node
     if name in tables.STARTS_CUDA:
         run.flow.started = run.flow.started or node

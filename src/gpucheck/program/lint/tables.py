@@ -4,7 +4,6 @@ from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -36,8 +35,7 @@ NOT_COMBINING = (
     # The weights of multi_head_attention_forward may be empty.
     | of_torch("ctc_loss interpolate pad multi_head_attention_forward", "torch.nn.functional")
 )
-# Functions that start CUDA, where the driver reads CUDA_VISIBLE_DEVICES. device_count() asks NVML instead, and
-# manual_seed() does not start CUDA.
+# Functions that start CUDA, where the driver reads CUDA_VISIBLE_DEVICES. device_count() and manual_seed() do not.
 STARTS_CUDA = of_torch(
     "is_available init current_device set_device get_device_name get_device_properties get_device_capability "
     "mem_get_info synchronize current_stream Stream is_bf16_supported reset_peak_memory_stats",

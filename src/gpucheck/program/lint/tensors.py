@@ -11,8 +11,6 @@ from dataclasses import replace
 from gpucheck.program.lint import tables
 from gpucheck.program.lint.facts import SCALAR, UNKNOWN, Loop, Node, Place, Value, called_name, walk
 
-# -- a move whose result is discarded ----------------------------------------------------------------------------------
-
 
 def discarded(run: Place, node: ast.expr) -> None:
     """Report a statement that only moves a tensor. The expression must have been evaluated before."""
@@ -50,9 +48,6 @@ def _is_kept(run: Place, node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and (node.id in run.flow.names or node.id not in run.file.imports)
 
 
-# -- a tensor beside others on another device --------------------------------------------------------------------------
-
-
 def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
     """Report an operation that combines a tensor made on the CPU with one on the module's device."""
     tensors = [value for value in values if value.is_tensor]
@@ -85,9 +80,6 @@ def _device_at(run: Place, made: ast.AST) -> str:
     return "the device of what it is used with"
 
 
-# -- modules and parameters that are not registered --------------------------------------------------------------------
-
-
 def kept_module(run: Place, node: Node, key: str, item: Value | None) -> None:
     """Report a module with parameters or buffers in a plain list or dict of another module."""
     owner, name = run.owner, key.removeprefix("self.")
@@ -107,13 +99,10 @@ def moved_leaf(run: Place, known: Value) -> None:
 
 
 def optimized(run: Place, values: Iterable[Value]) -> None:
-    """Check the parameters that are passed to an optimizer."""
     for value in values:
         moved_leaf(run, value)
         optimized(run, [*value.parts, *([value.item] if value.item is not None else [])])
 
-
-# -- training loops and waits ------------------------------------------------------------------------------------------
 
 # Calls that use or print only a number. A loss that only reaches these needs no graph.
 _SINKS = tables.words(
@@ -163,11 +152,7 @@ def _is_guarded(run: Place, node: ast.AST, loop: Loop) -> bool:
 
 
 def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
-    """Report `losses.append(loss)` in a loop without a backward pass, if no later backward pass uses the list.
-
-    A loss that was made under `no_grad` has no graph. A loss that was made before the `no_grad` block has a graph, even
-    if it is kept inside the block.
-    """
+    """Report `losses.append(loss)` in a loop without a backward pass, if no later backward pass uses the list."""
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return
     if run.has_framework_step or _backwards(run.loops[-1]) or _is_taken(run, key):

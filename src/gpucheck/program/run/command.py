@@ -1,5 +1,4 @@
-"""`gpucheck run`: start the program, watch its device from outside, and report after its end. The result comes from
-the shared counters and the program's source."""
+"""`gpucheck run`: start the program, watch its device from outside, and report the shared counters after its end."""
 
 from __future__ import annotations
 
@@ -40,23 +39,18 @@ _LOOK_FOR_TORCH_EVERY_S = 0.2
 
 
 def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
-    """Run the program to its end, report the result, and return its exit status, negative for a signal.
-
-    The collectives of a rank of a job are recorded too. `folder` keeps the files of all ranks.
-    Raise UsageError if the program does not exist, and CannotLook if it cannot be started. Any later problem is a
-    finding and does not change the program's status.
-    """
+    """Run the program to its end, report the result, and return its exit status, negative for a signal. Raises
+    UsageError and CannotLook if it cannot be started. `folder` keeps the files of a job's ranks."""
     options = _without_interpreter(options, emit)
     script = options.program[0]
     if not options.module and script != "-":
         _check_file(script)
-    if options.dry is not None:
-        return _dry(options, options.dry, emit)
-    job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
-    asked = None if job is None else job.asked()
-    added = {} if job is None else ranks.enlarged(os.environ)
+    job = None if options.dry else ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
+    asked, added = (None, {}) if job is None else (job.asked(), ranks.enlarged(os.environ))
     cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
+        if options.dry is not None:
+            return _dry(options, options.dry, emit)
         with started(options, ranks=asked, added=added) as running:
             code, busy, unknown = _watched(running, job, emit)
             at, (cpu, peak) = time.perf_counter_ns(), _used()
@@ -74,10 +68,7 @@ _HARMLESS = ("-u", "-B")
 
 
 def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
-    """Return the options without a `python` before the program, which users copy from their usual command.
-
-    Raise UsageError for an interpreter option that would be lost.
-    """
+    """Return the options without a `python` before the program. Raises UsageError for an option that it had."""
     first, *rest = options.program
     is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a file of the user that is only named `python`
     if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
@@ -101,38 +92,30 @@ def _check_file(script: str) -> None:
         raise UsageError(f"the folder {script!r} has no __main__.py", "", f"gpucheck run {script}/PROGRAM.py")
 
 
-# -- on a simulated device ---------------------------------------------------------------------------------------------
-
-
 def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
-    """Run the program on a simulated device, and return the exit status.
-
-    The status is 1 if a finding failed. Otherwise it is the program's own, or 4 if that is 0 and a finding is
-    inconclusive.
-    """
+    """Run the program on a simulated device. Return 1 if a finding failed, else the program's own status, or 4 if that
+    is 0 and a finding is inconclusive."""
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
     began, began_s, is_said = time.perf_counter_ns(), time.time(), False
-    try:
-        emit(Notice("dry run: no GPU is used, but files that the program writes are real"))
-        with started(options, dry=asked) as running:
-            while (code := running.wait()) is None:
-                if running.is_torch_unseen:
-                    running.program.kill()
-                elif running.child and not is_said:
-                    is_said = True
-                    emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
-            failure, read = running.failure(), counters.read(running.memory)
+    emit(Notice("dry run: no GPU is used, but files that the program writes are real"))
+    # Real GPUs are hidden, because the data of simulated tensors is on the CPU.
+    with started(options, dry=asked, added={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}) as running:
+        while (code := running.wait()) is None:
             if running.is_torch_unseen:
-                emit(Judged(judge.unseen("it was stopped before it trained for real")))
-                return BUG
-            if failure is not None or not read.head[counters.TORCH_NS]:
-                emit(Judged(judge.not_seen(failure, running.child)))
-                return code or UNDECIDED
-            ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
-            counted = answer(read, ended)
-            result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
-    except OSError as error:
-        raise CannotLook(f"{options.program[0]} cannot be started", os.strerror(error.errno or 0)) from error
+                running.program.kill()
+            elif running.child and not is_said:
+                is_said = True
+                emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
+        failure, read = running.failure(), counters.read(running.memory)
+        if running.is_torch_unseen:
+            emit(Judged(judge.not_seen(f"{judge.UNSEEN}; it was stopped before it trained for real")))
+            return BUG
+        if failure is not None or not read.head[counters.TORCH_NS]:
+            emit(Judged(judge.not_seen(failure, running.child)))
+            return code or UNDECIDED
+        at = time.perf_counter_ns()
+        counted = answer(read, Ended(options.program, code, began, at, None, None, began_s=began_s))
+        result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
     emit(Answered("run_dry", result))
     findings = judge.dry_findings(result, counted, os.getcwd())
     for finding in findings:
@@ -142,7 +125,6 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 
 
 def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
-    """Return the program's functions and lines that a dry run did not reach."""
     ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
     trees = {}
     for file in ran:
@@ -166,9 +148,7 @@ def _watched(
             if watch is None:  # only the first device that the program uses is watched
                 uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
-                    watch = Watch(
-                        uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
-                    )
+                    watch = Watch(uuid, start=_sampler)
             if watch is not None:
                 rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
                 busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
@@ -182,14 +162,15 @@ def _watched(
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
+def _sampler(uuid: str) -> LineChild:
+    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
+
+
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
     result = None if failure is not None else answer(counters.read(running.memory), ended, running.child)
     if job is not None:
-        lines = () if result is None else [(line.kind, line.file, line.line, line.time_s) for line in result.lines[:20]]
-        steps = 0 if result is None or result.steps is None else result.steps.count
-        devices = None if result is None else [device.id for device in result.devices]
-        job.ended(ended.exit or 0, steps, lines, devices, None if result is None else result.error)
+        job.ended(ended.exit or 0, result)
         try:
             if (together := job.result()) is not None:
                 emit(Answered("ranks", together))
@@ -197,11 +178,8 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
                     emit(Judged(finding))
         except CannotLook as error:
             emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
-    if running.is_torch_unseen:
-        emit(Judged(judge.unseen()))
-        return
-    if failure is not None:
-        emit(Judged(judge.not_seen(failure)))
+    if running.is_torch_unseen or failure is not None:
+        emit(Judged(judge.not_seen(judge.UNSEEN if running.is_torch_unseen else failure)))
         return
     assert result is not None
     emit(Answered("run", result))
@@ -210,8 +188,7 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
 
 
 def _used() -> tuple[float | None, int | None]:
-    """Return the CPU seconds of the ended child processes, and the largest resident set among them in bytes. Both are
-    None if the system does not report them."""
+    """Return the CPU seconds of the ended child processes, and the largest resident set among them in bytes."""
     if sys.platform == "win32":
         return None, None
     import resource
@@ -229,19 +206,14 @@ _SHARED = "/dev/shm"
 _LIBTORCH = "libtorch_cpu"
 
 
-# -- start of the program ----------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Started:
-    """A running program and its shared counters. `child` is the PID of a child process that loaded torch before the
-    program did, or 0. `is_replaced` is true if the process loaded torch after it replaced the program by `exec`.
-    """
+    """A running program and its shared counters."""
 
     program: Program
     memory: mmap.mmap
-    child: int = 0
-    is_replaced: bool = False
+    child: int = 0  # the PID of a child process that loaded torch before the program did
+    is_replaced: bool = False  # the process loaded torch after it replaced the program by `exec`
 
     def wait(self) -> int | None:
         """Wait briefly, and return the program's exit status, negative for a signal. Return None if it still runs."""
@@ -270,18 +242,8 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(
-    options: RunOptions,
-    *,
-    dry: Mapping[str, Any] | None = None,
-    ranks: Mapping[str, Any] | None = None,
-    added: Mapping[str, str] | None = None,
-) -> Iterator[Started]:
-    """Start `python SCRIPT ARGS…` or `python -m MODULE ARGS…`. Raise OSError if it cannot be started.
-
-    `dry` has the arguments of `dry.begin` for a simulated device. `ranks` has the arguments of `recorder.begin` for a
-    rank of a job, and `added` has the additions to its environment.
-    """
+def started(options: RunOptions, *, dry: Any = None, ranks: Any = None, added: Mapping[str, str]) -> Iterator[Started]:
+    """Start the program with the arguments of `dry.begin` or `recorder.begin`. Raises OSError."""
     shared = _SHARED if sys.platform == "linux" and os.access(_SHARED, os.W_OK) else None
     handle, path = tempfile.mkstemp(prefix="gpucheck-", dir=shared)
     try:
@@ -289,22 +251,17 @@ def started(
             file.truncate(counters.SIZE)
             memory = mmap.mmap(file.fileno(), counters.SIZE)
         before = os.environ.get("PYTHONPATH")
-        env = {**os.environ, **(added or {})}
+        env = {**os.environ, **added}
         env.pop(naming.STARTED_AS, None)  # describes how gpucheck was started, which the program must not inherit
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         asked = ("" if begin is None else json.dumps(begin) for begin in (dry, ranks))
         env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(options.trace or 0), *asked, given))
-        if dry is not None:  # hide real GPUs, because the data of simulated tensors is on the CPU
-            env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
         argv = [*interpreter_argv(), *(["-m"] if options.module else []), *options.program]
         yield Started(Program(argv, env=env), memory)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-# -- from the counters to the answer -----------------------------------------------------------------------------------
 
 
 def source_of(file: str, line: int, began_s: float = math.inf) -> str | None:
@@ -322,11 +279,9 @@ def _is_as_it_ran(file: str, began_s: float) -> bool:
 
 # The first `_APART` steps load kernels, fill caches and compile. They are reported separately in a run of `_ENOUGH`.
 _APART, _ENOUGH = 3, 8
-# The program waits for something that takes at least `WAITS_SHARE` of the time. A device is busy from `BUSY` on and
-# idle below `judge.IDLE`. The result is inconclusive in between.
+# The program waits for something that takes this share of the time. A device is busy from `BUSY` on.
 WAITS_SHARE, BUSY = 0.25, 0.85
-# NVML's utilization covers the past 1/6 s to 1 s, depending on the GPU. Readings in the first second would cover time
-# before the steps.
+# NVML's utilization covers the past 1/6 s to 1 s: readings in the first second would cover time before the steps.
 _NVML_BACK_S = 1.0
 # A resident set varies by some megabytes without a leak. torch's own count of device memory does not.
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
@@ -336,25 +291,21 @@ _PARTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a run, and the readings from outside the program.
-
-    `began_ns` and `at_ns` are on the counters' clock. `busy` pairs a time in seconds on that clock with the share of
-    time in which kernels ran. `began_s` is the start in seconds since the epoch.
-    """
+    """The end of a run, and the readings from outside the program."""
 
     program: tuple[str, ...]
     exit: int | None
-    began_ns: int
+    began_ns: int  # on the counters' clock, as are `at_ns` and the times of `busy`
     at_ns: int
     cpu_s: float | None
     host_peak_bytes: int | None
+    # Times in seconds, each with the share of time in which kernels ran.
     busy: tuple[tuple[float, float], ...] = ()
     busy_unknown: str | None = None
-    began_s: float = math.inf
+    began_s: float = math.inf  # since the epoch
 
 
 def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
-    """Return the result of a run. `child` is a child process that loaded torch, or 0."""
     lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(line.kind not in ("data", "empty_cache") for line in lines)
     steps, window, begins_ns = _steps(read)
@@ -382,14 +333,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
     )
 
 
-# -- time -------------------------------------------------------------------------------------------------------------
-
-
-# A step's row in the shared counters.
-_Step = Mapping[str, int]
-
-
-def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int | None]:
+def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[Mapping[str, int]], int | None]:
     """Return the summary of all steps, the rows of the steady steps, and the time at which those begin."""
     count = read.head[counters.STEPS]
     if not count:
@@ -412,11 +356,10 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
     return steps, steady, begins
 
 
-def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_ns: int | None) -> TimeShares | None:
-    """Return the shares of time in the steady steps, or from torch's load to the end if there are no steps.
-
-    Return None if torch was never loaded.
-    """
+def _shares(
+    read: counters.Read, ended: Ended, window: Sequence[Mapping[str, int]], begins_ns: int | None
+) -> TimeShares | None:
+    """Return the shares of time in the steady steps, or since torch's load if there are none; None without torch."""
     if not read.head[counters.TORCH_NS]:
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
@@ -435,8 +378,7 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
     none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
-    # The rows of steps have the process's own CPU time. A run without steps uses the CPU time since torch's load, and
-    # that includes workers.
+    # Steps have the process's own CPU time. A run without steps has the CPU time since torch's load, with workers.
     cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
         cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s
@@ -445,7 +387,7 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_n
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[results.WaitsFor, str]:
-    """Return what the program waits for, and the reason. `child` is a child process that loaded torch, or 0."""
+    """Return what the program waits for, and the reason."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
     data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))
@@ -473,9 +415,6 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
     return "inconclusive", f"how busy the device was is unknown: {shares.device_busy_unknown}"
 
 
-# -- lines ------------------------------------------------------------------------------------------------------------
-
-
 # Fields that are added up over the calls of a line.
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
@@ -494,9 +433,6 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
         time_s = sum(row["time_ns"] for row, _ in rows) / 1e9
         lines.append(RunLine(kind, file, at, time_s=time_s, source=source_of(file, at, began_s), **fields))
     return tuple(sorted(lines, key=lambda line: -line.time_s))
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
@@ -518,7 +454,7 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
     )
 
 
-def growth(window: Sequence[_Step]) -> Growth | None:
+def growth(window: Sequence[Mapping[str, int]]) -> Growth | None:
     """Return the growth of memory if every part of the run holds more than the part before, and None otherwise."""
     # A step has -1 for an unknown value.
     of: Literal["allocated", "resident"] = "allocated" if window and window[0]["allocated"] >= 0 else "resident"
@@ -574,8 +510,7 @@ _BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
 def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:
-    """Return the cause: `fragmentation` if torch's unused memory would cover the request, `other-processes` if the
-    memory of other processes would, else `size`. Return None if the requested size is unknown."""
+    """Return the cause: whether torch's unused memory, or that of other processes, would cover the request."""
     if asked is None:
         return None
     if allocated is not None and reserved is not None and reserved - allocated >= asked:
@@ -588,7 +523,7 @@ def _size(match: re.Match[str]) -> int:
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: counters.Read, window: Sequence[_Step]) -> results.Traced | None:
+def _traced(read: counters.Read, window: Sequence[Mapping[str, int]]) -> results.Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None

@@ -6,6 +6,7 @@ that both processes read. Pure, and free of torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 from collections.abc import Iterator
@@ -16,26 +17,10 @@ Shared = mmap.mmap | memoryview | bytearray
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
-# -- the head: one cell each. The hook writes the bytes of the first cell. They say whether the program has started,
-# whether the hook failed, and whether it saw torch load, missed it, or came after torch's library. --------------------
-(
-    STARTED,
-    TORCH_NS,
-    END_NS,
-    TEXT_LENGTH,
-    SITES,
-    SITES_LOST,
-    STEPS,
-    DATA_NS,
-    COPIES_NS,
-    WAITS_NS,
-    BACKWARD_NS,
-    OPTIMIZER_NS,
-    PHASE,
-    EXPLICIT_STEPS,
-    TORCH_CPU_NS,
-    FORK_ERRORS,
-) = range(16)
+# The head has one cell for each of these. The hook writes the bytes of the first cell: whether the program has started,
+# whether the hook failed, and whether it saw torch load, missed it, or came after torch's library.
+STARTED, TORCH_NS, END_NS, TEXT_LENGTH, SITES, SITES_LOST, STEPS, DATA_NS = range(8)
+COPIES_NS, WAITS_NS, BACKWARD_NS, OPTIMIZER_NS, PHASE, EXPLICIT_STEPS, TORCH_CPU_NS, FORK_ERRORS = range(8, 16)
 TORCH_BYTE, UNSEEN = 2, 2
 # The rest of the head holds the text of a forked process's last error. A forked process writes nothing else, because
 # no lock protects the other places from it.
@@ -43,24 +28,18 @@ _FORK_TEXT = slice(24 * 8, 64 * 8)
 # The phases of a step. PHASE is an index into them.
 PHASES = ("forward", "backward", "step")
 
-# -- devices: one row for each ---------------------------------------------------------------------------------------
+# One row for each device.
 DEVICES_AT, MOST_DEVICES = 64, 16
-DEVICE: tuple[str, ...] = (
-    *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    "reserved_at_peak",
-)
+DEVICE = ["seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase"]
+DEVICE += ["retries", "reserved_at_peak"]
 
-# -- sites: one row for each line that copies or waits, and each kind of copy or wait ----------------------------------
+# One row for each line that copies or waits, and each kind of copy or wait.
 SITES_AT, MOST_SITES = 512, 2048
-SITE: tuple[str, ...] = (
-    *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
-)
+SITE = ["count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"]
 
-# -- steps: a ring buffer of the latest --------------------------------------------------------------------------------
-STEP: tuple[str, ...] = (
-    *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated"),
-    *("reserved", "resident", "number", "cpu_ns"),
-)
+# A ring buffer of the latest steps.
+STEP = ["end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns"]
+STEP += ["allocated", "reserved", "resident", "number", "cpu_ns"]
 STEPS_AT, MOST_KEPT = SITES_AT + MOST_SITES * len(SITE), 4096
 assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 
@@ -76,12 +55,10 @@ class Read:
     lines: tuple[dict[str, Any], ...]
 
     def said(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Return the lines of one kind in the order in which they were written."""
         return (line for line in self.lines if line.get("say") == kind)
 
 
 def cells_of(memory: Shared) -> memoryview:
-    """Return the cells of the shared memory as signed 64-bit integers."""
     return memoryview(memory)[: CELLS * 8].cast("q")
 
 
@@ -96,6 +73,12 @@ def write(memory: Shared, cells: memoryview, line: dict[str, Any]) -> bool:
     return True
 
 
+def append(path: str, line: dict[str, Any]) -> None:
+    """Append a line to a rank's file. The line is lost if the folder is gone or full."""
+    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
+        file.write((json.dumps(line) + "\n").encode())
+
+
 def write_of_fork(memory: Shared, cells: memoryview, place: str, text: str) -> None:
     """Count an error of a forked process. Its line and text replace those of the previous error."""
     cells[FORK_ERRORS] += 1
@@ -104,7 +87,6 @@ def write_of_fork(memory: Shared, cells: memoryview, place: str, text: str) -> N
 
 
 def read(memory: Shared) -> Read:
-    """Return the current contents of the shared memory."""
     with cells_of(memory) as cells:
         length = min(max(cells[TEXT_LENGTH], 0), TEXT_BYTES)
         text = bytes(memory[CELLS * 8 : CELLS * 8 + length])
@@ -124,10 +106,9 @@ def read(memory: Shared) -> Read:
 
 
 def step_at(number: int) -> int:
-    """Return the index of the first cell of a step's row."""
     return STEPS_AT + number % MOST_KEPT * len(STEP)
 
 
-def _row(cells: memoryview, at: int, number: int, fields: tuple[str, ...]) -> dict[str, int]:
+def _row(cells: memoryview, at: int, number: int, fields: list[str]) -> dict[str, int]:
     begin = at + number * len(fields)
     return dict(zip(fields, cells[begin : begin + len(fields)].tolist(), strict=True))

@@ -1,7 +1,5 @@
 """Run the program in its own process on a simulated device, and record the errors that a real device would raise. The
-engine of `gpucheck model` simulates the device, and the hooks of `gpucheck run` count copies and waits by line. Nothing
-is timed, because a CPU does the work.
-"""
+engine of `gpucheck model` simulates the device, and the hooks of `gpucheck run` count copies and waits by line."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 import weakref
 from collections import Counter
 from multiprocessing import spawn
@@ -36,32 +33,29 @@ from gpucheck.messages import message_of
 from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
-from gpucheck.program.simulated_devices import COUNTED, CPU, Claims, Place, device_of, here, is_ours, rank, text_of
+from gpucheck.program.simulated_devices import COUNTED, CPU, Claims, Place, device_of, here, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 from gpucheck.work.target import import_compiler
 
 # The most lines that are named for held memory, in the JSON too.
 _MOST_LINES = 12
-_MOST_TOLD, _MOST_TEXT = 50, 500
+_MOST_ROWS, _MOST_TEXT = 50, 500
 # The first line of an error that a worker of a DataLoader sent, and a frame as Python writes it.
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
 _world: engine.World
 _simulated = contextlib.ExitStack()
-_steps = 0
+_steps = _began_ns = 0
 _trains = False
 # Modules that keep references to parts of torch as they load, and so load before torch is simulated.
-_EARLY = (
-    *("torch.distributions", "torch.distributed", "torch.distributed.tensor"),
-    *("torch.nn.parallel", "torch.utils.checkpoint", "torch.amp"),
-)
+_OF_TORCH = ("distributions", "distributed", "distributed.tensor", "nn.parallel", "utils.checkpoint", "amp")
+_EARLY = tuple(f"torch.{name}" for name in _OF_TORCH)
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
-    """Start the simulation and the counting. `asked` has the number of steps, whether tensors have values, and the
-    fields of an `options.Device`."""
+    """Start the simulation and the counting. `asked` has the options, with the fields of an `options.Device`."""
     global _world, _steps, _began_ns
     _began_ns = time.time_ns()
     for name in _EARLY:
@@ -78,8 +72,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
     _world = engine.World(claims=Claims(memory), gpu=device, has_values=asked["values"], count=count)
     if not _world.has_values:
-        # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects
-        # instead.
+        # A parameter on the CPU cannot take the data of a tensor without values, so torch swaps the two objects.
         torch.__future__.set_swap_module_params_on_conversion(True)
         # Without values there is nothing to validate, and an assumed value would fail the validation.
         torch.distributions.Distribution.set_default_validate_args(False)
@@ -97,28 +90,25 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         if callable(counting):
             made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
-    memory_peaks.is_plain = lambda tensor: False
-    hooks.is_pinned = _is_pinned
+    hooks.is_pinned = _world.claims.is_pinned
     memory_peaks.is_used = lambda: True
     memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it would keep references to moved tensors, which must be swapped
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
-    hooks._replace(DataLoader, "__iter__", _beginning)
+    hooks._replace(DataLoader, "__iter__", functools.partial(hooks.measured, _note_iterator))
     hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
-    hooks._replace(optimizers.Optimizer, "__init__", _training)
+    hooks._replace(optimizers.Optimizer, "__init__", functools.partial(hooks.measured, _note_training))
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
-    warnings.showwarning = _at_their_line(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
 
 
 def _enter_in_main(surface: simulated_cuda.Surface) -> None:
-    """Enter the modes in the main thread before its next line. Each thread needs its own modes, and the main thread is
-    already running."""
+    """Enter the modes in the main thread, which is already running, before its next line."""
 
     def enter(_: Any) -> int:
         for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
@@ -147,23 +137,11 @@ def _without_ours(shown: Any) -> Any:
     return hook
 
 
-def _at_their_line(shown: Any) -> Any:
-    """Return the function that prints a warning. A warning from a line of gpucheck is shown at the program's line that
-    led to it."""
-
-    def show(message: Any, category: Any, filename: str, lineno: int, *args: Any) -> None:
-        if is_ours(filename) and (place := here()) is not None:
-            filename, lineno = place.file, place.line
-        shown(message, category, filename, lineno, *args)
-
-    return show
-
-
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
     if trace is None:
         return None
     following = _theirs(trace.tb_next)
-    if is_ours(trace.tb_frame.f_code.co_filename):
+    if memory_peaks.is_ours(trace.tb_frame.f_code.co_filename):
         return following
     return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
@@ -175,17 +153,8 @@ def _device_of(tensor: Any) -> str | None:
     return None if device is None or device.type in ("cpu", "meta") else device.type
 
 
-def _is_pinned(tensor: Any) -> bool:
-    with memory_peaks.unseen():
-        return _world.claims.is_pinned(tensor)
-
-
-# -- parts that a CPU lacks --------------------------------------------------------------------------------------------
-
-
 def _substitutes() -> list[tuple[Any, str, Any]]:
-    """Return the replacements of functions that run differently here, each of which is reported once when it is
-    used."""
+    """Return the replacements of functions that run differently here; each is reported once when it is used."""
     distributed = torch.distributed
     patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
@@ -194,14 +163,14 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
         def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None:  # gloo for the CPU and NCCL for the GPUs
-                _remark_nccl()
+                _remark(_OF_NCCL)
             kwargs.pop("device_id", None)
             return init(backend or "gloo", *args, **kwargs)
 
         def group(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
             asked = str(backend).lower()
             if "nccl" in asked:
-                _remark_nccl()
+                _remark(_OF_NCCL)
                 backend, kwargs = "gloo", {**kwargs, "backend_options": None}
             made = whole(size, rank, ranks, backend, *args, **kwargs)
             if "nccl" in asked and "cpu" not in asked and made[0] in world.pg_map:
@@ -231,23 +200,18 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     return [*patches, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
 
 
-_C10D = "torch.distributed.distributed_c10d"
-_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._get_object_coll_device", f"{_C10D}._world")
-
-
-@functools.cache
-def _remark_nccl() -> None:
-    _remark("NCCL is replaced by gloo")
+_OF_NCCL = "NCCL is replaced by gloo"
+_GROUP_NAMES = ("_new_process_group_helper", "_get_object_coll_device", "_world")
+_OF_GROUPS = tuple(f"torch.distributed.distributed_c10d.{name}" for name in _GROUP_NAMES)
 
 
 def _is_of_nccl(group: Any) -> bool:
-    """Return whether a group, None for all ranks, was asked for with NCCL alone: it takes no tensor of the CPU."""
+    """Return whether a group was asked for with NCCL alone: it takes no tensor of the CPU."""
     return str(torch.distributed.get_backend(group)) == "nccl"
 
 
 def _sending(original: Any) -> Any:
-    """Return the method of a group, which NCCL refuses for a tensor on the CPU: each operation of `torch.distributed`
-    calls one with its tensors."""
+    """Return a method of groups, which each operation of `torch.distributed` calls. NCCL refuses tensors of the CPU."""
 
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,23 +229,16 @@ _compile = torch.compile
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """Answer `torch.compile` with the model itself, because the operations of compiled code cannot be seen. Raises
-    torch's errors for an unknown keyword and an unsupported Python."""
-    _compile(**options)
+    """Answer `torch.compile` with the model itself, because the operations of compiled code cannot be seen."""
+    _compile(**options)  # raises torch's errors for an unknown keyword and an unsupported Python
     _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model
 
 
+@functools.cache
 def _remark(text: str) -> None:
+    """Report once how the run differs from one on a device, with the first line."""
     _say("remark", text=text, place=text_of(here()))
-
-
-# -- steps -------------------------------------------------------------------------------------------------------------
-
-
-def _is_done() -> bool:
-    """Return whether the requested steps are done, including everything that follows each of them."""
-    return bool(hooks.cells[counters.STEPS] >= _steps)
 
 
 def _end_here() -> None:
@@ -291,25 +248,23 @@ def _end_here() -> None:
     raise SystemExit(0)
 
 
-# By iterator of a loader: the number of its rounds, and the steps and the time in backward passes when it began.
+# By iterator of a loader: its rounds, and the steps and the time in backward passes when it began.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-# True once a loop has got a batch from a loader. Such loops end after the requested rounds. A program with other data
-# is ended at its step.
+# A loop has got a batch from a loader, and will end after the requested rounds. Other programs are ended at their step.
 _is_fed = False
 # A program trains at most this many times the requested steps, because it may start its loops over loaders again.
 _MOST_EPOCHS = 3
 
 
 def _following(original: Any) -> Any:
-    """Return a loader's `__next__` that ends after the requested rounds, so that the code after the loop runs too.
-    While a loop accumulates gradients, steps are counted instead of rounds."""
+    """Return a loader's `__next__` that ends after the requested rounds, or steps while gradients accumulate."""
 
     def following(self: Any) -> Any:
         global _is_fed
         done, backward = hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS]
         frame = sys._getframe(1)
         if _is_by_hand(frame):
-            if _is_done():
+            if done >= _steps:
                 _end_here()
             return original(self)
         batch = original(self)  # the loader may have fewer rounds
@@ -325,15 +280,8 @@ def _following(original: Any) -> Any:
     return following
 
 
-def _beginning(original: Any) -> Any:
-    """Return a loader's `__iter__`. It may restart an iterator whose workers are kept."""
-
-    def beginning(self: Any) -> Any:
-        made = original(self)
-        _rounds.pop(made, None)
-        return made
-
-    return beginning
+def _note_iterator(made: Any, *_: Any) -> None:
+    _rounds.pop(made, None)  # a loader restarts an iterator whose workers are kept
 
 
 def _is_by_hand(frame: FrameType) -> bool:
@@ -348,8 +296,7 @@ def _is_loop(frame: FrameType) -> bool:
 
 
 def _end_loop(frame: FrameType) -> None:
-    """Record that a loop over a loader is ended early. From now on, no file from before the program's start is
-    overwritten."""
+    """Record that a loop over a loader is ended early. From now on, no older file is overwritten."""
     _spare()
     at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
     for number, outer in enumerate(at):
@@ -360,9 +307,6 @@ def _end_loop(frame: FrameType) -> None:
 @functools.cache
 def _spare() -> None:
     _simulated.enter_context(engine.replaced(_sparing(_began_ns)))
-
-
-_began_ns = 0
 
 
 @functools.cache
@@ -404,47 +348,39 @@ def _say_ran() -> None:
         _say("ran", file=file, begins=begins)
 
 
-def _training(original: Any) -> Any:
-    """Return an `Optimizer.__init__` that records that the program trains."""
+def _note_training(*_: Any) -> None:
+    global _trains
+    _trains = True
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        global _trains
-        _trains = True
-        original(self, *args, **kwargs)
 
-    return init
+# The bytes of parameters, gradients and optimizer states after the last step.
+_sums: dict[str, int] = {}
 
 
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-    leader = hooks._steps.leader() if hooks._steps.leader is not None else None
-    is_last = hooks.cells[counters.STEPS] >= _MOST_EPOCHS * _steps
-    if _is_done() and leader is optimizer and (is_last or not _is_fed):
+    if hooks._steps.leader() is optimizer and hooks.cells[counters.STEPS] >= _steps * (_MOST_EPOCHS if _is_fed else 1):
         _end_here()
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Record the memory that training keeps. After a step all of it exists, including the gradients."""
+    """Sum the memory that training keeps. After a step all of it exists, including the gradients."""
     if hooks.cells[counters.STEPS] <= _steps:
-        is_counted = lambda tensor: bool(_world.claims.device(tensor) == COUNTED)  # noqa: E731
         with memory_peaks.unseen():
-            _say("kept", **memory_peaks.sums(hooks._steps.optimizers, is_counted))
-
-
-# -- files that were there before --------------------------------------------------------------------------------------
+            _sums.update(memory_peaks.sums(hooks._steps.optimizers, lambda x: _world.claims.device(x) == COUNTED))
 
 
 def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
     """Return the replacements of calls that write over a file: they leave files from before `began_ns` alone."""
 
     def is_older(path: Any) -> bool:
+        is_file = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
         try:
-            is_file = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
-            if not is_file or os.stat(path).st_ctime_ns >= began_ns:
-                return False
-        except OSError:
+            was_before = is_file and os.stat(path).st_ctime_ns < began_ns
+        except OSError:  # it was removed since
             return False
-        _remark(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
-        return True
+        if was_before:
+            _remark(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
+        return was_before
 
     def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         return opened(os.devnull if "w" in mode and is_older(file) else file, mode, *args, **kwargs)
@@ -469,17 +405,13 @@ def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
     return patches
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
-
-
 def _end() -> None:
     error = getattr(sys, "last_value", None)
     memory = _world.claims.memory
-    assert memory is not None
     with memory_peaks.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
         refused = sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)
-        for mismatch in refused[:_MOST_TOLD]:
+        for mismatch in refused[:_MOST_ROWS]:
             row = {"mismatch": to_json(mismatch.entry), "ended": mismatch is ended_by}
             _say("mismatch", **row, assumed=mismatch.assumed, times=mismatch.times)
         if error is not None and ended_by is None:
@@ -488,29 +420,27 @@ def _end() -> None:
             _say_left(frame.f_code, line)
         if _say_left.cache_info().currsize:
             _say_ran()
-        for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
+        for (place, text), times in _world.mixed.most_common(_MOST_ROWS):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
-        for value in _world.assumed[:_MOST_TOLD]:
+        for value in _world.assumed[:_MOST_ROWS]:
             _say("assumed", **to_json(value))
         for name, place in _world.unjudged.items():
             _say("unjudged", operation=name, place=text_of(place))
-        peak, assumed = _row_of(memory.top()), len(_world.assumed)
-        _say("memory", peak=peak, assumed=assumed, trains=_trains)
-        if memory.exceeded is not None:
-            _say("exceeded", peak=_row_of(memory.exceeded))
+        exceeded = None if memory.exceeded is None else _row_of(memory.exceeded)
+        row = {"total_bytes": memory.total_bytes, "peak": _row_of(memory.top()), "exceeded": exceeded}
+        row |= {f"{name}_bytes": _sums.get(name) for name in ("parameters", "gradients", "optimizer")}
+        _say("end", memory=row, assumed=len(_world.assumed), trains=_trains)
     hooks.cells[counters.END_NS] = hooks.now()
     _simulated.close()
 
 
 def _say(say: str, **row: Any) -> None:
-    """Write a line to the shared memory. Its keys are the names of fields of a dry run's result."""
     counters.write(hooks.memory, hooks.cells, {"say": say, **row})
 
 
 def _say_error(error: BaseException) -> None:
     place, whole = placement.innermost(error.__traceback__), message_of(error)
     if _OF_A_WORKER in whole:
-        # The error itself is the last line, and the worker's own traceback is above it.
         frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]

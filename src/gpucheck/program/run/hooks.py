@@ -1,8 +1,7 @@
 """Count the copies and waits of a program by line, and the times of its steps, in the program's own process.
 
-A few functions of torch are replaced by ones that measure them. Nothing is printed, written, started or kept open: all
-that is counted goes to the shared counters. A failure of gpucheck is noted there, and ends the counting but not the
-program.
+A few functions of torch are replaced by measured ones. All counts go to the shared counters; nothing is printed,
+started or kept open. A failure of gpucheck is noted there, and ends the counting but not the program.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ now = time.perf_counter_ns
 _WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
-# The first copies of a line are examined closely, up to this number, and later one copy in this many, because a line
-# usually goes on as it began. If something was seen in them, all copies of the line are examined.
+# The first copies of a line are examined closely, up to this number, and later one copy in this many. If something was
+# seen in them, all copies of the line are examined.
 _CLOSELY = 32
 # Other optimizers may step this often before the optimizer whose steps are counted is considered gone.
 _MOST_OTHERS = 8
@@ -51,15 +50,9 @@ _followed: set[int] = set()
 _was_pinned: dict[int, bool | None] = {}
 
 
-# -- sites ------------------------------------------------------------------------------------------------------------
-
-
 def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
-    """Return the number of the site: the user's line at which `frame` was called, and the kind of call. Return -1 if
-    there is no room.
-
-    A call that `fills` an existing tensor has no result that could be discarded.
-    """
+    """Return the number of the site: the user's line at which `frame` was called, and the kind of call; -1 without
+    room. A call that `fills` an existing tensor has no result that could be discarded."""
     # The user's own code makes most calls, at lines that have a site already.
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
@@ -69,24 +62,19 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     if key in _sites:
         return _sites[key]
     number = cells[counters.SITES]
-    # The next instruction shows whether the statement discards the call's result. For an inlined call, `f_lasti` is at
-    # the caches, and the next instruction follows them.
+    # The next instruction, behind the caches of an inlined call, shows whether the statement discards the result.
     following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
     discarded = at is frame and not fills and next((each.opname == "POP_TOP" for each in following), False)
     line = {"say": "site", "site": number, "kind": kind, "file": lines.path(at.f_code.co_filename), "line": at.f_lineno}
-    if number >= counters.MOST_SITES or not counters.write(memory, cells, line | {"discarded": discarded}):
-        cells[counters.SITES_LOST] += 1
-        _sites[key] = -1
-        return -1
-    cells[counters.SITES] += 1
+    has_room = number < counters.MOST_SITES and counters.write(memory, cells, line | {"discarded": discarded})
+    cells[counters.SITES if has_room else counters.SITES_LOST] += 1
     # A loop with neither a backward pass nor an optimizer uses a device too, so its peak is read here.
     memory_peaks.read(cells, cells[counters.PHASE])
-    _sites[key] = number
+    _sites[key] = number if has_room else -1
     _kept_codes.append(at.f_code)
-    return number
+    return _sites[key]
 
 
-_HAS_VERSIONS = torch_private.has("torch.Tensor._version")
 # The keys of sites contain ids, so the objects must live as long as the keys.
 _kept_codes: list[Any] = []
 
@@ -105,9 +93,6 @@ def _count(site: int, size: int, spent_ns: int) -> int:
         cells[at + _LAST] = step
         cells[at + _STEPS] += 1
     return at
-
-
-# -- waits ------------------------------------------------------------------------------------------------------------
 
 
 def _failed(error: Exception) -> None:
@@ -131,11 +116,8 @@ def _waited(kind: str, began: int, tensor: Any, frame: FrameType) -> None:
         cells[_WAITS_NS] += spent
 
 
-def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> Callable[..., Any]:
-    """Return a function that reads a tensor's value and is measured if the value is on a device.
-
-    All waits within the call count as one, because printing a tensor reads it many times. `sized` counts its bytes too.
-    """
+def _reader(kind: str, original: Callable[..., Any], *, sized: bool) -> Callable[..., Any]:
+    """Return a function whose read of a device's tensor counts as one wait, with its bytes if `sized`."""
 
     @functools.wraps(original)
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +131,7 @@ def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> C
             finally:
                 _silent.discard(thread)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            _without_ours(error)
             raise
         _waited(kind, began, self if sized else None, sys._getframe(1))
         return result
@@ -157,45 +139,26 @@ def _reader(kind: str, original: Callable[..., Any], *, sized: bool = True) -> C
     return read
 
 
-_scalar = functools.partial(_reader, sized=False)
+def _without_ours(error: BaseException) -> None:
+    """Remove gpucheck's frame, which is the outermost, from an exception."""
+    error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
 
 
-def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a measured reader for a method that warns once. The warning names the program's line, and not a line of
-    gpucheck."""
-    quiet = _scalar(kind, original)
-    warned = False
+def _at_their_line(shown: Any) -> Any:
+    """Return the function that prints a warning; one from a line of gpucheck is shown at the program's line."""
 
-    @functools.wraps(original)
-    def read(self: Any) -> Any:
-        nonlocal warned
-        try:
-            if warned or not memory_peaks.is_plain(self) or not self.requires_grad:
-                return quiet(self)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                result = original(self)
-            frame = sys._getframe(1)
-            for warning in caught:
-                warned = True
-                registry = frame.f_globals.setdefault("__warningregistry__", {})
-                name = frame.f_globals.get("__name__", "<unknown>")
-                warnings.warn_explicit(
-                    warning.message, warning.category, frame.f_code.co_filename, frame.f_lineno, name, registry
-                )
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        return result
+    def show(message: Any, category: Any, filename: str, lineno: int, *args: Any) -> None:
+        frame = sys._getframe(1)
+        caller = lines.caller(frame) or lines.caller(frame, most=1)
+        if memory_peaks.is_ours(filename) and caller is not None:
+            filename, lineno = caller.f_code.co_filename, caller.f_lineno
+        shown(message, category, filename, lineno, *args)
 
-    return read
+    return show
 
 
-def measured(
-    note: Callable[[Any, tuple[Any, ...], dict[str, Any], int, FrameType], None], original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return the function, which now also passes each result to `note`, with the arguments, the start of the call and
-    the caller."""
+def measured(note: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which now passes the result, arguments, start and caller of each call to `note`."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +166,7 @@ def measured(
             began = now()
             result = original(*args, **kwargs)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            _without_ours(error)
             raise
         note(result, args, kwargs, began, sys._getframe(1))
         return result
@@ -221,11 +184,7 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return measured(note, original)
 
 
-# -- copies -----------------------------------------------------------------------------------------------------------
-
-
 def _moved_to(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
-    """Count a move, unless the tensor was returned as it is."""
     if result is not args[0]:
         _copied(args[0], result, args[1:], kwargs, began, frame)
 
@@ -235,11 +194,6 @@ def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: i
     moved = args[1] if len(args) > 1 else kwargs["other"]
     if isinstance(moved, torch.Tensor):
         _copied(moved, result, args[2:], kwargs, began, frame, fills=True)
-
-
-def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return `non_blocking`: the first positional argument that is a bool, else the keyword."""
-    return bool(next((value for value in args if isinstance(value, bool)), kwargs.get("non_blocking", False)))
 
 
 def _copied(
@@ -262,7 +216,10 @@ def _copied(
                 cells[_WAITS_NS if target is None else _COPIES_NS] += spent
             if at >= 0:
                 host = moved if source is None else result if target is None else None
-                _look_at(moved, host, site, at, source is None and _is_asynchronous(rest, kwargs))
+                # `non_blocking` is the first positional argument that is a bool, else the keyword.
+                flags = (value for value in rest if isinstance(value, bool))
+                is_asynchronous = source is None and bool(next(flags, kwargs.get("non_blocking", False)))
+                _look_at(moved, host, site, at, is_asynchronous)
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
 
@@ -282,7 +239,7 @@ def _look_at(moved: Any, host: Any, site: int, at: int, is_asynchronous: bool) -
 
 def _follow(moved: Any, site: int, at: int) -> None:
     """Count a tensor that is copied again and has not changed."""
-    if not _HAS_VERSIONS:
+    if not torch_private.has("torch.Tensor._version"):
         return
     try:
         version = moved._version
@@ -296,16 +253,11 @@ def _follow(moved: Any, site: int, at: int) -> None:
 
 
 def is_pinned(tensor: Any) -> bool | None:
-    """Return whether the host's side of a copy is page-locked, so that the device can read it while the host goes on.
-    Return None for a class with its own `__torch_dispatch__`, which may refuse the call. The program's modes do not see
-    the call."""
+    """Return whether the host's side of a copy is page-locked; None for a class that may refuse the call."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
     with memory_peaks.unseen_by_modes():
         return all(part.is_pinned() for part in memory_peaks.parts(tensor))
-
-
-# -- data, phases and steps -------------------------------------------------------------------------------------------
 
 
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -323,7 +275,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             _count(site, 0, 0)
             return batch
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            _without_ours(error)
             raise
         finally:
             spent = now() - began
@@ -345,7 +297,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            _without_ours(error)
             _enter(0)
             raise
         finally:
@@ -357,14 +309,12 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _enter(phase: int) -> None:
-    """Begin a phase. The peaks so far belong to the phase before."""
-    memory_peaks.read(cells, cells[counters.PHASE])
+    memory_peaks.read(cells, cells[counters.PHASE])  # the peaks so far belong to the phase before
     cells[counters.PHASE] = phase
 
 
 def forward_begins(*_: Any) -> None:
-    """Begin the forward phase when data is fetched or a module runs. A backward pass without a step only accumulates
-    gradients."""
+    """Begin the forward phase when data is fetched or a module runs after a backward pass."""
     if cells[counters.PHASE] == 2:
         _enter(0)
 
@@ -376,26 +326,25 @@ class _Steps:
         self.began = now()
         self.cpu = time.process_time_ns()
         self.before = [0] * 5
-        self.leader: weakref.ref[Any] | None = None
+        self.leader: Callable[[], Any] = lambda: None
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
-        # The listener gets each step's row, as it is in the shared counters.
-        self.listener: Callable[[tuple[int, ...]], None] | None = None
+        # It gets each step's row, as it is in the shared counters.
+        self.listener: Callable[[tuple[int, ...]], None] = lambda row: None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the beginning of an optimizer's step."""
         self.optimizers.add(optimizer)
         self.inside = now()
         _enter(2)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the end of an optimizer's step. Only the steps of the first optimizer count if there are several."""
+        """Handle the end of an optimizer's step. Only the steps of the first of several optimizers count."""
         if self.inside:
             cells[counters.OPTIMIZER_NS] += now() - self.inside
         if cells[counters.EXPLICIT_STEPS]:
             return
-        leader = self.leader() if self.leader is not None else None
+        leader = self.leader()
         if leader is not optimizer:
             self.others += 1
             if leader is not None and self.others <= _MOST_OTHERS:
@@ -405,7 +354,6 @@ class _Steps:
         self.end()
 
     def end(self) -> None:
-        """Write the step's row."""
         _enter(0)
         ended = now()
         totals = [cells[place] for place in _TOTALS]
@@ -417,8 +365,7 @@ class _Steps:
         for place, value in enumerate(row, counters.step_at(number)):
             cells[place] = value
         cells[counters.STEPS] = number + 1
-        if self.listener is not None:
-            self.listener(row)
+        self.listener(row)
         if _tracing is not None:
             if _tracing.stepped(number + 1):
                 _stop_trace()
@@ -434,7 +381,7 @@ def _stop_trace() -> None:
     global _tracing
     tracer, _tracing = _tracing, None
     tracer.stop()
-    tracer.tell(lambda line: counters.write(memory, cells, line), cells[counters.STEPS])
+    tracer.tell(functools.partial(counters.write, memory, cells), cells[counters.STEPS])
 
 
 _TOTALS = (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS, counters.BACKWARD_NS, counters.OPTIMIZER_NS)
@@ -452,22 +399,16 @@ def step() -> None:
         _steps.end()
 
 
-# -- beginning and end ------------------------------------------------------------------------------------------------
-
 device_of = memory_peaks.device_of
 
-_SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool"}
-_WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "__index__": "index"}
-# Only methods are replaced. torch looks up methods by name, but TorchScript and subclasses compare functions such as
-# torch.nonzero with the originals.
+_SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool", "__float__": "float", "__int__": "int"}
+_SCALARS |= {"__complex__": "complex", "__index__": "index"}
+# Only methods are replaced: TorchScript and subclasses compare functions such as torch.nonzero with the originals.
 _READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
 _READERS |= {"__repr__": "print", "__format__": "print"}
-_MOVERS = ("to", "cuda", "cpu", "xpu")
-_LISTED = ("to", "cuda", "cpu", "copy_")
-_SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
 LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
-# Attributes that were replaced: the holder, the name, and the original, or None for an inherited one.
+# Attributes that were replaced: the holder, the name, and the original; None if it was inherited.
 _replaced: list[tuple[Any, str, Any]] = []
 
 
@@ -478,25 +419,23 @@ def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callab
         setattr(holder, name, make(original))
 
 
-def _listed(known: Any) -> Any:
-    return [*known, *(getattr(torch.Tensor, name) for name in _LISTED)]
-
-
 def install() -> None:
-    """Replace torch's functions by measured ones."""
     from torch.optim import optimizer
 
     tensor = torch.Tensor
-    for kinds, make in ((_SCALARS, _scalar), (_WARNING, _warning), (_READERS, _reader)):
-        for name, kind in kinds.items():
-            _replace(tensor, name, functools.partial(make, kind))
-    for name in _MOVERS:
+    for name, kind in {**_SCALARS, **_READERS}.items():
+        _replace(tensor, name, functools.partial(_reader, kind, sized=name in _READERS))
+    for name in ("to", "cuda", "cpu", "xpu"):
         _replace(tensor, name, functools.partial(measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(measured, _filled))
+
+    def listed(known: Any) -> Any:
+        return [*known, *(getattr(tensor, name) for name in ("to", "cuda", "cpu", "copy_"))]
+
     # A lazy parameter accepts only listed methods.
-    for owner, name, _ in torch_private.replacing(LAZY, _listed):
-        _replace(owner, name, _listed)
-    for name in _SYNCHRONISE:
+    for owner, name, _ in torch_private.replacing(LAZY, listed):
+        _replace(owner, name, listed)
+    for name in ("cuda", "xpu", "mps", "accelerator", "mtia"):
         for method in ("synchronize", "empty_cache"):
             _replace(getattr(torch, name, None), method, functools.partial(_called, method))
     for holder in (torch.cuda.Stream, torch.cuda.Event):
@@ -511,7 +450,6 @@ _hooks: list[Any] = []
 
 
 def uninstall() -> None:
-    """Restore the original functions."""
     while _hooks:
         _hooks.pop().remove()
     while _replaced:
@@ -527,18 +465,17 @@ def begin(shared: counters.Shared, folder: str, trace: int = 0, use: torch_priva
     global memory, cells, lines, _tracing
     memory, cells = shared, counters.cells_of(shared)
     cells[counters.TORCH_NS], cells[counters.TORCH_CPU_NS] = now(), time.process_time_ns()
-    main = sys.modules.get("__main__")
     # While a program starts, its main module does not have the file's name yet.
-    file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
     counters.write(memory, cells, {"say": "torch", "version": torch.__version__})
-    lost = torch_private.lost(use) + (torch_private.lost("trace") if trace else ())
-    for text in dict.fromkeys(lost):
+    for text in dict.fromkeys(torch_private.lost(use) + (torch_private.lost("trace") if trace else ())):
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
         _tracing = memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins, trace)
     memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines)
+    warnings.showwarning = _at_their_line(warnings.showwarning)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)
 
@@ -548,7 +485,7 @@ def _forked() -> None:
     global memory, cells
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
-    _steps.listener = None
+    _steps.listener = lambda row: None
     atexit.unregister(_end)
 
 

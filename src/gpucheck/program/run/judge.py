@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gpucheck.messages import BY_ID, EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
-from gpucheck.program.options import Device, RunOptions
+from gpucheck.program.options import RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -30,14 +30,10 @@ _WORTH = 0.01
 # Copies of up to `_SMALL` bytes cost by their number. The other two are the limits per step and in all.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
-# A line is a habit if it runs at least `_OFTEN` times and in `_MOST_STEPS` of the steps. A program without steps needs
-# `_OFTEN_IN_ALL` runs.
+# A line is a habit if it runs this often and in this share of the steps, or, without steps, this often in all.
 _OFTEN, _MOST_STEPS, _OFTEN_IN_ALL = 3, 0.5, 10
 # A GPU or CPU that works for a smaller share of the time is idle, and the program waits for something else.
 IDLE = 0.5
-
-# A finding's ID, verdict, title and fix.
-_Advice = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
@@ -54,30 +50,26 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
 
 
 def in_child(pid: int) -> str:
-    """Return the sentence about torch in a child process of the program."""
     return f"torch was loaded in child {pid}, not measured"
 
 
 def not_seen(failure: str | None, child: int = 0) -> Finding:
     """Return the finding on a program that was not measured because gpucheck failed or it did not load torch."""
     if failure is not None:
-        title = "gpucheck could not measure the program"
-        return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
-    fix = "run the child's own command under gpucheck run" if child else None
-    title = in_child(child) if child else "the program did not load torch"
-    return Finding("run.not_seen", "inconclusive", title, fix=fix)
+        title, why = "gpucheck could not measure the program", f"a bug in gpucheck: {failure}"
+        fix = "report it with the program's first lines, at the project's issue tracker"
+        return Finding("run.not_seen", "inconclusive", title, why, fix=fix)
+    if child:
+        fix = "run the child's own command under gpucheck run"
+        return Finding("run.not_seen", "inconclusive", in_child(child), fix=fix)
+    return Finding("run.not_seen", "inconclusive", "the program did not load torch")
 
 
-def unseen(then: str = "") -> Finding:
-    """Return the finding on a program that loaded torch in a way that the hook cannot see."""
-    return not_seen("the program loaded torch in a way that it does not see" + (f"; {then}" if then else ""))
-
-
-_REPORT = "report it with the program's first lines, at the project's issue tracker"
+UNSEEN = "the program loaded torch in a way that it does not see"
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
-    """Return the findings on single lines. A line that takes a noticeable share of the time gives a warning."""
+    """Return the findings on single lines. One that takes a noticeable share of the time gives a warning."""
     judged = []
     for line in result.lines:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
@@ -94,14 +86,12 @@ def at(file: str | None, line: int | None, folder: str) -> str:
 
 
 def _named(file: str, folder: str) -> str:
-    """Return a file's path relative to `folder` if it is in there, and its whole path otherwise."""
     is_inside = bool(folder) and file.startswith(os.path.join(folder, ""))
     return os.path.relpath(file, folder) if is_inside else file
 
 
 def time_finding(result: RunResult) -> Finding:
-    """Return the finding on what the program waits for. A wait that has a fix is a warning. A program that failed
-    gets no pass."""
+    """Return the finding on what the program waits for. A program that failed gets no pass."""
     titles = {
         "data": "the program waits for data",
         "host": "the device waits for the host",
@@ -124,7 +114,6 @@ def time_finding(result: RunResult) -> Finding:
 
 
 def _is_broken_off(result: RunResult) -> bool:
-    """Return whether the program ended with an error, a signal or a status other than 0."""
     return result.error is not None or bool(result.exit)
 
 
@@ -150,11 +139,8 @@ def _end(result: RunResult, folder: str) -> Finding:
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal of a negative status, such as `SIGKILL`."""
+    """Return `SIGKILL` for the status -9."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def _growth(result: RunResult, folder: str) -> Finding:
@@ -167,6 +153,7 @@ def _growth(result: RunResult, folder: str) -> Finding:
     if kept:
         worst = max(kept, key=lambda line: line.kept_bytes_per_step)
         message += f"; most is created at {at(worst.file, worst.line, folder)}"
+        # A graph is held by no container, but its loss may be.
         held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     else:
@@ -190,35 +177,37 @@ def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
         most = memory.holders[0]
         where = at(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
-    blame = memory.blame or ""
-    title = _TITLES.get(blame, f"memory of {memory.device} ran out")
-    blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(blame, "")
+    title = _BLAMED.get(memory.blame or "", ("memory of {} ran out", ""))[0].format(memory.device)
     evidence = {"blame": memory.blame, **parts}
     device = memory.device if ":" in memory.device else None
-    return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(memory), device)
+    return Finding("run.memory.full", "fail", title, message, evidence, advice_of(memory), device)
 
 
-_TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].title}
+# The title and the fix by what is to blame.
+_BLAMED = {
+    "pinned": (BY_ID["oom.host"].title, BY_ID["oom.host"].fix),
+    "runtime": (BY_ID["oom.runtime"].title, BY_ID["oom.runtime"].fix),
+    "fragmentation": ("memory of {} ran out: fragmented", f"run with {EXPANDABLE_SEGMENTS}"),
+    "other-processes": (
+        "memory of {} ran out: other processes hold it",
+        "gpucheck devices shows the processes on the device: end one, or use another device",
+    ),
+}
 
 
 def advice_of(memory: OutOfMemory) -> str | None:
     """Return the first thing to change after an out-of-memory error."""
-    if memory.blame in _TITLES:
-        return BY_ID["oom.host" if memory.blame == "pinned" else "oom.runtime"].fix
-    if memory.blame == "fragmentation":
-        return f"run with {EXPANDABLE_SEGMENTS}"
-    if memory.blame == "other-processes":
-        return "gpucheck devices shows the processes on the device: end one, or use another device"
+    if memory.blame in _BLAMED:
+        return _BLAMED[memory.blame][1]
     fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    for most in memory.holders[:1]:
-        # One container of the user's code holds more than weights, gradients and optimizer states together.
+    for most in memory.holders[:1]:  # a container may hold more than weights, gradients and optimizer states
         if most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed and most.tensors > 1:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     return _advice_by_size(fixed, memory.others_bytes + (memory.unnamed_bytes or 0) + (memory.asked_bytes or 0))
 
 
 def _advice_by_size(fixed: int, moving: int) -> str | None:
-    """Return the advice. Any batch size needs the `fixed` bytes, and a smaller one reduces the `moving` bytes."""
+    """Return the advice. A smaller batch size reduces only the `moving` bytes."""
     if not fixed and not moving:
         return None
     if fixed > moving:
@@ -227,11 +216,7 @@ def _advice_by_size(fixed: int, moving: int) -> str | None:
     return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
 
 
-# -- lines ------------------------------------------------------------------------------------------------------------
-
-
 def window_s(result: RunResult) -> float:
-    """Return the time in seconds that the shares refer to."""
     return result.shares.window_s if result.shares is not None else result.wall_s
 
 
@@ -242,15 +227,15 @@ def _cost(line: RunLine) -> str:
 
 
 def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
-    """Return whether a line's call happens in most steps, not only at the beginning or now and then."""
+    """Return whether a line's call happens in most steps."""
     steps = result.steps.count if result.steps is not None else 0
     if steps < _OFTEN:
         return count >= _OFTEN_IN_ALL
     return count >= _OFTEN and line.steps >= _MOST_STEPS * steps
 
 
-def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Advice]:
-    """Yield the advice on a line: needless, blocking or too many copies, `empty_cache`, and waits for the device."""
+def _advice_on(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[tuple[str, Verdict, str, str]]:
+    """Yield the ID, verdict, title and fix of the findings on a line."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
         yield "run.copies.discarded", "warn", "the result of .to() is discarded", fix
@@ -299,10 +284,10 @@ _CLOSE = 0.9
 def dry_result(
     read: counters.Read, counted: RunResult, options: RunOptions, folder: str = "", not_reached: tuple[str, ...] = ()
 ) -> DryResult:
-    """Return a dry run's result. `counted` is `run`'s result from the same counters. Paths are relative to `folder`."""
+    """Return a dry run's result. `counted` is `run`'s result from the same counters."""
     assert options.dry is not None
     stopped = next(iter(rows_of(read, "stopped", DryStop)), None)
-    written_at_end = next(read.said("memory"), None)
+    end = next(read.said("end"), None)
     # `run` sorts its lines by time. A dry run has no times, so its lines are sorted by count.
     fields = ({name: getattr(line, name) for name in DryLine.__dataclass_fields__} for line in counted.lines)
     lines = (DryLine(**row | {"file": _named(row["file"], folder)}) for row in fields if row["kind"] != "data")
@@ -317,13 +302,13 @@ def dry_result(
         mismatches=rows_of(read, "mismatch", results.DryMismatch),
         stopped=stopped,
         lines=tuple(sorted(lines, key=lambda line: (-line.count, -line.bytes, line.file, line.line, line.kind))),
-        memory=None if written_at_end is None else _memory(read, options.dry, written_at_end),
+        memory=None if end is None else from_json(DryMemory, end["memory"]),
         assumed=rows_of(read, "assumed", results.AssumedValue),
-        assumed_count=0 if written_at_end is None else written_at_end["assumed"],
+        assumed_count=0 if end is None else end["assumed"],
         unjudged=rows_of(read, "unjudged", UnjudgedOperation),
-        remarks=tuple(dict.fromkeys(rows_of(read, "remark", results.Remark))),
+        remarks=rows_of(read, "remark", results.Remark),
         mixed=tuple(_errors_caught(read, stopped)),
-        trains=written_at_end is not None and written_at_end["trains"],
+        trains=end is not None and end["trains"],
         loops_ended=any(line["is_loop"] for line in read.said("left")),
         not_reached=not_reached,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
@@ -334,7 +319,6 @@ _Row = TypeVar("_Row")
 
 
 def rows_of(read: counters.Read, kind: str, made: type[_Row]) -> tuple[_Row, ...]:
-    """Return the text lines of one kind as objects of the type `made`."""
     return tuple(from_json(made, line) for line in read.said(kind))
 
 
@@ -348,31 +332,19 @@ def _errors_caught(read: counters.Read, stopped: DryStop | None) -> Iterator[res
         yield from rows_of(read, "fork", results.CaughtError)
 
 
-def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMemory:
-    kept: dict[str, int] = next(reversed([*read.said("kept")]), {})
-    exceeded = next(read.said("exceeded"), None)
-    return DryMemory(
-        total_bytes=device.total_bytes,
-        peak=from_json(results.MemoryMoment, said["peak"]),
-        parameters_bytes=kept.get("parameters"),
-        gradients_bytes=kept.get("gradients"),
-        optimizer_bytes=kept.get("optimizer"),
-        exceeded=None if exceeded is None else from_json(results.MemoryMoment, exceeded["peak"]),
-    )
-
-
-# -- findings ----------------------------------------------------------------------------------------------------------
-
-
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
     """Return all findings of a dry run, the worst first. The advice on copies is that of `run`, without times."""
+    untimed = replace(counted, lines=tuple(replace(line, time_s=0.0) for line in counted.lines))
+    advice = of_lines(untimed, folder)
+    for finding in advice:  # findings of a line share their evidence
+        finding.evidence.pop("time_s", None)
     judged = [
         *_mismatches(result),
         *_stop(result),
         *_undone(result),
         *model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.dry.followed"),
         *_memory_findings(result),
-        *_advice(counted, folder),
+        *advice,
         *_remarks(result),
     ]
     if {"run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed"}.isdisjoint(row.id for row in judged):
@@ -381,7 +353,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
 
 
 def placed(result: DryResult) -> str:
-    """Return the title for a run without misplaced tensors. It names the functions that are known not to have run."""
+    """Return the title for a run without misplaced tensors, with the functions that are known not to have run."""
     is_whole = not result.not_reached and not is_of_ended_loops(result)
     text = f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
     were = "was" if len(result.not_reached) == 1 else "were"
@@ -389,8 +361,7 @@ def placed(result: DryResult) -> str:
 
 
 def is_of_ended_loops(result: DryResult) -> bool:
-    """Return whether the program failed after gpucheck ended loops over a DataLoader early, without a device as the
-    cause. The program may have needed all of its data."""
+    """Return whether the program failed after loops over a DataLoader were ended early, not because of a device."""
     stop = result.stopped
     if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
         return False
@@ -400,7 +371,6 @@ def is_of_ended_loops(result: DryResult) -> bool:
 
 
 def _how_far(result: DryResult) -> str:
-    """Return how much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
     if result.ended_after_steps:
         return f"{steps}, then the program was ended"
@@ -434,8 +404,7 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
 
 
 def _known(text: str, place: str) -> tuple[str, str, str] | None:
-    """Return the ID, message and fix of a known error, given only its text, such as a worker's. Return None for any
-    other error."""
+    """Return the ID, message and fix of a known error, given only its text, such as a worker's; else None."""
     # The shared memory keeps at least 159 characters of a forked process's error. Each known text is shorter.
     if rules.UNSAFE in text:
         return "run.dry.dtype", text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
@@ -523,23 +492,14 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
 
 
 def _advice_of(memory: DryMemory) -> str | None:
-    """Return the first thing to change, in `run`'s words, from the bytes held at the peak. Gradients and optimizer
-    states may have been created after it."""
+    """Return the first thing to change, in `run`'s words, from the bytes held at the peak."""
     peak = memory.peak
     gradients, optimizer = memory.gradients_bytes or 0, memory.optimizer_bytes or 0
-    if peak.made_in:
+    if peak.made_in:  # gradients and optimizer states may have been created after the peak
         gradients = min(gradients, peak.made_in.get("backward", 0))
         optimizer = min(optimizer, peak.made_in.get("step", 0))
     fixed = (memory.parameters_bytes or 0) + gradients + optimizer
     return _advice_by_size(fixed, max(peak.allocated_bytes - fixed, 0))
-
-
-def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
-    """Yield `run`'s advice on copies and waits for lines without times."""
-    untimed = replace(counted, lines=tuple(replace(line, time_s=0.0) for line in counted.lines))
-    for finding in of_lines(untimed, folder):
-        evidence = {key: value for key, value in finding.evidence.items() if key != "time_s"}
-        yield replace(finding, evidence=evidence)
 
 
 def _remarks(result: DryResult) -> Iterator[Finding]:

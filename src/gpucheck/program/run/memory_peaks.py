@@ -1,8 +1,5 @@
-"""Record the memory that the program holds, in its own process. The holders are recorded after an out-of-memory error
-and in traced steps.
-
-The rules for which tensors count and which lines are the user's are here, and all counting uses them.
-"""
+"""Record the memory that the program holds, in its own process, and the holders after an out-of-memory error and in
+traced steps. The rules for which tensors count and which lines are the user's are here too."""
 
 from __future__ import annotations
 
@@ -24,14 +21,11 @@ from typing import Any
 
 import torch
 
+import gpucheck
 from gpucheck import messages
 from gpucheck.machine import torch_private
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
-
-# Device types of the host. None stands for a subclass whose `device` is not a torch device.
-_HOST = frozenset(("cpu", "meta", None))
-
 
 # Overrides of torch functions in the program must not see gpucheck's own calls.
 unseen = torch_private.need("torch._C.DisableTorchFunction")
@@ -40,29 +34,31 @@ unseen_by_modes = torch_private.find("torch._C._DisableTorchDispatch", contextli
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
-def is_plain(tensor: Any) -> bool:
-    """Return whether reading the tensor's properties calls no override of the program."""
-    return type(tensor) in _PLAIN and not _modes()
-
-
 def device_of(tensor: Any) -> str | None:
     """Return the type of accelerator that holds the tensor, or None for the host. Host tensors cost no copy or wait."""
-    kind: str | None
-    if type(tensor) in _PLAIN and not _modes():
+    kind: str | None  # None stands for a subclass whose `device` is not a torch device
+    if type(tensor) in _PLAIN and not _modes():  # reading a property calls no override of the program
         if tensor.is_cpu:  # the most frequent case, and the fastest check
             return None
         kind = tensor.device.type
     else:
         with unseen():
             kind = getattr(getattr(tensor, "device", None), "type", None)
-    return None if kind in _HOST else kind
+    return None if kind in ("cpu", "meta", None) else kind
 
 
 def is_used() -> bool:
     """Return whether this process uses an accelerator. No call waits for a device if it does not."""
-    return any(
-        (module := getattr(torch, name, None)) is not None and module.is_initialized() for name in ("cuda", "xpu")
-    ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
+    if torch.cuda.is_initialized() or torch.xpu.is_initialized():
+        return True
+    return bool(torch.backends.mps.is_available() and torch.mps.current_allocated_memory())
+
+
+_OURS = os.path.join(os.path.dirname(os.path.abspath(gpucheck.__file__)), "")
+
+
+def is_ours(file: str) -> bool:
+    return os.path.abspath(file).startswith(_OURS)
 
 
 # Folders of installed packages. Debian's is `dist-packages`.
@@ -70,24 +66,21 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class Lines:
-    """The distinction between the user's code and that of libraries. The program was started in `folder`.
-
-    `rank` takes a file as code objects name it. It returns 0 for the user's code, 1 for an installed package, and 2 for
-    code that no finding names: torch, Python, gpucheck and generated code. The program's own package is the user's,
-    wherever it is installed.
-    """
+    """The owners of code. `rank` takes a file as code objects name it, and returns 0 for the user's code and the
+    program's own package, 1 for an installed package, and 2 for torch, Python, gpucheck and generated code."""
 
     def __init__(self, folder: str, main_file: str | None) -> None:
         self.folder = folder
         places = sysconfig.get_paths()
-        ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         torch_folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
         torchgen = os.path.join(os.path.dirname(torch_folder), "torchgen")
-        ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], ours, torch_folder, torchgen), 2)
+        ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], _OURS, torch_folder, torchgen), 2)
         ranks |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
         self._ranks = {os.path.join(os.path.realpath(place), ""): rank for place, rank in ranks.items()}
-        if (own := self._own_package(main_file)) is not None:
-            self._ranks[own] = 0
+        package = None if main_file is None else os.path.realpath(os.path.dirname(os.path.join(folder, main_file)))
+        while package is not None and os.path.exists(os.path.join(package, "__init__.py")):
+            self._ranks[os.path.join(package, "")] = 0
+            package = os.path.dirname(package)
         self.rank = functools.cache(self._rank)
 
     def caller(self, frame: FrameType | None, most: int = 0) -> FrameType | None:
@@ -110,15 +103,6 @@ class Lines:
         within = [(len(place), rank) for place, rank in self._ranks.items() if real.startswith(place)]
         within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
         return max(within, default=(0, 0))[1]  # the innermost folder decides
-
-    def _own_package(self, main_file: str | None) -> str | None:
-        if main_file is None:
-            return None
-        folder = os.path.realpath(os.path.dirname(os.path.join(self.folder, main_file)))
-        own = None
-        while os.path.exists(os.path.join(folder, "__init__.py")):
-            own, folder = folder, os.path.dirname(folder)
-        return None if own is None else os.path.join(own, "")
 
 
 _WIDTH = len(counters.DEVICE)
@@ -180,25 +164,18 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
 
 def now(cells: memoryview) -> tuple[int, int, int]:
     """Return the bytes allocated and reserved on all devices, and the resident set. An unknown value is -1."""
-    if not _devices:
-        return -1, -1, resident()
     rows = [counters.DEVICES_AT + index * _WIDTH for index in _devices]
-    return sum(cells[at + 1] for at in rows), sum(cells[at + 2] for at in rows), resident()
+    allocated, reserved = (sum(cells[at + place] for at in rows) if rows else -1 for place in (1, 2))
+    return allocated, reserved, resident()
 
 
 def resident() -> int:
-    """Return the process's resident set in bytes, or -1 if the system does not report it.
-
-    The file is opened on every call. A program that closes all descriptors would reuse the number of a kept one.
-    """
-    try:
+    """Return the process's resident set in bytes, or -1 if the system does not report it."""
+    try:  # a program that closes all descriptors would reuse the number of an open file
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * _PAGE
     except OSError:
         return -1
-
-
-# -- memory ran out ---------------------------------------------------------------------------------------------------
 
 
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
@@ -227,27 +204,23 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         def counts(tensor: Any) -> bool:
             return (device_of(tensor) is None) == is_host
 
-        _say({"say": "held", **sums(optimizers, counts, others=True)})
+        _say({"say": "held", **sums(optimizers, counts)})
         for holder in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **holder})
 
 
-def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
-    """Return the bytes of parameters, gradients and optimizer states that `counts` accepts, each byte once. `others`
-    adds all other tensors that Python knows. Some subclasses raise when their attributes are read."""
+def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool]) -> dict[str, int]:
+    """Return the bytes of parameters, gradients, optimizer states and others that `counts` accepts, each once."""
     tensors = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
     parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
     gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
-    seen: set[int] = set()
-    named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
-    if others:
-        named["others"] = tensors
-    return {name: sum(_once(tensor, seen) for tensor in members if counts(tensor)) for name, members in named.items()}
+    counted: set[int] = set()
+    named = {"parameters": parameters, "gradients": gradients, "optimizer": states, "others": tensors}
+    return {name: sum(_once(tensor, counted) for tensor in each if counts(tensor)) for name, each in named.items()}
 
 
-# The methods that return the plain tensors inside a tensor of a sparse or jagged layout. The jagged layout is a Python
-# class and has attributes instead, because its methods are operations that it overrides.
+# The methods that return the plain tensors inside a sparse tensor, and the attributes that hold those of a jagged one.
 _PARTS = {
     torch.sparse_coo: ("_values", "_indices"),
     **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
@@ -257,8 +230,7 @@ _PARTS = {
 
 
 def parts(tensor: Any) -> list[Any]:
-    """Return the plain tensors that hold a tensor's elements and indices, elements first. A plain tensor is its own
-    part. The program's dispatch modes do not see this call."""
+    """Return the plain tensors that hold a tensor's elements and indices, elements first."""
     methods = _PARTS.get(tensor.layout)
     with unseen_by_modes():
         holders = [tensor] if methods is None else [getattr(tensor, name, None) for name in methods]
@@ -273,14 +245,14 @@ def size(tensor: Any) -> int:
         return 0
 
 
-def _once(tensor: Any, seen: set[int]) -> int:
-    """Return the bytes of a tensor's storages that are not in `seen`, and add them to it."""
+def _once(tensor: Any, counted: set[int]) -> int:
+    """Return the bytes of a tensor's storages that are not in `counted`, and add them to it."""
     new = 0
     try:
         for part in parts(tensor):
             storage = part.untyped_storage()
-            if storage._cdata not in seen:
-                seen.add(storage._cdata)
+            if storage._cdata not in counted:
+                counted.add(storage._cdata)
                 new += storage.nbytes()
     except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have no storage
         return 0
@@ -288,7 +260,6 @@ def _once(tensor: Any, seen: set[int]) -> int:
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
-    """Yield the value if it is a tensor, or the tensors in a container, down to `depth` levels."""
     if issubclass(type(value), torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple, set, dict)):
@@ -307,12 +278,10 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
                 where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
-    seen: set[int] = set()
-    holders = [row | {"bytes": sum(_once(member, seen) for member in members)} for row, members in rows]
+    counted: set[int] = set()
+    holders = [row | {"bytes": sum(_once(member, counted) for member in members)} for row, members in rows]
     return [row for row in sorted(holders, key=lambda row: -int(row["bytes"])) if row["bytes"]][:_MOST_HOLDERS]
 
-
-# -- traced steps ----------------------------------------------------------------------------------------------------
 
 # Steps before the first traced one. The first steps fill caches and create optimizer states.
 SKIPPED = 2
@@ -325,16 +294,12 @@ _Place = tuple[str, int, str]
 
 
 class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
-    """A dispatch mode that counts storages by the user's line, the module and the phase that created them.
-
-    It sees every operation, and counts each new storage until it is freed, on the CPU too. Traced steps are several
-    times slower, so only a few steps are traced.
-    """
+    """A dispatch mode that counts storages by the user's line, the module and the phase that created them."""
 
     def __init__(
         self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None, most: int = 0
     ) -> None:
-        """`phase` returns the current phase, `forward` is called before each module runs, and `most` limits steps."""
+        """`forward` is called before each module runs, and `most` limits the steps."""
         super().__init__()
         self.lines, self.step, self.forward, self.most = lines, 0, forward, most
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
@@ -347,22 +312,23 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, (list, tuple)) else [result]
+        returns = func._schema.returns if len(func._schema.returns) == len(results) else [None] * len(results)
         with contextlib.suppress(RuntimeError, NotImplementedError):  # tensors without storage are not counted
-            for made in _made_by(func, result):
-                self.memory.put(made.untyped_storage(), is_held=True)
+            for made, returned in zip(results, returns, strict=True):
+                is_new = returned is None or returned.alias_info is None  # no view and no in-place result
+                if is_new and isinstance(made, torch.Tensor):
+                    self.memory.put(made.untyped_storage(), is_held=True)
         return result
 
     def _place(self) -> _Place:
-        # A GPU's backward pass runs in an autograd thread without lines of the user. The line that waits for it in the
-        # traced thread is used instead. The frames must not be kept in a variable: this function's own frame is one of
-        # them, and the reference cycle would keep tensors alive.
+        # A GPU's backward pass runs in an autograd thread without lines of the user: the line that waits for it counts.
+        # The frames must not be kept in a variable, because the reference cycle would keep tensors alive.
         caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
         module = self.modules[-1] if self.modules else ""
         if caller is None:
             return "", 0, module
         return self.lines.path(caller.f_code.co_filename), caller.f_lineno, module
-
-    # -- the window --------------------------------------------------------------------------------------------------
 
     def stepped(self, done: int) -> bool:
         """Start the tracing or count a traced step, after `done` steps. Return whether it was the last."""
@@ -372,7 +338,6 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         return done == SKIPPED + self.most
 
     def start(self) -> None:
-        """Start tracing with the next operation."""
         self.hooks = [
             torch.nn.modules.module.register_module_forward_pre_hook(self._enters),
             torch.nn.modules.module.register_module_forward_hook(self._leaves, always_call=True),
@@ -392,17 +357,13 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
             self.modules.pop()
 
     def stop(self) -> None:
-        """Stop tracing."""
         self.__exit__(None, None, None)
         for hook in self.hooks:
             hook.remove()
         self.spent_ns = time.perf_counter_ns() - self.began_ns
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
-        """Record the lines that created the most bytes, and the bytes that remain from each step.
-
-        The last step does not count, because its results may still be in use.
-        """
+        """Record the lines that created the most bytes, and the bytes that remain from each step but the last."""
         top, rows = self.memory.top(), self.memory.storages
         rows.sweep()
         live = {key: row.held for key, row in rows.rows.items() if row.held is not None}
@@ -429,7 +390,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
 
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
-    """Return the name of the container that holds tensors of these storages, by the place that created them."""
+    """Return the containers that hold tensors of these storages, by the place that created them."""
     names: dict[Key[_Place], str] = {}
     asked: Counter[Key[_Place]] = Counter()
     for tensor in gc.get_objects() if kept else ():
@@ -447,22 +408,10 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     return names
 
 
-def _made_by(func: Any, result: Any) -> list[Any]:
-    """Return the tensors that an operation created. Views and in-place results are not new."""
-    results = result if isinstance(result, (list, tuple)) else [result]
-    schema = func._schema.returns
-    new = [value.alias_info is None for value in schema] if len(schema) == len(results) else [True] * len(results)
-    return [value for value, is_new in zip(results, new, strict=True) if is_new and isinstance(value, torch.Tensor)]
-
-
 def _name_of(container: Any) -> str | None:
     """Return the program's name for a container: a variable of the main module or of a running function."""
-    places: list[dict[str, Any]] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if "gpucheck" not in str(frame.f_globals.get("__name__", "")):
-            places.append(frame.f_locals)
-        frame = frame.f_back
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    places = [frame.f_locals for frame in frames if "gpucheck" not in str(frame.f_globals.get("__name__", ""))]
     main = sys.modules.get("__main__")
     places.append(vars(main) if main is not None else {})
     for names in places:
@@ -471,8 +420,7 @@ def _name_of(container: Any) -> str | None:
                 return name
             # The container may be an attribute of such a variable, as in self.history.
             inner = getattr(value, "__dict__", None)
-            if isinstance(inner, dict):
-                for attribute, member in list(inner.items()):
-                    if member is container:
-                        return f"{name}.{attribute}"
+            for attribute, member in list(inner.items()) if isinstance(inner, dict) else ():
+                if member is container:
+                    return f"{name}.{attribute}"
     return None

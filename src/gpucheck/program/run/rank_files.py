@@ -1,7 +1,6 @@
 """The files of a job's ranks, and their result together. Free of torch.
 
-Every rank appends lines of JSON to its own file in a folder that all share. A line may be cut off or damaged at any
-place; such a line is left out.
+Every rank appends lines of JSON to its own file in a folder that all share. Cut off and damaged lines are left out.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRan
 # Characters of an error's text that are kept.
 MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-# The columns of a step: its end, its duration, and the times of its parts. `blocked` is the time that Python waited for
-# other ranks, and `p2p` the part of it in sends and receives.
+# The columns of a step: its end, its duration, and these. Python waited for other ranks (blocked), also in p2p calls.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
 _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
 # The most that a server's clock drifts per second, and the most that NTP corrects it per second without a step.
@@ -49,9 +47,6 @@ _Key = tuple[str, int]
 _Place = tuple[str, int, bool]
 
 
-# -- one rank ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class RankRecord:
     """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
@@ -60,15 +55,13 @@ class RankRecord:
     world: int = 0
     host: str = ""
     hosts: bool = False
-    # The start of the job, and its key.
-    job: tuple[int, str] = (0, "")
+    job: tuple[int, str] = (0, "")  # its start and its key
     calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)
     kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     steps: list[list[int]] = field(default_factory=list)
     clocks: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that had not ended when the rank was asked; None if it was not asked or did not answer. The answer at a hang
-    # is kept, because a timeout ends such a call before the rank writes its last line.
+    # Calls that had not ended at a hang, else at the rank's end; None without an answer.
     pending: set[_Key] | None = None
     has_answered: bool = False
     places: dict[_Key, _Place] = field(default_factory=dict)
@@ -83,20 +76,17 @@ class RankRecord:
     done: int = 0
     devices: list[str] | None = None
     lost: int = 0
-    # Sends and receives of NCCL, which the flight recorder has.
-    p2p: int = 0
-    # `has_counted`: sends and receives were counted. `peers`: how many of each, by peer (-1: from anybody). `hidden`:
-    # those whose waits were not timed. `waited`: the collectives that Python waited for.
+    p2p: int = 0  # sends and receives of NCCL, which the flight recorder has
+    # Other sends and receives by peer (-1: from anybody), if they were counted.
     has_counted: bool = False
     peers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Those whose waits were not timed, and the collectives that Python waited for.
     hidden: int = 0
     waited: int = 0
     failed: str = ""
-    # The latest number of each group.
-    _latest: dict[str, int] = field(default_factory=dict)
+    _latest: dict[str, int] = field(default_factory=dict)  # the latest number of each group
 
     def key(self, kind: int, number: int) -> _Key:
-        """Return the key of a call: its group and number."""
         return self.kinds[kind]["group"], number
 
     @property
@@ -106,7 +96,7 @@ class RankRecord:
 
     @property
     def is_of_nccl(self) -> bool:
-        return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
+        return any(kind["name"].startswith("nccl") for kind in self.kinds.values())
 
     def take(self, line: dict[str, Any]) -> None:
         """Read one line of the file. Raises KeyError, TypeError and ValueError for a damaged line."""
@@ -116,12 +106,9 @@ class RankRecord:
                 self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
                 self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
             case "kind":
-                self.kinds[int(line["kind"])] = {
-                    "group": str(line["group"]),
-                    "name": str(line["name"]),
-                    "dtypes": [str(dtype) for dtype in line["dtypes"]],
-                    "sizes": [list(map(int, size)) for size in line["sizes"]],
-                }
+                sizes, dtypes = [list(map(int, size)) for size in line["sizes"]], [*map(str, line["dtypes"])]
+                named = {"group": str(line["group"]), "name": visible(str(line["name"]))}
+                self.kinds[int(line["kind"])] = {**named, "sizes": sizes, "dtypes": dtypes}
             case "group":
                 self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
             case "calls":
@@ -170,12 +157,11 @@ class RankRecord:
         self.lost_peer = bool(line.get("lost_peer"))
         if line.get("raised"):
             kind, text, file, at = line["raised"]
-            where = None if file is None else judge.at(visible(str(file)), int(at), os.getcwd())
+            where = None if file is None else _at(visible(str(file)), int(at))
             self.raised = RankError(type=visible(str(kind)), message=visible(str(text))[:MOST_TEXT], place=where)
 
     def offset(self, at_ns: int) -> tuple[float, float]:
-        """Return the correction of this rank's time and its uncertainty, in seconds. Between two readings of the clock
-        they are interpolated linearly."""
+        """Return the correction of this rank's time and its uncertainty, in seconds, between two readings."""
         if not self.clocks:
             return 0.0, math.inf if self.hosts else 0.0
         place = bisect.bisect(self.clocks, (at_ns, 0, 0))
@@ -194,11 +180,7 @@ class RankRecord:
         return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def is_job(path: str) -> bool:
-    """Return whether a folder has files of ranks."""
     try:
         return os.path.isdir(path) and any(_FILE.fullmatch(name) for name in os.listdir(path))
     except OSError:
@@ -233,25 +215,16 @@ def read(folder: Path) -> list[RankRecord]:
     has_hosts = len({record.host for record in ranks}) > 1
     for record in ranks:
         record.hosts |= has_hosts
-    # A rank with calls that ended before the last rank had begun belongs to an earlier start, because calls need all
-    # ranks.
-    begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
-    ranks = [
-        record
-        for record in ranks
-        if not record.calls or (record.on_rank_0(record.ended_ns) or math.inf) >= max(begun, default=0)
-    ]
+    # Calls need all ranks: a rank with calls that ended before the last rank had begun belongs to an earlier start.
+    begun = max((at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None), default=0)
+    ranks = [row for row in ranks if not row.calls or (row.on_rank_0(row.ended_ns) or math.inf) >= begun]
     for name in {name for record in ranks for name in record.groups}:
-        # split_group() of older torch counts the groups of each rank: two groups may have one name. The group of a call
-        # is then unknown, and none of them counts.
-        alike = [record for record in ranks if name in record.groups]
-        if len({record.groups[name] for record in alike}) > 1:
-            for record in alike:
-                record.calls = {key: call for key, call in record.calls.items() if key[0] != name}
+        # split_group() of older torch may give two groups one name. None of them counts.
+        if len({record.groups[name] for record in ranks if name in record.groups}) > 1:
+            for record in ranks:
+                if name in record.groups:
+                    record.calls = {key: call for key, call in record.calls.items() if key[0] != name}
     return ranks
-
-
-# -- together ----------------------------------------------------------------------------------------------------------
 
 
 def result(folder: Path) -> RanksResult:
@@ -262,9 +235,35 @@ def result(folder: Path) -> RanksResult:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
     world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
     table, positions = _table(ranks)
-    own = _own(ranks, table)
+    # Each rank's time in each step without its waits for others; empty without sends and receives.
+    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
+    sends = any(row[_P2P_AT] for each in rows.values() for row in each)
+    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items() if sends}
     verdict = _verdict(ranks, table, own, world)
     means = {record.rank: _means(record) for record in ranks}
+
+    def row(record: RankRecord) -> JobRank:
+        rank, mean = record.rank, means[record.rank]
+        times: dict[str, Any] = {f"{name}_s": mean.get(name) for name in (*_ACTIVITIES, "backward")}
+        return JobRank(
+            rank=rank,
+            host=record.host,
+            device=None if record.devices is None else ", ".join(record.devices) or "cpu",
+            steps=record.steps_made,
+            late_s=verdict.late_s.get(rank),
+            last_share=verdict.shares.get(rank),
+            **times,
+            own_s=statistics.fmean(own[rank]) if own else None,
+            p2p_s=mean.get("p2p") if own else None,
+            exit=record.exit,
+            lost_peer=record.lost_peer,
+            raised=record.raised,
+            ended_ns=record.on_rank_0(record.ended_ns),
+            state=record.state or None,
+            place=_place(record),
+            left_early=_has_left_early(record, ranks),
+        )
+
     activity, activity_s, place = _activity(verdict, means, ranks, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
     return RanksResult(
@@ -283,7 +282,7 @@ def result(folder: Path) -> RanksResult:
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(record, ranks, verdict, means[record.rank], own) for record in ranks),
+        ranks=tuple(map(row, ranks)),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
@@ -291,9 +290,7 @@ def result(folder: Path) -> RanksResult:
 
 
 def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
-    """Return the verdict on the job. It is undecided if the records do not show every cause of a late rank. `own` is
-    each rank's own work in a job whose ranks send to each other in its steps.
-    """
+    """Return the verdict, which is undecided if the records do not show every cause of a late rank."""
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
     seen = len({rank for call in table.calls for rank in call.arrivals})
     done = min((record.steps_made for record in ranks), default=0)
@@ -309,34 +306,6 @@ def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequen
     elif seen < world and not own and verdict.outcome != "not_decided":
         reason = f"collectives of {seen} of {world} ranks were seen"
     return verdict if reason == verdict.reason else Verdict("not_decided", reason=reason)
-
-
-def _row(
-    record: RankRecord,
-    ranks: Sequence[RankRecord],
-    verdict: Verdict,
-    mean: Mapping[str, float],
-    own: Mapping[int, Sequence[float]],
-) -> JobRank:
-    times: dict[str, Any] = {f"{name}_s": mean.get(name) for name in (*_ACTIVITIES, "backward")}
-    return JobRank(
-        rank=record.rank,
-        host=record.host,
-        device=None if record.devices is None else ", ".join(record.devices) or "cpu",
-        steps=record.steps_made,
-        late_s=verdict.late_s.get(record.rank),
-        last_share=verdict.shares.get(record.rank),
-        **times,
-        own_s=statistics.fmean(own[record.rank]) if own else None,
-        p2p_s=mean.get("p2p") if own else None,
-        exit=record.exit,
-        lost_peer=record.lost_peer,
-        raised=record.raised,
-        ended_ns=record.on_rank_0(record.ended_ns),
-        state=record.state or None,
-        place=_place(record),
-        left_early=_has_left_early(record, ranks),
-    )
 
 
 def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
@@ -368,8 +337,8 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
     steps = min((len(record.steps) for record in ranks), default=0)
     by_rank = {record.rank: record for record in ranks}
     callers: dict[str, set[int]] = defaultdict(set)
-    for key, times in arrivals.items():
-        callers[key[0]] |= times.keys()
+    for (group, _), times in arrivals.items():
+        callers[group] |= times.keys()
     calls: list[Call] = []
     positions: dict[_Key, _Place | None] = {}
     counted: Counter[_Key] = Counter()
@@ -385,26 +354,18 @@ def _table(ranks: Sequence[RankRecord]) -> tuple[Table, dict[_Key, _Place | None
             continue
         # Calls of one kind may be on several lines. The exact line is recorded only for the last calls.
         place = first.places.get(key)
-        waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
+        waits = bool(_WAITED.search(first.kinds[kind]["name"]))
         calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
-    # The mean is used as for the costs, because a median ignores a few long steps.
     durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
-    step_s = statistics.fmean(durations) if durations else 0.0
+    step_s = statistics.fmean(durations or [0.0])  # a median would ignore a few long steps
     return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, most_s), positions
 
 
-# -- sends and receives ------------------------------------------------------------------------------------------------
-
-
 def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
-    """Return the verdict on a job whose ranks send to each other in its steps, or None for any other job.
-
-    A rank of such a job that is late at a collective may only have waited for a message, so its arrival does not show
-    that it is slow.
-    """
+    """Return the verdict on a job whose ranks send to each other, and so wait for messages; None for others."""
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
         return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
     if not own:
@@ -443,24 +404,16 @@ def _unseen(ranks: Sequence[RankRecord], table: Table) -> str:
     return ""
 
 
-def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
-    """Return each rank's time in each step without its waits for others; empty if the steps have no sends and
-    receives."""
-    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
-    if not any(row[_P2P_AT] for each in rows.values() for row in each):
-        return {}
-    return {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
-
-
 def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
     """Return the work that makes every n-th step longer, if it takes enough of the job's time."""
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
     durations = _durations(ranks, table)
-    # The sum is not positive in a damaged file.
-    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:
+    period, whole_s = ranks_judge.period(durations), sum(durations)  # not positive in a damaged file
+    if period is None or whole_s <= 0:
         return None
-    share, times = len(period.places) * period.extra / sum(durations), len(period.places)
+    times = len(period.places)
+    share = times * period.extra / whole_s
     if share <= ranks_judge.LEAST_PERIODIC:
         return None
     who = verdict.ranks if verdict.every == period.every else ()
@@ -471,9 +424,6 @@ def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
     """Return the seconds of each step but the first ones, as the mean over the ranks."""
     rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
     return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
-
-
-# -- what a rank does --------------------------------------------------------------------------------------------------
 
 
 def _means(record: RankRecord) -> dict[str, float]:
@@ -501,7 +451,7 @@ def _activity(
     verdict: Verdict, means: Mapping[int, Mapping[str, float]], ranks: Sequence[RankRecord], at: _Place | None
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
-    late, folder = verdict.ranks, os.getcwd()
+    late = verdict.ranks
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if late and others and means.get(late[0]):
         for name, text in _ACTIVITIES.items():
@@ -509,11 +459,11 @@ def _activity(
             if more >= verdict.cost_s / 2:
                 kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
                 record = next(record for record in ranks if record.rank == late[0])
-                lines = (judge.at(*line[1:3], folder) for line in record.lines if line[0] in kinds)
+                lines = (_at(*line[1:3]) for line in record.lines if line[0] in kinds)
                 return text, more, next(lines, None)
         if at is not None:
             what = "the backward pass" if at[2] else "computing before a collective"
-            return what, None, judge.at(*at[:2], folder)
+            return what, None, _at(*at[:2])
     return None, None, None
 
 
@@ -531,21 +481,20 @@ def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
 def _place(record: RankRecord) -> str | None:
     """Return the user's line where a rank was at a hang: the innermost frame outside of libraries."""
     library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
-    own = (judge.at(file, line, os.getcwd()) for file, line in record.frames if not re.search(library, file))
-    return next(own, None)
+    return next((_at(file, line) for file, line in record.frames if not re.search(library, file)), None)
 
 
-# -- hangs and calls that do not match ---------------------------------------------------------------------------------
+def _at(file: str, line: int) -> str:
+    return judge.at(file, line, os.getcwd())
 
 
 def _collective(record: RankRecord, key: _Key) -> Collective:
     kind, _ = record.calls[key]
     made = record.kinds[kind]
     place = record.places.get(key) or record.of_kind.get(kind)
-    where = None if place is None else judge.at(*place[:2], os.getcwd())
-    dtypes = "/".join(str(dtype) for dtype in made["dtypes"])
-    name = visible(str(made["name"]).partition(":")[2] or str(made["name"]))
-    sizes = visible(f"{made['sizes']} {dtypes}".strip())
+    where = None if place is None else _at(*place[:2])
+    name = made["name"].partition(":")[2] or made["name"]
+    sizes = visible(f"{made['sizes']} {'/'.join(made['dtypes'])}".strip())
     return Collective(name=name, group=key[0], number=key[1], sizes=sizes, place=where)
 
 
@@ -555,8 +504,7 @@ def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
         made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:
             continue
-        # If equally many ranks make each of the two calls, neither call is the wrong one, as with only two ranks or two
-        # records.
+        # If equally many ranks make each of the two calls, neither call is the wrong one, as with only two ranks.
         (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
         if most == next_most:  # the lower rank comes first
             usual = second
@@ -574,10 +522,8 @@ def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
 
 def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what must be the same on all ranks: the operation and, where it must, elements and dtypes."""
-    name = str(kind["name"])
-    if not _EQUAL.search(name):
-        return (name,)
-    return name, tuple(map(str, kind["dtypes"])), tuple(map(math.prod, kind["sizes"]))
+    name = kind["name"]
+    return (name, *kind["dtypes"], *map(math.prod, kind["sizes"])) if _EQUAL.search(name) else (name,)
 
 
 def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | None:
@@ -598,32 +544,21 @@ def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | No
     by_rank = {record.rank: record for record in ranks}
     # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
-        record.rank
-        for record in ranks
-        if record.pending is not None
-        or (record.exit is not None and record.exit >= 0)
-        or record.state[:1] in ("T", "t")
+        row.rank
+        for row in ranks
+        if row.pending is not None or (row.exit is not None and row.exit >= 0) or row.state[:1] in ("T", "t")
     }
     members = {key: set(by_rank[rank].groups.get(key[0], range(world))) for key, (_, rank) in first.items()}
-    inside = {
-        key: {record.rank for record in ranks if key in record.calls and record.calls[key][1] <= marked_ns}
-        & members[key]
-        for key in first
-    }
-    # A rank that waits in one call is late at another call only because of the ranks that are missing from the first
-    # call.
-    waiting = {
-        record.rank for record in ranks for key in record.pending or () if key in first and inside[key] != members[key]
-    }
+    came = {key: {row.rank for row in ranks if key in row.calls and row.calls[key][1] <= marked_ns} for key in first}
+    inside = {key: came[key] & members[key] for key in first}
+    # A rank that waits in one call is late at another only because of the ranks that are missing from the first.
+    waiting = {row.rank for row in ranks for key in row.pending or () if key in first and inside[key] != members[key]}
     absent = {key: (members[key] - inside[key]) & known for key in first}
     key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
     # The call finished if a rank continued after it, or if it was the last call and all ranks ended without an error.
-    resumed = all(record.exit == 0 for record in ranks if record.rank in members[key]) or any(
-        number > key[1] and created > marked_ns
-        for record in ranks
-        for (group, number), (_, created) in record.calls.items()
-        if group == key[0]
-    )
+    later = (call for row in ranks for call in row.calls.items() if call[0][0] == key[0])
+    resumed = all(row.exit == 0 for row in ranks if row.rank in members[key])
+    resumed = resumed or any(number > key[1] and created > marked_ns for (_, number), (_, created) in later)
     return JobHang(
         call=_collective(by_rank[first[key][1]], key),
         waited_s=waited_s,

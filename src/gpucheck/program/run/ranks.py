@@ -1,12 +1,10 @@
-"""A rank of a job, outside its program: where the ranks meet, and what happens at a hang and at the end. Free of
-torch."""
+"""A rank of a job, outside its program: the meeting of the ranks, a hang and the end. Free of torch."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -15,25 +13,24 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import CannotLook
 from gpucheck.machine import launcher
+from gpucheck.program.run import counters
 from gpucheck.program.run.rank_files import MOST_TEXT, result
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings
-from gpucheck.report.results.run import RanksResult, RunError
+from gpucheck.report.results.run import RanksResult, RunResult
 
-# The variables for the recorder's size, which gpucheck sets unless the user has. Each version of torch warns about the
-# name that other versions use.
+# The variables for the recorder's size: each version of torch warns about the name that other versions use.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
 ENTRIES = 4096
-# The times of a rank at a hang: its thread writes within a second or two, then its stack is requested, and then all
-# files are read.
+# The times of a rank at a hang: its thread writes, then its stack is requested, and then all files are read.
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
@@ -49,30 +46,22 @@ class Job:
     is_kept: bool
     hang_after_s: float | None
     ends: bool
-    # torchrun says that the ranks are on several hosts.
-    has_hosts: bool
+    has_hosts: bool  # torchrun says that the ranks are on several hosts
     asked_at: float | None = None
     # The stages of a hang that are done: the stack was requested, the stack was written, rank 0 reported on all ranks.
     done: int = 0
 
     @property
     def path(self) -> Path:
-        """Return the path of this rank's file."""
         return self.folder / f"rank{self.rank}.jsonl"
 
     def asked(self) -> dict[str, Any]:
         """Return the recorder's options for the program's process."""
-        return {
-            "path": str(self.path),
-            "hang_after_s": self.hang_after_s,
-            # Only torchrun says how many ranks a host has.
-            "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
-        }
+        hosts = self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ  # only torchrun says how many ranks a host has
+        return {"path": str(self.path), "hang_after_s": self.hang_after_s, "hosts": hosts}
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line. The line is lost if the folder is gone or full."""
-        with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
-            file.write((json.dumps(line) + "\n").encode())
+        counters.append(str(self.path), line)
 
     def tick(self, pid: int, tell: Callable[[str], None]) -> None:
         """Look for a hang that any rank has marked: report where this rank is; rank 0 reports on all."""
@@ -94,32 +83,23 @@ class Job:
                             tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
-        """Return the signal that must end the program now, if the job hangs and is to be ended: SIGTERM, and later
-        SIGKILL, which ends even a stopped process."""
+        """Return the signal that must end a hanging program now: SIGTERM, and later SIGKILL, for a stopped process."""
         if not self.ends or self.asked_at is None:
             return None
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
-    def ended(
-        self,
-        code: int,
-        steps: int,
-        lines: Sequence[tuple[str, str, int, float]],
-        devices: Sequence[str] | None,
-        error: RunError | None,
-    ) -> None:
-        """Record the end of the program.
-
-        `lines` are the lines that took the most time: kind, file, line, seconds. `devices` are those that the program
-        used, or None if unknown. `error` is the exception that it raised. If the program failed, the other ranks get a
-        moment to write their records, because the launcher ends them next. It ends this process too, which must write
-        its report before that.
-        """
+    def ended(self, code: int, measured: RunResult | None) -> None:
+        """Record the end of the program, with the lines that took the most time."""
+        steps = measured.steps.count if measured is not None and measured.steps is not None else 0
+        slowest = () if measured is None else measured.lines[:20]
+        lines = [(line.kind, line.file, line.line, line.time_s) for line in slowest]
+        devices = None if measured is None else [device.id for device in measured.devices]
+        error = None if measured is None else measured.error
+        # If the program failed, the launcher ends this process too, which must write its report before that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
-        # Connections of the program itself may fail with the same text. An error from torch is known by gloo's file
-        # name in it, or by its class.
+        # The program's own connections may fail with the same text. torch's has gloo's file name, or its class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
@@ -127,15 +107,11 @@ class Job:
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
-                time.sleep(FLUSH_S)
+                time.sleep(FLUSH_S)  # the other ranks write their records, before the launcher ends them
             self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
 
     def result(self) -> RanksResult | None:
-        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks. The first rank of a
-        host removes its temporary folder.
-
-        Raises CannotLook.
-        """
+        """Judge the job, by rank 0, once the others have ended or are late; None for other ranks. Raises CannotLook."""
         local = os.environ.get("LOCAL_WORLD_SIZE", "")
         is_first = local.isdigit() and os.environ.get("LOCAL_RANK") == "0" and self.path.exists()
         # Two launchers may have started ranks on this host: rank 0 reads what all of them wrote.
@@ -146,15 +122,14 @@ class Job:
         while time.monotonic() < deadline and not _have_all_ended(self.folder, count, self.world):
             time.sleep(0.2)
         together = result(self.folder) if self.rank == 0 else None
-        if not self.is_kept:
+        if not self.is_kept:  # by the first rank of a host
             shutil.rmtree(self.folder, ignore_errors=True)
         return together
 
 
 def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | None:
-    """Return this rank's side of the job that the launcher's environment describes, or None if there is no job of
-    several ranks. The ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder
-    that cannot be made.
+    """Return this rank's side of the job that the launcher's environment describes, or None without several ranks. The
+    ranks of one host meet in a temporary folder if none is given. Raises CannotLook for a folder that cannot be made.
     """
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
@@ -184,15 +159,13 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
 
 
 def _job_key(*more: str) -> str:
-    """Return a name that is equal on all ranks of a job. Hosts may spell MASTER_ADDR differently and count restarts
-    differently, so both are left out by default."""
+    # Hosts may spell MASTER_ADDR differently and count restarts differently, so both are left out by default.
     names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE", *more)
     return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
 
 def _meeting() -> Path:
     """Return a folder whose name is equal on all ranks of a job on this host."""
-    # Two jobs whose masters are on two hosts may use one port.
     key = _job_key("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
     return Path(tempfile.gettempdir()) / f"gpucheck-{os.getuid()}-{key}"
 
@@ -220,8 +193,7 @@ def _have_all_ended(folder: Path, count: int, world: int) -> bool:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """Return the fields of a process: State is `S (sleeping)` or `T (stopped)`; empty if the system does not report
-    it."""
+    """Return the fields of a process, such as `State`; empty if the system does not report them."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -230,8 +202,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
-    """Let the program write its stack if gpucheck's handler is installed. Without the handler, the signal would end the
-    process."""
+    """Let the program write its stack, if gpucheck's handler is installed: the signal would end it otherwise."""
     number = getattr(signal, "SIGRTMIN", None)
     if number is None or status.get("State", "")[:1] in ("T", "t", "Z", "X", ""):
         return

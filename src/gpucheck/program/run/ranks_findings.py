@@ -23,7 +23,6 @@ UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=Tru
 
 
 def findings(job: RanksResult) -> list[Finding]:
-    """Return the findings, the worst first."""
     return [*filter(None, (_of_mismatch(job), _of_hang(job), _of_end(job))), _of_lateness(job), *_of_period(job)]
 
 
@@ -40,9 +39,6 @@ def names(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, listed[:8]))} and {last}"
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
 def _call(call: Collective) -> str:
     where = f" at {call.place}" if call.place else ""
     return f"{call.name} {call.sizes}{where}"
@@ -53,13 +49,10 @@ def _of_mismatch(job: RanksResult) -> Finding | None:
     if mismatch is None:
         return None
     title = f"{names(mismatch.ranks)}{' and the others' * mismatch.has_majority} make different calls"
-    who, makes = names(mismatch.ranks) if mismatch.has_majority else "some", "make"
-    others = "others"
+    who, others = names(mismatch.ranks) if mismatch.has_majority else "some", "others"
     if len(mismatch.ranks) == 2 and not mismatch.has_majority:
         who, others = (f"rank {rank}" for rank in mismatch.ranks)
-    if who.startswith("rank "):
-        makes = "makes"
-    made = f"{who} {makes} {_call(mismatch.call)}, {others} {_call(mismatch.expected)}"
+    made = f"{who} made {_call(mismatch.call)}, {others} {_call(mismatch.expected)}"
     message = f"call {mismatch.call.number} of group {mismatch.call.group}: {made}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
     return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(mismatch.ranks)}, fix)
@@ -81,10 +74,8 @@ def _of_hang(job: RanksResult) -> Finding | None:
         states = {rank: _state(rows[rank], hang) for rank in hang.unknown if rank in rows}
         places = [f"rank {rank}{state}" for rank, state in states.items() if state]
         parts.append(", ".join((f"{names(hang.unknown)} did not answer", *places[:4])))
-    if not parts and mismatch is not None:
-        parts.append("the ranks do not make the same calls")
-    elif not parts:
-        parts.append("all ranks are in a call of this name: its root, sizes or order may differ, or the network failed")
+    everywhere = "all ranks are in a call of this name: its root, sizes or order may differ, or the network failed"
+    parts = parts or [everywhere if mismatch is None else "the ranks do not make the same calls"]
     message = f"{waits} for {units.duration(hang.waited_s)}; {'; '.join(parts)}"
     evidence = {"missing": list(hang.missing), "inside": list(hang.inside)}
     if hang.resumed:
@@ -132,23 +123,18 @@ def _how(code: int) -> str:
     return f"exit {code}{signalled}"
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
-
-
 def _of_end(job: RanksResult) -> Finding | None:
-    """Return the finding on the rank that ended first in a failed job. The other ranks usually fail because of it."""
+    """Return the finding on the rank that ended first in a failed job."""
     failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
     if not failed:
         return None
     # Ranks that report a lost peer, or that the launcher ended, are not the cause.
-    causes = [
-        row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)
-    ] or failed
+    causes = [row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)]
+    causes = causes or failed
     first, code, hang = causes[0], causes[0].exit or 0, job.hang
     # A rank that runs out of batches makes the others fail, but its own process may end shortly after theirs.
     left = [row for row in job.ranks if row.left_early and (row.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    # A rank that waited in the hanging call is ended by its timeout, a user, the scheduler or the launcher.
-    # Any other signal, such as the OOM killer's or a crash's, is a separate cause.
+    # A rank that waited in the hanging call is ended by its timeout or from outside, not by a crash of its own.
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
@@ -164,7 +150,7 @@ def _of_end(job: RanksResult) -> Finding | None:
         title = f"{names(row.rank for row in left)} had ended with exit 0 while the others still made collectives"
         message = f"after {min(row.steps for row in left)} steps; {names(row.rank for row in failed)} probably failed"
         message, evidence["rank"], fix = f"{message} because of it", left[0].rank, UNEVEN
-    elif 1 < len(same) == len(causes) and not is_signalled:
+    elif first.raised and 1 < len(same) == len(causes) and not is_signalled:
         who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
         title, message = f"{who} raised {_error(first.raised, text=False)}", f"{_first_line(first.raised)}; {after}"
         is_said_of = same
@@ -214,20 +200,15 @@ def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
     return [*alike.values()]
 
 
-def _error(raised: RankError | None, *, text: bool = True) -> str:
+def _error(raised: RankError, *, text: bool = True) -> str:
     """Return an error in one line: `ValueError at train.py:31: bad label 17`."""
-    if raised is None:
-        return ""
     where = f" at {raised.place}" if raised.place else ""
     line = _first_line(raised) if text else ""
     return f"{raised.type}{where}" + (f": {line}" if line else "")
 
 
-def _first_line(raised: RankError | None) -> str:
-    return raised.message.strip().partition("\n")[0] if raised else ""
-
-
-# -- stragglers --------------------------------------------------------------------------------------------------------
+def _first_line(raised: RankError) -> str:
+    return raised.message.strip().partition("\n")[0]
 
 
 def _of_lateness(job: RanksResult) -> Finding:
@@ -275,17 +256,12 @@ def _of_period(job: RanksResult) -> Iterator[Finding]:
     if work is not None and not work.ranks:
         title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
         share = f"{units.percent(work.share)} of the job, seen {work.times} times"
-        evidence = {"every": work.every, "share": work.share}
-        fix = "do it less often if that is too much"
-        message = f"{share}: an evaluation, a checkpoint or logging"
-        yield Finding("run.ranks.periodic", "info", title, message, evidence, fix)
+        message, fix = f"{share}: an evaluation, a checkpoint or logging", "do it less often if that is too much"
+        yield Finding("run.ranks.periodic", "info", title, message, {"every": work.every, "share": work.share}, fix)
 
 
 def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
-    """Return the finding on pipeline ranks that are slower than before or than their siblings.
-
-    It names the busiest stage if there are none. That is not a fault.
-    """
+    """Return the finding on pipeline ranks that are slower than before or than siblings, or on the busiest stage."""
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1

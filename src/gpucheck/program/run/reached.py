@@ -1,6 +1,4 @@
-"""Find functions and lines that a dry run ended before it reached. Only those that use a module, an optimizer or a loss
-count. Pure: the input is the source, the functions that ran, and the lines at which the program was ended.
-"""
+"""Find functions and lines that a dry run ended before it reached, and that use a module, an optimizer or a loss."""
 
 from __future__ import annotations
 
@@ -9,10 +7,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
+from gpucheck.program.lint.facts import called_name
+
 # The most names that are returned.
 MOST = 5
-# Methods of modules, optimizers and losses, and the usual names for torch's modules. A function does not count as
-# computing if it calls only the names in `_NO_WORK`.
+# Methods of modules, optimizers and losses; the usual names for torch's modules, and functions there without work.
 _METHODS = frozenset(
     ("backward", "zero_grad", "state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "generate")
 )
@@ -27,15 +26,12 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A line at which the program was ended. `function` is the first line of its function, or 0 at module level.
-
-    `is_loop` is true if only the loop at that line was ended, and the program continued after it.
-    """
+    """A line at which the program was ended."""
 
     file: str
-    function: int
+    function: int  # the first line of its function, or 0 at module level
     line: int
-    is_loop: bool
+    is_loop: bool  # only the loop at that line was ended, and the program continued after it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,13 +65,13 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
             continue
         ahead, once = _ahead(scope.body, at)
         for call in _calls(ahead):
-            called = known.get(_name_of(call), [])
-            if isinstance(call.func, ast.Attribute) and _name_of(call) in _OF_OTHERS:
+            called = known.get(called_name(call), [])
+            if isinstance(call.func, ast.Attribute) and called_name(call) in _OF_OTHERS:
                 continue
             if not any(function.line in ran.get(function.file, ()) for function in called):
                 names |= dict.fromkeys(f"{function.name}()" for function in called if _works(function, known, set()))
-        if once and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
-            held = frozenset((*_assigned(tree.body if tree is not None else []), *_assigned(scope.body)))
+        if once and tree is not None and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
+            held = frozenset((*_assigned(tree.body), *_assigned(scope.body)))
             own = (statement for statement in once if _uses([statement], held, {}, set()))
             names |= dict.fromkeys(f"{os.path.basename(at.file)}:{statement.lineno}" for statement in [*own][:1])
     return list(names)[:MOST]
@@ -109,11 +105,8 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements that were still to run, and those among them that had never run.
-
-    These are the statements of an ended loop. If the program was ended, they are those after the line, and all of the
-    outermost loop around it.
-    """
+    """Return the statements that were still to run, and those among them that had never run: those of an ended loop, or
+    those after the line at which the program was ended, and all of the outermost loop around it."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     once: list[ast.stmt] = []
@@ -134,11 +127,11 @@ def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stm
     return [*(loops[0] if loops else ()), *behind], once
 
 
-def _runs_once(name: str, tree: ast.Module | None) -> bool:
+def _runs_once(name: str, tree: ast.Module) -> bool:
     """Return whether a function is called only once in its file, at module level and outside of loops."""
-    nodes = [*ast.walk(tree)] if tree is not None else []
-    calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
-    if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):
+    nodes = [*ast.walk(tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node) == name]
+    if len(calls) != 1 or calls[0] not in _calls(tree.body):
         return False
     return not any(calls[0] in ast.walk(loop) for loop in nodes if isinstance(loop, _LOOPS))
 
@@ -159,11 +152,6 @@ def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
         yield from _calls(ast.iter_child_nodes(node))
 
 
-def _name_of(call: ast.Call) -> str:
-    function = call.func
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-
-
 def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
     """Return whether a function or one of its callees uses a module, an optimizer or a loss."""
     if function in asked:
@@ -177,7 +165,7 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set
 def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
     """Return whether statements use a module, an optimizer or a loss. Any variable in `held` may be one."""
     for call in _calls(body):
-        name, called = _name_of(call), call.func
+        name, called = called_name(call), call.func
         if any(_works(other, known, asked) for other in known.get(name, ())):
             return True
         if isinstance(called, ast.Name):

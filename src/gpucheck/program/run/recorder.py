@@ -1,9 +1,7 @@
 """Copy the collectives in torch's flight recorder to the rank's file, in the rank's own process.
 
-torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of gpucheck reads
-the recorder at intervals of at most `EVERY_S` seconds, and before it overwrites entries. Each step's times come from
-`hooks`, which counts them already. The flight recorder does not have gloo's sends and receives. Replacements of three
-methods of the process group count them, and `Work.wait` is timed from the first one on.
+torch records each collective itself, and a thread of gpucheck reads the recorder before it overwrites entries. It lacks
+gloo's sends and receives: replaced methods of the process group count them, and `Work.wait` is timed from then on.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ from typing import Any
 import torch
 
 from gpucheck.machine import launcher, torch_private
-from gpucheck.program.run import hooks, memory_peaks
+from gpucheck.program.run import counters, hooks, memory_peaks
 
-# The least and the most time between two readings of the recorder, and the share of the time that reading may take:
-# each reading reads all entries. A program that is killed loses the records since the last reading.
+# The least and the most time between two readings of the recorder, and the share of the time that reading may take.
 LEAST_S, EVERY_S, COST = 1.0, 30.0, 0.002
 TICK_S = 0.5
 # Share of the recorder that may be new before it is read.
@@ -40,8 +37,7 @@ LATEST_HANG_S = 300.0
 # The source lines of this many of the last calls are kept.
 LINES = 256
 PINGS = 32
-# The most sends and receives that are tracked. Beyond that number, those that the program no longer references are
-# dropped.
+# Beyond this number of sends and receives, those that the program no longer references are dropped.
 MOST_WORKS = 4096
 # No known program uses this signal, and faulthandler's own handler needs no lock of Python's.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
@@ -51,9 +47,10 @@ class Recorder:
     """The thread that reads the flight recorder, and its position in it."""
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
-        self.path, self.hang_after_s = asked["path"], asked["hang_after_s"]
+        self.write, self.hang_after_s = functools.partial(counters.append, asked["path"]), asked["hang_after_s"]
         # Marks for all ranks: that one of them waits too long, and that one of them has failed.
-        self.hang_mark, self.end_mark = (os.path.join(os.path.dirname(self.path), name) for name in ("hang", "failed"))
+        folder = os.path.dirname(asked["path"])
+        self.hang_mark, self.end_mark = os.path.join(folder, "hang"), os.path.join(folder, "failed")
         self.dump, self.lines = dump, lines
         sizes = map(os.environ.get, ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
         self.entries = int(next(filter(None, sizes), 2000))
@@ -72,19 +69,12 @@ class Recorder:
         self.blocked_ns = self.p2p_ns = 0
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Append one complete line to the rank's file."""
-        with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
-            file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
-
     def step(self, row: tuple[int, ...]) -> None:
-        """Record a step that has ended. `row` comes from `hooks`, with times in nanoseconds."""
+        """Record a step that has ended, by its row of the counters."""
         queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
         beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
         self.steps.append((time.time_ns(), *row[1:7], *beside))
         self.queued, self.blocked_ns, self.p2p_ns = queued, blocked, p2p
-
-    # -- the thread --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         while not self.stop.wait(TICK_S):
@@ -131,7 +121,6 @@ class Recorder:
             self.read(stacks=True)
 
     def read(self, *, stacks: bool) -> None:
-        """Write what is new in the recorder."""
         with self.lock:
             record = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
             entries = record.get("entries", [])
@@ -156,12 +145,8 @@ class Recorder:
 
     def kind(self, entry: dict[str, Any]) -> int:
         """Return the number of this operation with these shapes. A new operation is written to the file."""
-        what = {
-            "group": str(entry["process_group"][0]),
-            "name": entry["profiling_name"],
-            "sizes": entry["input_sizes"],
-            "dtypes": entry["input_dtypes"],
-        }
+        what = {"group": str(entry["process_group"][0]), "name": entry["profiling_name"]}
+        what |= {"sizes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
         key = json.dumps(what)
         if key not in self.kinds:
             self.kinds[key] = len(self.kinds)
@@ -207,14 +192,8 @@ def queued_ns() -> int:
         return 0
 
 
-# -- sends and receives ------------------------------------------------------------------------------------------------
-
-
 class Exchanges:
-    """Count this rank's sends and receives by peer, and time what the main thread waits for other ranks.
-
-    dist.send, recv, isend, irecv and batch_isend_irecv all come to one of three methods of the process group.
-    """
+    """Count this rank's sends and receives by peer, and time what the main thread waits for other ranks."""
 
     def __init__(self) -> None:
         # By group, rank in the group (-1 for any) and whether it is a send: the peer's rank in the job, and the count.
@@ -230,7 +209,7 @@ class Exchanges:
         self.is_timed = False
 
     def install(self, native: Any) -> None:
-        """Replace the methods. They are those of a compiled class, which all groups share."""
+        """Replace the three methods of all process groups to which all sends and receives come."""
         for name in ("send", "recv", "recv_anysource"):
             if (original := getattr(native.ProcessGroup, name, None)) is not None:
                 note = functools.partial(self._exchanged, name, native.Work)
@@ -272,13 +251,11 @@ class Exchanges:
         self.hidden += id(args[0]) in self.works
 
     def _let_go(self) -> None:
-        """Drop works that the program no longer references."""
         for key, (work, sends) in list(self.works.items()):
             if work() is None and self.works.pop(key, None) is not None:
                 self.hidden += not sends
 
     def totals(self) -> dict[str, Any]:
-        """Return all counts so far."""
         self._let_go()
         peers: dict[int, list[int]] = {}
         for (_, _, sends), (peer, count) in list(self.counts.items()):
@@ -287,20 +264,13 @@ class Exchanges:
 
 
 def _rank_in_job(group: Any, peer: int) -> int:
-    """Return the rank in the job of a group's member, or its rank in the group if torch.distributed does not know the
-    group."""
+    """Return the rank in the job of a group's member, or in the group if torch.distributed does not know it."""
     members = torch_private.need("torch.distributed.distributed_c10d._world").pg_group_ranks.get(group, {})
     return next((rank for rank, place in members.items() if place == peer), peer)
 
 
-# -- clocks of other hosts ---------------------------------------------------------------------------------------------
-
-
 class Clock:
-    """Measure the offset of this host's clock from rank 0's: the shortest of repeated round trips is the most exact.
-
-    The address goes through the job's own store, by a separate client, so that no call of the program waits.
-    """
+    """Measure the offset of this host's clock from rank 0's, whose address is in the job's own store."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
@@ -368,16 +338,12 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
     return best
 
 
-# -- beginning ---------------------------------------------------------------------------------------------------------
-
-
 def begin(asked: dict[str, Any]) -> None:
     """Read the flight recorder from now on, where this torch has one."""
     dump = torch_private.find("torch._C._distributed_c10d._dump_fr_trace")
     if dump is None:
-        with open(asked["path"], "a", encoding="ascii") as file:
-            file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
-        return
+        why = "this torch has no flight recorder that can be read"
+        return counters.append(asked["path"], {"say": "failed", "why": why})
     recorder = Recorder(asked, dump, hooks.lines)
     recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step

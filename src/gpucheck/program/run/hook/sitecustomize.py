@@ -8,8 +8,7 @@ import os
 import sys
 
 _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
-# Bytes of the counters: whether the process has started, whether the counting failed, and whether the load of torch was
-# seen.
+# Bytes of the counters: the process has started, the counting failed, and the load of torch was seen.
 _STARTED, _FAILED, _TORCH = range(3)
 _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 
@@ -45,8 +44,7 @@ def _waiting(loaded, stolen):
 
 
 def _shared(path):
-    """Map the file into memory. No descriptor stays open, so that the program's descriptors keep their usual
-    numbers."""
+    """Map the file into memory. No descriptor stays open: the program's descriptors keep their usual numbers."""
     with open(path, "r+b") as file:
         if os.name != "posix" or sys.version_info >= (3, 13):
             import mmap
