@@ -49,10 +49,10 @@ def said(verdict: str, code: int) -> str:
         (ended(said("skip", 3), 3), 3, "a\\x1btitle"),
         (ended(said("inconclusive", 4), 4), 4, "a\\x1btitle"),
         (ended("", None, timed_out=True), 4, "did not finish within 10.0 s"),
-        (ended("", -11), 4, "ended by SIGSEGV"),
-        (ended("", -9, stderr="x\nKilled"), 4, "ended by SIGKILL: Killed"),
-        (ended('{"half', 0), 4, "ended with status 0"),
-        (ended("[]", 1), 4, "ended with status 1"),
+        (ended("", -11), 4, "its process was ended by SIGSEGV"),
+        (ended("", -9, stderr="x\nKilled"), 4, "its process was ended by SIGKILL: Killed"),
+        (ended('{"half', 0), 4, "its process ended with 0"),
+        (ended("[]", 1), 4, "its process ended with 1"),
     ],
 )
 def test_parts(result: ChildResult, exit: int, problem: str | None) -> None:
@@ -149,6 +149,16 @@ def test_a_dead_node_is_never_good(
     assert main(given) == code
     first = capsys.readouterr().out.splitlines()[0]
     assert words in first and ("is good" in first) == (code == 0)
+
+
+@pytest.mark.parametrize(("more", "word"), [((), "✗ fail"), (("--devices", "0"), "– skip")])
+def test_no_part_passes_that_found_no_gpu_to_check(
+    more: tuple[str, ...], word: str, fake_driver: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_driver("nvml.count=0\n", cuda=False)
+    main(["fleet", "check", "--only", "devices", "--quiet", "--host", "n1", "--run", "r", *more])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" devices ")]
+    assert word in row and ("no GPU to check" in row) == bool(more)
 
 
 SXID = "nvidia-nvswitch1: SXid (PCI:0000:c3:00.0):"

@@ -51,13 +51,6 @@ def test_a_slow_device_is_named_with_its_ratio() -> None:
     assert judged.result.bad == ("n19",)
 
 
-def test_a_whole_node_that_is_slow_is_bad() -> None:
-    whole = TWENTY[-1]
-    for device in whole.devices:
-        whole = slower(whole, device.id, 0.1)
-    assert row(judge([*TWENTY[:-1], whole]), "n19").state == "bad"
-
-
 def test_what_is_near_is_even_however_certain() -> None:
     exact = [replace(one, figures=tuple(replace(f, rate=1e12) for f in one.figures)) for one in TWENTY[:-1]]
     near = replace(TWENTY[-1], figures=tuple(replace(f, rate=0.98e12) for f in TWENTY[-1].figures))
@@ -294,12 +287,8 @@ def test_the_newest_run_counts_and_others_are_told() -> None:
     with pytest.raises(UsageError, match="several runs"):
         judge([alone, *TWENTY])
     assert judge([alone, *TWENTY], run="tonight").result.counts["good"] == 20
-
-
-def test_last_nights_document_does_not_stand_for_tonights() -> None:
-    before = replace(TWENTY[0], run="last night", started_wall_s=1.0)
-    judged = judge([before, *TWENTY[1:]], expected=tuple(one.host for one in TWENTY))
-    assert row(judged, "n0").cause == "left no document"
+    judged = judge([before[0], *TWENTY[1:]], expected=tuple(one.host for one in TWENTY))
+    assert row(judged, "n0").cause == "left no document"  # last night's does not stand for tonight's
 
 
 def test_a_document_of_the_night_before_under_the_same_run_is_silent() -> None:
@@ -377,14 +366,6 @@ def test_containers_of_one_machine_with_gpus_of_their_own_are_two_nodes() -> Non
     assert judge([alone, other, *TWENTY]).result.bad == ("pod",)
 
 
-def test_a_document_that_is_refused_is_its_nodes_cause() -> None:
-    files = [RefusedFile(f"/d/00/{file_name(host, run)}", "truncated, or not JSON")
-             for host, run in (("n0", "tonight"), ("n1", "last night"))]  # fmt: skip
-    judged = judge([*TWENTY[2:]], files, expected=tuple(one.host for one in TWENTY))
-    assert row(judged, "n0").cause == "its document is refused: truncated, or not JSON"
-    assert row(judged, "n1").cause == "left no document"
-
-
 def refused(host: str, why: str = "truncated, or not JSON", run: str = "tonight") -> RefusedFile:
     return RefusedFile(f"/d/00/{file_name(host, run)}", why)
 
@@ -397,6 +378,8 @@ def test_a_document_that_cannot_be_read_is_a_silent_node(expected: int | None) -
         "its document is refused: truncated, or not JSON",
     )
     assert judged.result.bad == ("n0",) and len(judged.result.nodes) == 20
+    listed = judge([*TWENTY[2:]], [refused("n0"), refused("n1", run="last night")], expected=("n0", "n1"))
+    assert [row(listed, host).cause for host in ("n0", "n1")] == [row(judged, "n0").cause, "left no document"]
     most = judge([TWENTY[0]], [refused(one.host) for one in TWENTY[1:8]])
     assert most.result.suspect and most.result.counts["silent"] == 7
 
@@ -460,16 +443,13 @@ def test_nodes_of_another_kind_may_have_fewer_devices() -> None:
     }
 
 
-def test_of_settings_at_a_tie_none_is_that_of_most() -> None:
-    odd = [replace(one, settings={**one.settings, "driver": "570"}) for one in TWENTY[:10]]
-    assert "10 nodes with driver 580.1 (others: 570)" in finding(judge([*odd, *TWENTY[10:]]), "fleet.drift")
-
-
 def test_drifts_are_grouped_by_what_nodes_share() -> None:
     odd = {"driver": "550.5", "torch": "2.9.0"}
     judged = judge([*(replace(one, settings=odd) for one in TWENTY[:3]), *TWENTY[3:]])
     (drift,) = [one for one in judged.findings if one.id == "fleet.drift"]
     assert drift.title == "3 nodes with driver 550.5 (most: 580.1), torch 2.9.0 (most: 2.11.0)"
+    half = [replace(one, settings={**one.settings, "driver": "570"}) for one in TWENTY[:10]]
+    assert "10 nodes with driver 580.1 (others: 570)" in finding(judge([*half, *TWENTY[10:]]), "fleet.drift")
 
 
 def test_forged_and_unreadable_files_are_told_apart() -> None:
@@ -485,7 +465,7 @@ def test_what_ended_a_rank_tells_the_culprit_from_its_victims() -> None:
     culprit = replace(TWENTY[1], exit=None, step="smoke")
     judged = judge([victim, culprit, *TWENTY[2:]])
     assert [one.host for one in judged.result.nodes[:2]] == ["n1", "n0"]
-    assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8.00 s into the check"
+    assert row(judged, "n0").cause == "ended by SIGTERM at smoke, 8 s into the check"
     assert row(judged, "n1").cause.startswith("stopped at smoke")
 
 

@@ -23,12 +23,12 @@ from gpucheck.smoke.check import Passed
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Judged
 
-def kill_the_device(dut):
-    torch.zeros(1, device=dut.device)[torch.tensor([5], device=dut.device)]
+def kill_the_device(accel):
+    torch.zeros(1, device=accel.device)[torch.tensor([5], device=accel.device)]
     return Passed()
 
-def leave_memory_behind(dut):
-    torch.kept = torch.empty(3 * 2**20, device=dut.device)
+def leave_memory_behind(accel):
+    torch.kept = torch.empty(3 * 2**20, device=accel.device)
     return Passed()
 
 rows = {check.id: check for check in smoke.CHECKS}

@@ -22,6 +22,7 @@ from torch.nn import functional
 from gpucheck.errors import UNDECIDED, CannotLook
 from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, inventory
+from gpucheck.machine import host as machine_host
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.choose import Usable
 from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
@@ -31,12 +32,11 @@ from gpucheck.report.report import exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory
+from gpucheck.smoke.check import Passed, Unavailable, Wrong, dedicated_memory
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 from gpucheck.units import MIB
 
 CPU = devices.open_device("cpu")
-HERE = DeviceUnderTest(CPU)
 FACTS = Facts(host=Host(), torch=TorchBuild("2.13.0", built_for="cpu"), devices=(Device("cpu", "cpu"),))
 
 
@@ -61,7 +61,7 @@ def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
     assert list(found) == [check.id for check in CHECKS]
     skipped = {name: finding.message for name, finding in found.items() if finding.verdict == "skip"}
     assert skipped == {
-        "numerics.tf32": "not on cpu: TF32 needs NVIDIA tensor cores",
+        "numerics.tf32": "a CPU has no TF32",
         "copies.pinned": "not on cpu: no pinned memory in torch",
     }
     # A container may have little shared memory, which is a warning.
@@ -178,7 +178,7 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
         return CPU if device_id == "cuda:0" else DeadAccel(device_id)
 
     monkeypatch.setattr(choose, "open_named", open_named)
-    monkeypatch.setattr(smoke, "CHECKS", (check(lambda dut: Passed()),))
+    monkeypatch.setattr(smoke, "CHECKS", (check(lambda accel: Passed()),))
     monkeypatch.setattr(SmokeOptions, "selected", ["planted.check"])
     recorder = Recorder()
     smoke.command(SmokeOptions(device="all"), recorder)
@@ -199,27 +199,27 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
-def check(function: Callable[[DeviceUnderTest], Passed], name: str = "planted.check", **row: Any) -> Check:
+def check(function: Callable[[Accel], Passed], name: str = "planted.check", **row: Any) -> Check:
     return Check(name, "a planted check", "", "", function, **row)
 
 
-def raising(error: BaseException) -> Callable[[DeviceUnderTest], Passed]:
-    def function(dut: DeviceUnderTest) -> Passed:
+def raising(error: BaseException) -> Callable[[Accel], Passed]:
+    def function(accel: Accel) -> Passed:
         raise error
 
     return function
 
 
 def test_what_a_check_answers_is_its_finding() -> None:
-    passed = smoke.run_one(check(lambda dut: Passed("well", {"n": 1})), HERE)
+    passed = smoke.run_one(check(lambda accel: Passed("well", {"n": 1})), CPU)
     assert (passed.verdict, passed.message, passed.evidence["n"]) == ("pass", "well", 1)
-    doubted = smoke.run_one(check(lambda dut: Passed("hm", doubt=True, fix="do")), HERE)
+    doubted = smoke.run_one(check(lambda accel: Passed("hm", doubt=True, fix="do")), CPU)
     assert (doubted.verdict, doubted.fix) == ("warn", "do")
-    wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), HERE)
+    wrong = smoke.run_one(check(raising(Wrong("off", "mend", by=3))), CPU)
     assert (wrong.verdict, wrong.message, wrong.fix, wrong.evidence["by"]) == ("fail", "off", "mend", 3)
-    assert smoke.run_one(check(raising(Unavailable("not here"))), HERE).verdict == "skip"
-    needy = check(raising(Wrong("never run")), needs=(lambda dut: None, lambda dut: "no such thing"))
-    assert smoke.run_one(needy, HERE) == Finding(
+    assert smoke.run_one(check(raising(Unavailable("not here"))), CPU).verdict == "skip"
+    needy = check(raising(Wrong("never run")), need=lambda accel: "no such thing")
+    assert smoke.run_one(needy, CPU) == Finding(
         "planted.check", "skip", "a planted check", "no such thing", device="cpu"
     )
 
@@ -227,7 +227,7 @@ def test_what_a_check_answers_is_its_finding() -> None:
 @pytest.mark.parametrize("error", [ValueError("odd\nmore"), torch.OutOfMemoryError("odd"), AssertionError("odd")])
 def test_whatever_else_it_raises_is_a_failure_and_the_rest_runs(error: Exception) -> None:
     recorder = Recorder()
-    smoke.run([check(raising(error)), check(lambda dut: Passed(), "planted.next")], HERE, recorder)
+    smoke.run([check(raising(error)), check(lambda accel: Passed(), "planted.next")], CPU, recorder)
     found = findings(recorder)
     assert found["planted.check"].message == f"{type(error).__name__}: odd"
     assert found["planted.check"].evidence["text"] == str(error)
@@ -242,7 +242,7 @@ class Terminated(BaseException):
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(), SystemExit(1)])
 def test_a_signal_passes_through(error: BaseException) -> None:
     with pytest.raises(type(error)):
-        smoke.run([check(raising(error))], HERE, Recorder())
+        smoke.run([check(raising(error))], CPU, Recorder())
 
 
 class DeadAccel:
@@ -261,8 +261,8 @@ class DeadAccel:
 
 def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     recorder = Recorder()
-    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
-    assert smoke.run(planted, DeviceUnderTest(DeadAccel()), recorder)  # type: ignore[arg-type]
+    planted = [check(lambda accel: Passed(), f"planted.n{number}") for number in range(3)]
+    assert smoke.run(planted, DeadAccel(), recorder)  # type: ignore[arg-type]
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"device unusable: planted.n0 failed: {text}"
@@ -273,9 +273,9 @@ def test_what_has_not_begun_in_time_is_inconclusive(monkeypatch: pytest.MonkeyPa
     clock = itertools.count(100.0)
     monkeypatch.setattr(smoke, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     recorder = Recorder()
-    planted = [check(lambda dut: Passed(), f"planted.n{number}") for number in range(3)]
+    planted = [check(lambda accel: Passed(), f"planted.n{number}") for number in range(3)]
     # Each look at the clock is a second later; the first check runs whatever the time is.
-    assert smoke.run(planted, HERE, recorder, deadline=100.0) is None
+    assert smoke.run(planted, CPU, recorder, deadline=100.0) is None
     found = [(finding.verdict, finding.message) for finding in findings(recorder).values()]
     late = "--time-budget ended"
     assert found == [("pass", ""), ("inconclusive", late), ("skip", late)]
@@ -374,7 +374,7 @@ def copy_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.Tensor, "copy_", copy)
 
 
-PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
+PLANTED: tuple[tuple[Callable[[Accel], Passed], Plant, str], ...] = (
     (smoke_data.round_trip, quieten, "float32 came back with "),
     # Both are far above rounding (2⁻²⁴ of the terms) and far below what a person would see.
     (smoke_numerics.matmul, lambda p: bend(p, torch.Tensor, "__matmul__", 1e-4), "float32 128×256×192: element (0, 5)"),
@@ -395,12 +395,12 @@ PLANTED: tuple[tuple[Callable[[DeviceUnderTest], Passed], Plant, str], ...] = (
 
 @pytest.mark.parametrize(("function", "plant", "message"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
 def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, function: Callable[[DeviceUnderTest], Passed], plant: Plant, message: str
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[Accel], Passed], plant: Plant, message: str
 ) -> None:
-    function(HERE)
+    function(CPU)
     plant(monkeypatch)
     with pytest.raises(Wrong) as raised:
-        function(HERE)
+        function(CPU)
     monkeypatch.undo()
     assert str(raised.value).startswith(message)
 
@@ -426,18 +426,19 @@ def test_tf32_would_not_pass_for_float32() -> None:
 @pytest.mark.parametrize(
     ("host", "changes", "reason"),
     [
-        (Host(system="Linux", wsl=True), {}, "dangerous under WSL"),
-        (Host(system="Windows"), {}, "dangerous on Windows"),
+        (Host(system="Linux", wsl=True), {}, "dangerous on Windows and WSL"),
+        (Host(system="Windows"), {}, "dangerous on Windows and WSL"),
         (Host(system="Linux"), {"integrated": True}, "dangerous on unified memory"),
         (Host(system="Linux"), {"device": torch.device("mps")}, "dangerous on unified memory"),
         (Host(system="Linux"), {}, None),
     ],
 )
 def test_where_running_out_is_dangerous_it_is_not_tried(
-    host: Host, changes: dict[str, Any], reason: str | None
+    host: Host, changes: dict[str, Any], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accel = dataclasses.replace(Accel(torch.device("cuda", 0), torch.cuda, "X"), **changes)
-    found = dedicated_memory(DeviceUnderTest(accel, host))
+    monkeypatch.setattr(machine_host, "read", lambda: host)
+    found = dedicated_memory(accel)
     assert found is None if reason is None else (found or "").startswith(reason)
 
 
@@ -445,9 +446,9 @@ def test_where_running_out_is_dangerous_it_is_not_tried(
 
 
 def test_little_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke_data, "shared_memory", lambda folder: (64 * MIB, 1 * MIB))
+    monkeypatch.setattr(smoke_data, "shared_memory", lambda: (64 * MIB, 1 * MIB))
     with pytest.raises(Wrong, match="/dev/shm has only 1 MiB free, too little for DataLoader workers") as raised:
-        smoke_data.data_loader(HERE)
+        smoke_data.data_loader(CPU)
     assert raised.value.fix == "start the container with --shm-size=1g or --ipc=host"
 
 
@@ -456,11 +457,11 @@ def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyP
     real = smoke_data._batches
     monkeypatch.setattr(smoke_data, "_batches", lambda *a: list(real(*a))[1:])
     with pytest.raises(Wrong, match="items missing, doubled or out of order"):
-        smoke_data.data_loader(HERE)
+        smoke_data.data_loader(CPU)
     monkeypatch.setattr(smoke_data, "_batches", real)
     monkeypatch.setattr(smoke_data, "Numbered", Bent)
     with pytest.raises(Wrong, match="1 values of a batch are wrong on the device"):
-        smoke_data.data_loader(HERE)
+        smoke_data.data_loader(CPU)
 
 
 class Bent(smoke_data.Numbered):
@@ -487,7 +488,7 @@ def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.Mo
     # All of it is waited for. Where Python forks no worker, each loads torch first.
     forks = multiprocessing.get_start_method() == "fork"
     monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 5 if forks else 30)
-    found = smoke.run_one(check(smoke_data.data_loader), HERE)
+    found = smoke.run_one(check(smoke_data.data_loader), CPU)
     assert found.verdict == "fail"
     assert found.message.startswith("RuntimeError: DataLoader worker (pid")
 
@@ -509,7 +510,7 @@ def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: py
     monkeypatch.setattr(Signalled, "reached", reached)
     monkeypatch.setattr(smoke_data, "Numbered", Signalled)
     with pytest.raises(KeyboardInterrupt):
-        smoke_data.data_loader(HERE)
+        smoke_data.data_loader(CPU)
         threading.Event().wait(10)  # where the work was done before the signal reached the main thread
     assert reached and threading.main_thread() not in reached
 
@@ -522,15 +523,15 @@ def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: py
 def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_screen(count: int) -> None:
     rows = {row.id: row for row in CHECKS}
     with Counting(count):
-        finding = smoke.run_one(rows["copies.non_blocking"], HERE)
+        finding = smoke.run_one(rows["copies.non_blocking"], CPU)
     assert finding.verdict == "fail" and finding.message.startswith("the device's own count is invalid"), finding
     assert str(count) not in finding.message
     # A batch has 8 × 16 × 16 values.
     with Counting(count), pytest.raises(Wrong, match="the device's own count is invalid"):
-        list(smoke_data._batches(HERE, pin=False))
+        list(smoke_data._batches(CPU, pin=False))
     # One that can be is told.
     with Counting(7), pytest.raises(Wrong, match="7 of 1048576 elements wrong on the device"):
-        smoke_data.non_blocking(HERE)
+        smoke_data.non_blocking(CPU)
 
 
 def test_a_driver_that_hangs_is_not_asked_again_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

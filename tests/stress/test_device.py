@@ -50,9 +50,6 @@ class FakeWork:
     begun: list[str] = field(default_factory=list)
     checksums: dict[str, str] = field(default_factory=lambda: {"products": "aa"})
 
-    def start(self) -> None:
-        """Steps begin."""
-
     def begin(self, kind: str) -> None:
         """A turn begins."""
         self.begun.append(kind)
@@ -71,7 +68,7 @@ class FakeWork:
             StressWrong(self.clock.now, self.steps, kind, "products", "first", worst_of_bound=self.worst(self.steps))
             for _ in range(self.wrong(self.steps))
         )
-        return Step(kind, 1e12, "FLOP/s", 0.1, found)
+        return Step(1e12, "FLOP/s", 0.1, found)
 
 
 class FakeWatch(Watch):

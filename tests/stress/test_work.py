@@ -232,3 +232,19 @@ def test_a_window_is_read_once_all_others_were_written(monkeypatch: pytest.Monke
     count = -(-len(work.arena) // size)
     found = [wrong for _ in range(2 * count) for wrong in work.step("memory").wrong]
     assert {(wrong.place, wrong.elements) for wrong in found} == {(5, 1)}
+
+
+def test_zeros_and_an_invalid_count_are_not_told_as_two_equal_numbers() -> None:
+    work = made()
+    with Counting(-1):
+        (wrong,) = work.check()
+    assert (wrong.place, wrong.text) == (
+        None,
+        "the device's own count is invalid: whether elements are finite is unknown",
+    )
+    for matrix in work._matrices:
+        matrix.zero_()
+    (wrong,) = work.check()
+    assert (wrong.place, wrong.text) == (None, "the operands are not random numbers")
+    work._first[3, 5] = float("nan")
+    assert work.check()[0].text == "got nan, float64 gives 0"

@@ -1,1 +1,0 @@
-"""Many nodes: the check of one node and its document, and the comparison of all nodes."""

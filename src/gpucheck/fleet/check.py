@@ -38,12 +38,10 @@ WRITE_S, LEAST_WRITE_S = 20.0, 5.0
 LEAST_S = 0.5
 # The time for a part to start and end on a busy machine.
 START_S = 3.0
-# Stages of doctor that depend on the installation of torch and not on the node. A broken one would drain every node in
-# a prolog.
+# Stages of doctor that depend on torch and not on the node. A broken torch would drain every node in a prolog.
 OF_TORCH = ("torch", "architecture")
 
-# Each part's weight in the remaining time, the share of its limit for its time budget, and its command. The rest of the
-# limit is for starting and ending.
+# Each part's weight in the remaining time, the share of its limit that is its time budget, and its command.
 PARTS: Mapping[str, tuple[float, float | None, str]] = {
     "devices": (1.0, None, "devices"),
     "doctor": (2.0, 0.8, "doctor"),
@@ -59,7 +57,7 @@ PARTS: Mapping[str, tuple[float, float | None, str]] = {
 
 
 def arguments(part: str, limit_s: float) -> list[str]:
-    """The command line of a part's child for a time in seconds."""
+    """Return the command line of a part's child for a time in seconds."""
     _, share, line = PARTS[part]
     option = "--duration" if part == "stress" else "--time-budget"
     return [*line.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
@@ -82,6 +80,7 @@ def command(options: FleetCheckOptions, emit: Emit) -> None:
 
 def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: str, emit: Emit) -> None:
     deadline = time.monotonic() + options.within_s
+    now_s = time.time()
     node = NodeDocument(
         schema=NODE_SCHEMA,
         gpucheck=gpucheck.__version__,
@@ -91,8 +90,8 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         boot_id=launcher.boot_id(),
         launcher=launch.launcher,
         expected=launch.nodes,
-        started_wall_s=time.time(),
-        written_wall_s=time.time(),
+        started_wall_s=now_s,
+        written_wall_s=now_s,
         written_monotonic_s=time.monotonic(),
         within_s=options.within_s,
         step="start",
@@ -111,40 +110,42 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
     except GpucheckError:
         raise
     except BaseException as error:
-        # A launcher ends all ranks after one has died. A rank that writes this text was ended by the launcher; the rank
-        # without the text is the cause.
+        # A launcher ends all ranks after one has died. The rank that does not write this text is the cause.
         name = {Terminated: "SIGTERM", KeyboardInterrupt: "SIGINT"}.get(type(error))
         node = replace(node, ended=name or documents.clean(f"{type(error).__name__}: {error}", MOST_TEXT))
         with contextlib.suppress(CannotLook):
             _left(node, options.gather)
-        _tell(node, emit)
+        _report(node, emit)
         whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
         message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
         fix, title = f"allow the check {whole}, or set a shorter --within", f"{node.step} did not finish"
         emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
-    must = options.devices
-    if node.gpus is not None and node.gpus != must and (must is not None or not (node.gpus or node.exit == 1)):
-        title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
-        if must is not None:
-            title, fix = gpus_text(node.gpus, must), "gpucheck devices"
+    must, lacking = options.devices, None
+    if node.gpus is not None and must is not None and node.gpus != must:
+        lacking = NodeProblem("devices", "fleet.devices", "fail", gpus_text(node.gpus, must), "", "gpucheck devices")
+    elif node.gpus == 0 and must is None and node.exit != errors.FAILED:
+        fix = "gpucheck doctor; for a node without GPUs, --devices 0"
+        lacking = NodeProblem("devices", "fleet.devices", "fail", "no GPU found", "", fix)
+    if lacking is not None:
         # This comes after other failures, because those may explain the missing GPUs.
-        lacking = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
-        node = replace(node, problems=_worst_first([*node.problems, lacking]), exit=errors.FAILED)
-    _tell(node, emit)
+        problems = _worst_first([*node.problems, lacking])
+        ok = ("devices", errors.OK)
+        parts = (replace(row, exit=errors.FAILED) if (row.id, row.exit) == ok else row for row in node.parts)
+        node = replace(node, problems=problems, parts=tuple(parts), exit=errors.FAILED)
+    _report(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
     node = _left(node, options.gather)
-    if options.gather not in (None, "-"):
-        emit(Notice(f"wrote {documents.place(Path(str(options.gather)), host, run)}"))
+    if options.gather is not None and options.gather != "-":
+        emit(Notice(f"wrote {documents.place(Path(options.gather), host, run)}"))
     if node.exit == errors.COULD_NOT_LOOK:
         blind = ", ".join(part.id for part in node.parts if part.exit == errors.COULD_NOT_LOOK)
         raise CannotLook(f"{host} could not be checked", f"could not look: {blind}", f"on {host}: gpucheck doctor")
 
 
-def _tell(node: NodeDocument, emit: Emit) -> None:
-    """Report the problems of the parts that have run."""
+def _report(node: NodeDocument, emit: Emit) -> None:
     emit(Answered("fleet_check", node))
     for problem in node.problems:
         verdict, evidence = cast(Verdict, problem.verdict), {"part": problem.part}
@@ -153,10 +154,7 @@ def _tell(node: NodeDocument, emit: Emit) -> None:
 
 
 def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> NodeDocument:
-    """Write the document with the current progress; with `--gather -` only if `in_log`. Raises CannotLook.
-
-    A child writes the file, because a network file system without its server blocks the caller.
-    """
+    """Write the document so far; with `--gather -` only if `in_log`. Raises CannotLook."""
     node = replace(node, written_wall_s=time.time(), written_monotonic_s=time.monotonic())
     if gather is None or (gather == "-" and not in_log):
         return node
@@ -166,16 +164,16 @@ def _left(node: NodeDocument, gather: str | None, *, in_log: bool = True) -> Nod
         sys.stderr.write(f"{marked}\n")
         sys.stderr.flush()
         return node
+    # A child writes the file, because a network file system without its server blocks the caller.
     limit_s = min(WRITE_S, max(node.within_s, LEAST_WRITE_S))
     try:
         ended = child.run(child.python_argv("gpucheck.fleet.documents", gather), limit_s, stdin=marked)
+        heard = child_protocol.heard(ended, limit_s)
+        why = str(heard.merged.get("wrong", heard.ending.in_words))
     except OSError as error:
         why = error.strerror or str(error)
-    else:
-        heard = child_protocol.heard(ended, limit_s)
-        if (wrong := heard.merged.get("wrong")) == "":
-            return node
-        why = str(wrong) if wrong is not None else heard.ending.in_words
+    if not why:
+        return node
     raise CannotLook(f"--gather {gather!r} cannot be written", why, "use a folder that every node can write")
 
 
@@ -199,26 +197,16 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
 
 
 def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
-    """Return the document with the result of a part's child. A child that was ended, or has no result, is a problem of
-    the node.
-    """
-    report, findings, code = None, tuple[Finding, ...](), None
-    try:
+    """Return the document with the result of a part's child. A child without a result is a problem of the node."""
+    report, code, findings = None, None, tuple[Finding, ...]()
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         report = from_json(Report, json.loads(ended.stdout))
-        findings = report.findings
-        # The exit status of a child that was ended does not come from its findings.
-        code = exit_code(findings) if ended.timed_out else report.summary.exit
-        if part == "doctor" and code == errors.FAILED:
-            # An unusable torch leaves the node undecided instead of bad.
-            findings = tuple(
-                replace(row, verdict="inconclusive")
-                if row.verdict == "fail" and row.evidence.get("rung") in OF_TORCH
-                else row
-                for row in findings
-            )
-            code = exit_code(findings)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        report = None
+        code, findings = report.summary.exit, report.findings
+    if part == "doctor":
+        findings = tuple(map(_of_node, findings))
+    # The exit status of a child that was ended does not come from its findings.
+    if report is not None and (ended.timed_out or (part == "doctor" and code == errors.FAILED)):
+        code = exit_code(findings)
     why = _why(ended, limit_s, code)
     done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
     problems = list(node.problems)
@@ -227,14 +215,14 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
-        # A check that does not apply to a device is not a problem. A part that could not run at all is a problem, and
-        # its reason is shown.
+        # A skipped check is a problem only if the part could not run at all.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
         for finding in findings:
             if finding.verdict in asking:
-                title, message = (documents.clean(text, MOST_TEXT) for text in (finding.title, finding.message))
-                fix_ = None if finding.fix is None else documents.clean(finding.fix, MOST_TEXT)
-                problems.append(NodeProblem(part, finding.id, finding.verdict, title, message, fix_, finding.device))
+                texts = finding.title, finding.message, finding.fix or ""
+                title, message, fix = (documents.clean(text, MOST_TEXT) for text in texts)
+                problem = NodeProblem(part, finding.id, finding.verdict, title, message, fix or None, finding.device)
+                problems.append(problem)
         # Devices and settings from earlier parts take precedence.
         devices = {device.id: device for device in node.devices}
         for device in report.facts.devices:
@@ -252,6 +240,12 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
             figures=tuple(latest.values())[:MOST_FIGURES],
         )
     return replace(node, parts=(*node.parts, done), problems=_worst_first(problems)[: documents.MOST_PROBLEMS])
+
+
+def _of_node(finding: Finding) -> Finding:
+    """Return a finding of doctor about the node. An unusable torch leaves the node undecided instead of bad."""
+    is_of_torch = finding.verdict == "fail" and finding.evidence.get("rung") in OF_TORCH
+    return replace(finding, verdict="inconclusive") if is_of_torch else finding
 
 
 def gpus_of(facts: Facts) -> int | None:
@@ -278,18 +272,11 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     if ended.timed_out:
         stuck = "; its process could not be ended" if ended.abandoned else ""
         return f"did not finish within {units.duration(limit_s)}{stuck}"
-    if code in _EXITS:
-        return ""
-    ending = child_protocol.ending_of(ended, limit_s)
-    last = (ended.stderr.strip().splitlines() or [""])[-1][:MOST_TEXT]
-    how = f"ended by {ending.signal}" if ending.signal else f"ended with status {ended.returncode}"
-    return documents.clean(f"{how}{f': {last}' if last else ''}")
+    return "" if code in _EXITS else documents.clean(child_protocol.ending_of(ended, limit_s).in_words, MOST_TEXT)
 
 
 def exit_of(parts: Sequence[NodePart]) -> int:
-    """Return the node's exit status. A part that did not finish leaves the node undecided, unless it had already
-    failed.
-    """
+    """Return the node's exit status. A part that did not finish leaves it undecided, unless the part had failed."""
     return errors.settle(
         errors.UNDECIDED if part.exit is None or (part.ended and part.exit != errors.FAILED) else part.exit
         for part in parts
@@ -300,23 +287,21 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """Return the rate of a row, or None if it has none."""
-    if row.rate is None or row.time_s is None or not row.rate.median > 0:
+    """Return the figure of a row, or None if it has no rate."""
+    if row.rate is None or not row.rate.median > 0:
         return None
     # The dtype or operation comes first, because the judge looks up the peak by it. The size comes last.
     sides = ("m", "n", "k")
     words = [str(value) for name, value in row.case.items() if name not in (*sides, "size_bytes", "support")]
     if "m" in row.case:
-        words.append("x".join(str(row.case[name]) for name in sides if name in row.case))
+        words.append("x".join(str(row.case[name]) for name in sides))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, row.flags)
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
-    """Return settings that siblings should share: versions, and GPU settings by model. Values of variables are not
-    included.
-    """
+    """Return settings that siblings should share: versions, and GPU settings by model, but no values of variables."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
     settings = {
         "gpucheck": gpucheck.__version__,

@@ -1,8 +1,7 @@
 """A node's document: written whole or not at all, and read as untrusted input.
 
-A document comes from a folder that many machines write to. It is read within the bounds of `machine/saved.py`, and
-converted only to the types of `NodeDocument`. Characters that move a terminal's cursor, reverse text or end a line are
-escaped in its text.
+Many machines write to the folder of documents. A document is read within the bounds of `machine/saved.py` and converted
+only to the types of `NodeDocument`. Characters that move a terminal's cursor, reverse text or end a line are escaped.
 """
 
 from __future__ import annotations
@@ -33,21 +32,18 @@ from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDocument, RefusedFile
 
 # A node with 8 devices and all parts writes 10 to 20 KB. Even 16 devices with long texts stay below this limit.
 MOST_BYTES = 256 * 2**10
-# A NodeDocument is not nested more deeply than this. A value takes at least two bytes.
+# A NodeDocument has no more levels than this. A value takes at least two bytes.
 _BOUND = saved.Bound(MOST_BYTES, 8, MOST_BYTES // 2)
 MOST_ITEMS = 4096
-# The largest bytes, seconds or rate. A float can hold it.
+# The largest bytes, seconds or rate, and the smallest rate: comparisons of rates then do not overflow.
 MOST_NUMBER = 1e30
-# No device is this slow. Smaller rates would overflow when rates are compared.
 LEAST_RATE = 1 / MOST_NUMBER
 # A node writes only its worst problems, and the judge needs one for the cause.
 MOST_PROBLEMS = 16
 MOST_TEXT = 2000
 MOST_SHARED = 64
-# A log with documents may be long, but a single line may not.
-MOST_LINE = 2 * MOST_BYTES
-# A log of 100 000 nodes with all parts.
-MOST_LOG = 4 * 2**30
+# A log of 100 000 nodes with all parts, and its longest line.
+MOST_LOG, MOST_LINE = 4 * 2**30, 2 * MOST_BYTES
 # Ten times the largest clusters. Launchers report the number of nodes; no node has this many GPUs.
 MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
 MOST_FILES = 1_000_000
@@ -82,18 +78,13 @@ def file_name(host: str, run: str) -> str:
 
 
 def write(folder: Path, document: NodeDocument) -> Path:
-    """Write a node's document through a temporary file, fsync and rename, so that it is complete or absent. Raises
-    OSError.
-
-    The temporary name contains the host, the process and a random part, so that network file systems need no lock.
-    """
+    """Write a node's document. It is complete or absent: it is renamed from a temporary file. Raises OSError."""
     target = place(folder, document.host, document.run)
+    # The name is unique, so that network file systems need no lock.
     temporary = target.with_name(f".{document.host}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(temporary, flags, 0o644)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
             file.write(packed(document))
             file.flush()
             os.fsync(file.fileno())
@@ -131,12 +122,11 @@ def parse(data: bytes) -> NodeDocument:
         document = from_json(NodeDocument, _tidied(loaded), foreign=True)
     except (KeyError, TypeError) as error:
         raise Refused(f"it does not follow the schema {NODE_SCHEMA}: {error.args[0]}") from error
-    _check(document)
+    _check(document)  # the conditions that the types do not express
     return document
 
 
 def _check(document: NodeDocument) -> None:
-    """Check conditions that the types do not express. Raises Refused."""
     known = {device.id for device in document.devices}
     figures = {(figure.device, figure.name, figure.case) for figure in document.figures}
     nodes, gpus = document.expected or 0, document.gpus or 0
@@ -153,17 +143,14 @@ def _check(document: NodeDocument) -> None:
         "it has figures of an unlisted device, or a device twice": are_whole,
         "a rate is too small": all(figure.rate >= LEAST_RATE for figure in document.figures),
     }
-    for why, is_so in holds.items():
-        if not is_so:
-            raise Refused(why)
+    if wrong := [why for why, is_so in holds.items() if not is_so]:
+        raise Refused(wrong[0])
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
     """Return `text` in one line, with unprintable characters escaped, such as \\x1b and \\u202e."""
-    if text.isprintable() and len(text) <= longest:
-        return text
     short = text if len(text) <= longest else f"{text[:longest]}…"
-    return visible(short.translate(_ONE_LINE), keep="")
+    return short if short.isprintable() else visible(short.translate(_ONE_LINE), keep="")
 
 
 def _tidied(value: Any) -> Any:
@@ -176,14 +163,12 @@ def _tidied(value: Any) -> Any:
         # An integer may be too large for a float. Infinity and NaN are refused too.
         if not -MOST_NUMBER < value < MOST_NUMBER:
             raise Refused("a number is too large")
-    elif kind is list or kind is dict:
-        if len(value) > MOST_ITEMS:
-            raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
-        return (
-            [_tidied(item) for item in value]
-            if kind is list
-            else {clean(n): _tidied(item) for n, item in value.items()}
-        )
+    elif (kind is list or kind is dict) and len(value) > MOST_ITEMS:
+        raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
+    elif kind is list:
+        return [_tidied(item) for item in value]
+    elif kind is dict:
+        return {clean(name): _tidied(item) for name, item in value.items()}
     return value
 
 
@@ -191,7 +176,7 @@ def _tidied(value: Any) -> Any:
 
 
 def read(paths: Sequence[str]) -> Read:
-    """Every document of these folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
+    """Read the documents of folders, files and logs; `-` is stdin. Raises UsageError for a path that is not there."""
     documents: list[NodeDocument] = []
     refused: list[RefusedFile] = []
     notices: dict[str, None] = {}
@@ -207,12 +192,11 @@ def read(paths: Sequence[str]) -> Read:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                own, cut = _documents(file, trusted, is_named=is_folder)
+                own, why = _documents(file, trusted, is_named=is_folder)
                 documents += own
-                if cut:
-                    refused.append(RefusedFile(clean(str(file)), f"{MARKED_LINE}{clean(cut, 200)}"))
             except (Refused, OSError) as error:
-                why = str(error) if isinstance(error, Refused) else error.strerror or str(error)
+                why = getattr(error, "strerror", None) or str(error)
+            if why:
                 refused.append(RefusedFile(clean(str(file)), clean(why, 200)))
         if not is_folder and text.endswith((".log", ".out", ".txt", "-")):
             notices["a log does not show who wrote a line: names and owners were not checked"] = None
@@ -220,9 +204,7 @@ def read(paths: Sequence[str]) -> Read:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the documents in a folder and its direct subfolders, in order. Links are yielded too, and refused by the
-    reader.
-    """
+    """Yield the documents in a folder and its direct subfolders, in order. The reader refuses links."""
     count = 0
     with os.scandir(folder) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
@@ -242,19 +224,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _trusted(folder: Path) -> frozenset[int] | None:
-    """Return the users who may write documents: root, the current user, and the folder's owner. The result is None if
-    the platform has no owners.
-
-    Documents of other users are refused, because they may be forged.
-    """
+    """Return the users whose documents count: root, this user and the folder's owner; None if files have no owners."""
     return frozenset((0, os.getuid(), folder.stat().st_uid)) if hasattr(os, "getuid") else None
 
 
 def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) -> tuple[list[NodeDocument], str]:
-    """Return the documents of a file, and the reason why a line of it was refused, if any.
-
-    A file is one JSON document, or a log with marked lines. Raises Refused and OSError.
-    """
+    """Return a file's documents (JSON, or a log), and why a line was refused, if any. Raises Refused and OSError."""
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
             known = os.fstat(0)
@@ -282,10 +257,7 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
 
 
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
-    """Return the last document of each node, run and attempt, and the reason why a marked line was refused, if any.
-
-    Raises Refused if there is no document.
-    """
+    """Return the last document of each node, run and attempt, and why a line was refused. Raises Refused for none."""
     latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():
@@ -297,22 +269,19 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
                 # Decompression stops at the size limit of a document.
                 content = base64.b64decode(match[1], validate=True)
                 document = parse(zlib.decompressobj().decompress(content, MOST_BYTES + 1))
-            except Refused as error:
-                reason = str(error)
-                continue
-            except (binascii.Error, zlib.error):
-                reason = "a marked line is cut or changed"
+            except (Refused, binascii.Error, zlib.error) as error:
+                reason = str(error) if isinstance(error, Refused) else "a marked line is cut or changed"
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
-            if key not in latest or document.written_monotonic_s >= latest[key].written_monotonic_s:
+            if document.written_monotonic_s >= latest.setdefault(key, document).written_monotonic_s:
                 latest[key] = document
     if not latest:
         raise Refused(reason or "it contains no node's document")
-    return list(latest.values()), reason
+    return list(latest.values()), reason and f"{MARKED_LINE}{reason}"
 
 
 def main() -> int:
-    """Write the document from stdin into the folder in the arguments, and report an error, if any."""
+    """Write the document from stdin into the folder in the arguments, and report an error."""
     say, wrong = child_stdio.claim_stdout(), ""
     try:
         (document,), _ = _of_log(sys.stdin.buffer)

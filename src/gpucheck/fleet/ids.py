@@ -13,11 +13,7 @@ _CHECK = of(
         "A part ran out of time, ended early or could not be read. The cause is shown beside it.",
         "run only that part, with the command in the finding",
     ),
-    Id(
-        "fleet.rank",
-        "one rank of a node checks it",
-        "Another rank on this node holds the lock and writes the document.",
-    ),
+    Id("fleet.rank", "one rank of a node checks it", "Another rank of this node writes the document."),
     Id(
         "fleet.devices",
         "the node has its GPUs",

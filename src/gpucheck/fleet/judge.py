@@ -1,12 +1,10 @@
-"""Judge the documents of a run: each node's state, each device compared with its siblings, and differing settings.
-Pure.
-"""
+"""Judge the documents of a run: each node's state, each device beside its siblings, and differing settings. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -16,7 +14,7 @@ from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import MARKED_LINE, file_name
 from gpucheck.fleet.hosts import few, nodes_text
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodeState, RefusedFile
+from gpucheck.report.results.fleet import FleetNode, FleetResult, NodeDocument, NodeState, RefusedFile
 
 # Nodes of one job start within minutes of each other. Documents of the previous night are much older.
 OLD_S = 6 * 3600.0
@@ -25,10 +23,11 @@ LEAST_MAX_BAD = 3
 # The longest cause of a single undecided node that is shown in the first line.
 MOST_CAUSE = 80
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
-# The most groups in the JSON, so that an attack cannot create more.
-MOST_GROUPS = 200
+# The most groups and refused files in the JSON: more of them are an attack or a wrong folder.
+MOST_GROUPS, MOST_REFUSED = 200, 100
 
-_STATES: dict[int, NodeState] = {
+_STATES: dict[int | None, NodeState] = {
+    None: "silent",
     errors.OK: "good",
     errors.FAILED: "bad",
     errors.COULD_NOT_LOOK: "blind",
@@ -58,8 +57,8 @@ def judge(
     """Judge all nodes of one run.
 
     `expected` are the names of the nodes or their number; by default the number that most launchers report. `max_bad`
-    is the share of nodes that may be bad before the check itself is suspect; one bad node is always allowed. `devices`
-    is the number of GPUs that each node must have. Raises UsageError if it is not clear which of several runs to judge.
+    is the share of nodes that may be bad before the check itself is suspect. `devices` is the number of GPUs that each
+    node must have. Raises UsageError if it is not clear which of several runs to judge.
     """
     chosen = _run_of(documents, refused, run)
     remarks: list[Finding] = []
@@ -68,16 +67,16 @@ def judge(
         text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
         evidence = {"runs": [name for name, _ in others.most_common(3)]}
         remarks.append(Finding("fleet.other_run", "info", "documents of other runs were left out", text, evidence))
-    listed = expected if isinstance(expected, tuple) else ()
+    listed = dict.fromkeys(expected if isinstance(expected, tuple) else ())
     nodes, twice = _one_each([document for document in documents if document.run == chosen], listed)
     if twice:
         why = f"{few(twice)}: the last one written counts"
         remarks.append(_warning("fleet.duplicate", "several documents of one node and attempt", why, twice))
-    unexpected = tuple(sorted(set(nodes) - set(listed))) if listed else ()
+    unexpected = tuple(sorted(set(nodes).difference(listed))) if listed else ()
     if unexpected:
         title = f"{nodes_text(len(unexpected))} not expected: left out"
         remarks.append(_warning("fleet.unexpected", title, few(unexpected), unexpected))
-        nodes = {host: document for host, document in nodes.items() if host in listed}
+        nodes = {host: nodes[host] for host in nodes if host in listed}
     elif isinstance(expected, int) and len(nodes) > expected:
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         remarks.append(_warning("fleet.unexpected", title, "all of them are judged"))
@@ -85,7 +84,9 @@ def judge(
     beside = siblings.beside_siblings(nodes)
     fewer = _fewer_devices(nodes, devices)
     rows += [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
-    broken = _names_of_files(refused, chosen)
+    # Why a node's file of this run was refused, by the node in the file's name.
+    named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", chosen)}
+    broken = dict(sorted(named.items())[: hosts.MOST_NODES])
     known = {row.host for row in rows}
     rows += [_missing(host, broken.get(host)) for host in listed if host not in known]
     if not listed:
@@ -98,7 +99,21 @@ def judge(
     if devices is not None:
         # The option --devices needs no comparison. A node with an unknown number of GPUs is not proven bad.
         proven |= {host for host in fewer if nodes[host].gpus is not None or nodes[host].devices}
-    result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
+    bad = [row.host for row in rows if row.state in ("bad", "silent")]
+    is_suspect = len(set(bad) - proven) > _most_bad(rows, max_bad)
+    counts = Counter(row.state for row in rows)
+    groups = sorted(beside.groups, key=lambda group: (-group.nodes, group.model, group.figure))
+    result = FleetResult(
+        chosen,
+        tuple(rows),
+        tuple(groups[:MOST_GROUPS]),
+        {state: counts[state] for state in _WORST_FIRST},
+        tuple(row.host for row in rows if row.state == "good" and hosts.is_safe(row.host)),
+        tuple(host for host in bad if hosts.is_safe(host) and (host in proven or not is_suspect)),
+        is_suspect,
+        tuple(refused[:MOST_REFUSED]),
+        unexpected,
+    )
     remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.findings]
     return Judged(result, (*_verdict(result, max_bad, proven, beside), *remarks))
 
@@ -112,11 +127,9 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
     A run with far fewer nodes than another may be a test, or one document with a wrong clock. A run without any
     readable document may be the newest.
     """
-    if run is not None:
-        return run
-    sizes: Counter[str] = Counter(document.run for document in documents)
-    if not sizes:
-        return ""
+    sizes = Counter(document.run for document in documents)
+    if run is not None or not sizes:
+        return run or ""
     last = max(documents, key=lambda document: document.started_wall_s).run
     if 2 * sizes[last] < max(sizes.values()):
         known = ", ".join(f"{name!r} ({count})" for name, count in sizes.most_common(5))
@@ -130,23 +143,21 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
 
 
 def _one_each(
-    documents: Sequence[NodeDocument], listed: Sequence[str]
+    documents: Sequence[NodeDocument], listed: Collection[str]
 ) -> tuple[dict[str, NodeDocument], tuple[str, ...]]:
     """Return one document per node, and the names of nodes with several documents of the same attempt.
 
     A short and a full host name count as one node if the list has exactly one of them, and no third name is similar.
-    The last attempt counts, and within an attempt the document that was written last.
     """
     short_of: dict[str, list[str]] = defaultdict(list)
     for name in {*listed, *(document.host for document in documents)}:
         short_of[name.partition(".")[0].lower()].append(name)
     name_of = {}
     for short, names in short_of.items():
-        own = [name for name in names if name in listed]
-        # Two full names with the same beginning are two nodes. It is not clear which of three similar names are the
-        # same.
-        if len(names) == 2 and len(own) == 1 and short in map(str.lower, names):
-            name_of[next(name for name in names if name not in own)] = own[0]
+        names.sort(key=lambda name: name in listed)
+        # Two full names with the same beginning are two nodes. Which of three similar names are the same is unknown.
+        if len(names) == 2 and (names[0] in listed) < (names[1] in listed) and short in map(str.lower, names):
+            name_of[names[0]] = names[1]
     nodes: dict[str, NodeDocument] = {}
     twice: dict[str, None] = {}
     for document in documents:
@@ -154,26 +165,20 @@ def _one_each(
         before = nodes.setdefault(host, document)
         if before.attempt == document.attempt and before != document:
             twice[host] = None
-        # The failed one of two documents with the same time counts.
-        if _order(document) > _order(before):
-            nodes[host] = document
+        # The last attempt counts, then the document that was written last, then the failed one.
+        nodes[host] = max(
+            before, document, key=lambda row: (row.attempt, row.written_wall_s, row.exit == errors.FAILED)
+        )
     return {host: replace(document, host=host) for host, document in nodes.items()}, tuple(twice)
 
 
-def _order(document: NodeDocument) -> tuple[int, float, bool]:
-    return document.attempt, document.written_wall_s, document.exit == errors.FAILED
-
-
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
-    """Return the nodes that started together, and rows for those that started much earlier, such as with a reused run
-    id.
+    """Return the nodes that started together, rows for those that started much earlier or later, and findings.
 
     Start times are compared with the median, so a wrong or forged clock does not make other nodes old. A node that
     passed and started much later than most has a wrong clock, or the others are old.
     """
-    if not nodes:
-        return {}, [], []
-    starts = sorted(document.started_wall_s for document in nodes.values())
+    starts = sorted(document.started_wall_s for document in nodes.values()) or [0.0]
     middle = starts[len(starts) // 2]
     fix = "start a check on it; use a new --run ID for every night"
     rows: list[FleetNode] = []
@@ -194,16 +199,8 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
     return {host: document for host, document in nodes.items() if host not in apart}, rows, findings
 
 
-def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
-    """Return the reason why a node's file was refused, by the node in the file's name, for files of this run."""
-    named = {host: file.why for file in refused for host, end in [_host_and_end(file)] if end == file_name("", run)}
-    return dict(sorted(named.items())[: hosts.MOST_NODES])
-
-
 def _host_and_end(file: RefusedFile) -> tuple[str, str]:
-    """Return the node in a document's file name, and the rest of the name, which identifies the run; empty for other
-    files.
-    """
+    """Return the node in a document's file name, and the rest of the name, which identifies the run; else nothing."""
     matched = _NAME_OF_DOCUMENT.fullmatch(PurePath(file.path).name)
     return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
@@ -223,27 +220,25 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
 
 
 def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_say_so: bool) -> FleetNode:
-    """Judge a node by its own check and by comparison with its siblings.
-
-    `lacking` says that it has fewer devices than others. `many_say_so` means that enough nodes agree to call it bad.
-    """
-    host = document.host
+    """Judge a node by its own check and beside its siblings. `lacking` says that it has fewer devices than others;
+    `many_say_so` means that enough nodes agree to call that bad."""
+    host, state = document.host, _STATES[document.exit]
     slow = tuple(beside.slow.get(host, ()))
-    state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
-    if state == "good" and (wrong := _contradiction(document)):
-        state, cause = "undecided", f"its check says that it passed, but {wrong}"
+    wrong = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
+    wrong += [f"{row.part}: {row.title}" for row in document.problems if row.verdict in ("fail", "inconclusive")]
+    if state == "good" and wrong:
+        state, cause = "undecided", f"its check says that it passed, but {wrong[0]}"
         fix = f"on {host}: gpucheck fleet check"
     sure = tuple(device for device in slow if device.certain)
     if state in ("good", "undecided", "blind") and (sure or many_say_so):
         state = "bad"
         # The node's own findings may explain missing devices, but not a slow one.
         if many_say_so:
-            cause, fix = f"{lacking}; {cause}" if cause else lacking, fix or f"on {host}: gpucheck doctor"
+            cause, fix = "; ".join(filter(None, (lacking, cause))), fix or f"on {host}: gpucheck doctor"
         else:
             worst, cause = siblings.worst_of(sure), siblings.slow_text(sure)
-            device = "all" if worst.device == siblings.WHOLE else worst.device
-            fix = f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
+            fix = siblings.bench(host, worst.figure, "all" if worst.device == siblings.WHOLE else worst.device)
     elif state == "good":
         doubts = (
             beside.modes.get(host),
@@ -259,35 +254,25 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
 
 
 def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
-    """Return the node's own cause and fix: where it stopped, else its worst finding, else a part that did not
-    finish.
-    """
+    """Return the node's own cause and fix: where it stopped, else its worst finding, else a part that did not end."""
     if document.exit is None:
-        # The document was written at the start of the step; the time of its end is unknown.
-        into_s = document.written_wall_s - document.started_wall_s
-        into = f"{units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+        into = f"{units.age(max(document.written_wall_s - document.started_wall_s, 0.0))} into the check"
         if document.ended:
             fix = "its launcher, its scheduler or a user ended it: check first the nodes that wrote no cause"
-            return f"ended by {document.ended} at {document.step}{f', {into}' if into else ''}", fix
+            return f"ended by {document.ended} at {document.step}, {into}", fix
+        # The document was written at the start of the step; the time of its end is unknown.
         fix = "look at the node: still running, hung or dead, or its job was ended"
-        return f"stopped at {document.step}{f', which began {into}' if into else ''}", fix
+        return f"stopped at {document.step}, which began {into}", fix
     if document.exit == errors.OK:
         return "", None
-    if problems := [problem for problem in document.problems if problem.verdict in _VERDICTS]:
-        worst = min(problems, key=lambda problem: _VERDICTS.index(problem.verdict))
-        return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
+    problems = {problem.verdict: problem for problem in reversed(document.problems)}
+    if worst := next((problems[verdict] for verdict in _VERDICTS if verdict in problems), None):
+        return ": ".join(filter(None, (worst.title, worst.message))), worst.fix
     command = f"on {document.host}: gpucheck fleet check"
     part = next((part for part in document.parts if part.ended), None)
     if part is None:
         return "its check did not pass, cause unknown", command
     return f"{part.id}: {part.ended}", f"{command} --only {part.id}"
-
-
-def _contradiction(document: NodeDocument) -> str:
-    """Return a part or a finding that contradicts a passed check, or an empty string."""
-    parts = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
-    problems = [f"{row.part}: {row.title}" for row in document.problems if row.verdict in ("fail", "inconclusive")]
-    return next(iter([*parts, *problems]), "")
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
@@ -305,12 +290,8 @@ def _is_forged(why: str) -> bool:
 def _unnamed(
     known: int, expected: int | None, documents: Iterable[NodeDocument], refused: Sequence[RefusedFile]
 ) -> list[FleetNode]:
-    """Return a row for each missing node without a name.
-
-    The number of nodes comes from `--expect N`, else from the launchers. Each unreadable line of a log may be a node if
-    neither is known.
-    """
-    # The number that most launchers report counts, so that a single document cannot invent nodes.
+    """Return a row for each missing node without a name. The number of nodes comes from `--expect N`, else from most
+    launchers. If neither is known, each log with an unreadable line may have another node."""
     said = Counter(document.expected for document in documents if document.expected is not None)
     count = max(said, key=said.__getitem__, default=None) if expected is None else expected
     if count is not None:
@@ -323,50 +304,36 @@ def _unnamed(
 def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[str, tuple[str, bool]]:
     """Return nodes with fewer devices than usual for their GPU, and whether enough nodes agree to call that bad.
 
-    Every node with another number than `--devices N` is bad; a document of an older gpucheck counts devices instead of
-    GPUs. Nodes are compared with those of the same GPU, because a fleet may have several kinds. A node without a GPU is
-    compared with all. Nodes with fewer devices than at least a quarter of the nodes are undecided if no number is the
-    usual one.
+    Every node with another number than `--devices N` is bad; a document of an older gpucheck has no number of GPUs.
+    Nodes are compared with those of the same GPU, nodes without a GPU with all. Nodes with fewer devices than at least
+    a quarter of the nodes are undecided if no number is the usual one.
     """
     ended = {host: document for host, document in nodes.items() if document.exit is not None}
-    fewer = {}
+    gpus = {host: [device.name for device in row.devices if device.id != "cpu"] for host, row in ended.items()}
     if must is not None:
-        for host, document in ended.items():
-            own = sum(device.id != "cpu" for device in document.devices)
-            count = own if document.gpus is None else document.gpus
-            if count != must:
-                fewer[host] = gpus_text(count, must), True
-        return fewer
-    models = {
-        host: max((device.name for device in document.devices if device.id != "cpu"), default="")
-        for host, document in ended.items()
-    }
+        numbers = {host: len(gpus[host]) if row.gpus is None else row.gpus for host, row in ended.items()}
+        return {host: (gpus_text(number, must), True) for host, number in numbers.items() if number != must}
     counts_of: dict[str, Counter[int]] = defaultdict(Counter)
     for host, document in ended.items():
-        counts_of[models[host]][len(document.devices)] += 1
-    if "" in counts_of:
-        counts_of[""] = Counter(len(document.devices) for document in ended.values())
+        for model in {max(gpus[host], default=""), ""}:
+            counts_of[model][len(document.devices)] += 1
+    fewer = {}
     for host, document in ended.items():
-        counts, own = counts_of[models[host]], len(document.devices)
+        counts, own = counts_of[max(gpus[host], default="")], len(document.devices)
         whole = sum(counts.values())
         # The one with more devices counts as complete if two nodes differ.
         usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
         most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
         is_bad = own < usual and whole >= siblings.LEAST_NODES and 2 * many > whole
-        others = f"the others have {usual}"
-        if not is_bad:
-            others = f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'} {most}"
+        others = f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'} {most}"
         if own < most:
+            others = f"the others have {usual}" if is_bad else others
             fewer[host] = f"{own} device{'s' * (own != 1)}, {others}", is_bad
     return fewer
 
 
 def gpus_text(count: int, must: int) -> str:
-    """Return a text such as `7 GPUs, must have 8`."""
     return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {must}"
-
-
-# -- drifts ------------------------------------------------------------------------------------------------------------
 
 
 def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
@@ -392,53 +359,24 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
 # -- the verdict on the fleet ------------------------------------------------------------------------------------------
 
 
-def _result(
-    run: str,
-    rows: Sequence[FleetNode],
-    groups: Sequence[FleetGroup],
-    max_bad: float,
-    refused: Sequence[RefusedFile],
-    unexpected: tuple[str, ...],
-    proven: set[str],
-) -> FleetResult:
-    counts = Counter(row.state for row in rows)
-    bad = [row.host for row in rows if row.state in ("bad", "silent")]
-    suspect = len(set(bad) - proven) > _most_bad(rows, max_bad)
-    # Thousands of refused files are an attack or a wrong folder, and the first hundred show which.
-    return FleetResult(
-        run,
-        tuple(rows),
-        tuple(sorted(groups, key=lambda group: (-group.nodes, group.model, group.figure))[:MOST_GROUPS]),
-        {state: counts[state] for state in _WORST_FIRST},
-        tuple(row.host for row in rows if row.state == "good" and hosts.is_safe(row.host)),
-        tuple(host for host in bad if hosts.is_safe(host) and (host in proven or not suspect)),
-        suspect,
-        tuple(refused[:100]),
-        unexpected,
-    )
-
-
 def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
-    """Return how many nodes may be slow or silent before the check itself is suspect.
-
-    LEAST_MAX_BAD nodes are always allowed, but never more than a quarter.
-    """
+    """Return how many nodes may be slow or silent before the check itself is suspect: never more than a quarter."""
     # Nodes known only from a forged document do not count. They are undecided and have no attempt.
     nodes = sum(row.attempt is not None or row.state == "silent" for row in rows)
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
 
 
 def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: siblings.Beside) -> list[Finding]:
-    """Return the finding of the first line; empty if no node could be checked, which is an error."""
+    """Return the finding of the first line, or none if no node could be checked, which is an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
         return []
-    out = counts["bad"] + counts["silent"]
-    words = {"blind": "could not look"}
-    text = ", ".join(f"{counts[state]} {words.get(state, state)}" for state in _WORST_FIRST if counts[state])
+    out = [row.host for row in result.nodes if row.state in ("bad", "silent")]
+    texts = (f"{count} {'could not look' if state == 'blind' else state}" for state, count in counts.items() if count)
+    text = ", ".join(texts)
     suspect = []
     if result.suspect:
-        unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
+        unsure = [host for host in out if host not in proven]
         most = f"{_most_bad(result.nodes, max_bad):g}"
         title = f"suspect the check: {len(unsure)} of {nodes_text(whole)} slow or silent (limit {most})"
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
@@ -450,9 +388,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         if not result.bad:
             return suspect
     if out:
-        names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
-        named = few(result.bad if result.suspect else names, hosts.NAMED if out > 1 else 1)
-        title = f"{out} of {nodes_text(whole)} bad or silent: {'proven only for ' if result.suspect else ''}{named}"
+        named = f"proven only for {few(result.bad)}" if result.suspect else few(out)
+        title = f"{len(out)} of {nodes_text(whole)} bad or silent: {named}"
         return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *suspect]
     if counts["good"] == whole:
         alone = [row.host for row in result.nodes if row.host not in beside.compared]
@@ -467,7 +404,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
-    # The only doubts are nodes far below few others. That is no proof, and no reason to stop a job.
+    # Nodes far below few others are no proof, and no reason to stop a job.
     is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
     return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 

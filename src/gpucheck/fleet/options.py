@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import naming, options, units
+from gpucheck import options, units
+from gpucheck.bench.benchmarks import Selecting
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts
 from gpucheck.options import LIMITS, SELECTION, TIME, option, words
@@ -20,11 +21,8 @@ TITLES = {
     "collective": "data exchanged among all GPUs of the node; needs --with or --only",
     "stress": "correct results under load; needs --with or --only",
 }
+# The other parts take longer, or their figures rarely differ between siblings.
 PARTS = ("devices", "doctor", "smoke", "bench")
-# Parts that take longer, or whose figures rarely differ between siblings.
-MORE_PARTS = tuple(part for part in TITLES if part not in PARTS)
-# These parts take seconds. A Slurm prolog may not take much longer.
-PROLOG_PARTS = ("devices", "doctor")
 
 
 def _run(text: str, name: str) -> str:
@@ -35,26 +33,23 @@ def _run(text: str, name: str) -> str:
 
 def _host(text: str, name: str) -> str:
     if not hosts.is_safe(text):
-        raise UsageError(
-            f"{name} {text[:80]!r} is not a host name", "", "use letters, digits, dots, dashes, underscores"
-        )
+        fix = "use letters, digits, dots, dashes, underscores"
+        raise UsageError(f"{name} {text[:80]!r} is not a host name", "", fix)
     return text
 
 
-_DOCUMENT = "Document"
-
-
 @dataclass(frozen=True, slots=True)
-class FleetCheckOptions:
+class FleetCheckOptions(Selecting):
     """Options of the check: its parts, its time limit and the place of its document."""
 
+    noun, titles, nothing = "part", TITLES, "nothing would be checked"
     only: tuple[str, ...] = options.only("parts", metavar="PART")
     skip: tuple[str, ...] = options.skip("parts", metavar="PART")
     more: tuple[str, ...] = option(
         "Also run memory, transfer, overlap, collective or stress. Repeatable.",
         name="--with",
         metavar="PART",
-        choices=MORE_PARTS,
+        choices=tuple(part for part in TITLES if part not in PARTS),
         repeat=True,
         group=SELECTION,
     )
@@ -77,28 +72,22 @@ class FleetCheckOptions:
     gather: str | None = option(
         "Write this node's document into the shared folder DIR; - prints it as one line.",
         metavar="DIR",
-        group=_DOCUMENT,
+        group="Document",
     )
     run: str | None = option(
-        "ID of this run.", metavar="ID", parse=_run, shown="the launcher's job ID", group=_DOCUMENT
+        "ID of this run.", metavar="ID", parse=_run, shown="the launcher's job ID", group="Document"
     )
-    host: str | None = option("Name of this node.", metavar="NAME", parse=_host, shown="host name", group=_DOCUMENT)
+    host: str | None = option("Name of this node.", metavar="NAME", parse=_host, shown="host name", group="Document")
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the parts in their order. Raises UsageError for an unknown part, or if none is left."""
-        selected = self._selected()
-        usual = TITLES if self.only else PROLOG_PARTS if self.prolog else PARTS
-        left = {*self.more, *(part for part in usual if part in selected)}
-        if not left:
-            raise UsageError("--skip leaves no part", "nothing would be checked", "skip fewer")
-        return tuple(part for part in TITLES if part in left)
-
-    def _selected(self) -> list[str]:
-        return naming.select(tuple(TITLES), str, self.only, self.skip, noun="part", nothing="nothing would be checked")
-
-    def names(self) -> list[tuple[str, str]]:
-        return [(part, TITLES[part]) for part in self._selected()]
+        # These two take seconds; a Slurm prolog may not take much longer.
+        usual = TITLES if self.only else ("devices", "doctor") if self.prolog else PARTS
+        chosen = {*self.more, *(part for part in self.selected if part in usual)}
+        if not chosen:
+            raise UsageError("--skip leaves no part", self.nothing, "skip fewer")
+        return tuple(part for part in TITLES if part in chosen)
 
     def check(self) -> None:
         self.parts  # noqa: B018

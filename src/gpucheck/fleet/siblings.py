@@ -6,8 +6,7 @@ the nodes if its node has few devices.
 
 One test finds slow devices and slow nodes: `lowest`, Rosner's procedure, whose level is divided among all values and
 figures of the fleet (Bonferroni), so that an even fleet almost never has a slow device. A slow device is far below its
-node and also below the other nodes. The node may be slow if the device is as fast as its node.
-`benchmarks/fleet_power.py` checks both by simulation.
+node and also below the other nodes. `benchmarks/fleet_power.py` checks both by simulation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from gpucheck import errors, peaks, stats
 from gpucheck.fleet.hosts import few, nodes_text
@@ -28,10 +27,8 @@ from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, 
 
 # The standard deviation of a normal distribution in MADs.
 _NORMAL = 1.4826
-# The number of even fleets of which at most one may have a device reported as slow.
-EVEN_FLEETS = 1000
-# The number of even fleets of which at most one may have a device reported as possibly slow.
-EVEN_FLEETS_MAYBE = 20
+# Of so many even fleets, at most one may have a device reported as slow, or as possibly slow.
+EVEN_FLEETS, EVEN_FLEETS_MAYBE = 1000, 20
 # `lowest` tests several values. Together they exceed its level by up to half, by simulation.
 STEPS = 1.5
 # The median of fewer devices on a node depends too much on the device itself.
@@ -44,20 +41,14 @@ LEAST_DISTANCE = 0.03
 Named = TypeVar("Named", str, int)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A device far below its siblings. `ratio` is its rate relative to theirs; it may be chance if not `certain`."""
-
-    ratio: float
-    certain: bool
-
-
-def place(members: Sequence[tuple[str, NodeFigure]], figures: int) -> tuple[float, float, dict[int, Placed]]:
+def place(
+    members: Sequence[tuple[str, NodeFigure]], figures: int, label: str = ""
+) -> tuple[float, float, dict[int, SlowDevice]]:
     """Return the centre (as a rate), the relative spread, and the slow devices of a model by their index.
 
-    `members` are pairs of a node and a figure; `figures` is the number of figures in the whole fleet. With fewer than
-    LEAST_NODES nodes, devices are compared within their node only. Raises ValueError if there are no members, or for a
-    rate that is not positive.
+    `members` are pairs of a node and its figure `label`; `figures` is the number of figures in the whole fleet. With
+    fewer than LEAST_NODES nodes, devices are compared within their node only. Raises ValueError without members, or for
+    a rate that is not positive.
     """
     logs = [math.log(figure.rate) for _, figure in members]
     by_node: dict[str, list[int]] = defaultdict(list)
@@ -65,8 +56,7 @@ def place(members: Sequence[tuple[str, NodeFigure]], figures: int) -> tuple[floa
         by_node[node].append(index)
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = {index: log - centre for index, log in enumerate(logs)}
-    # A value is left out of its own median. The spread would be too small otherwise, because one of three values would
-    # have no distance.
+    # A value is left out of its own median, because one of three values would have no distance otherwise.
     in_node = {
         index: logs[index] - stats.median([logs[other] for other in own if other != index])
         for own in by_node.values()
@@ -78,13 +68,14 @@ def place(members: Sequence[tuple[str, NodeFigure]], figures: int) -> tuple[floa
     # Some nodes vary more than others. Few nodes do not show how much, so the values of a node are tested alone.
     tested = [in_fleet, in_node] if is_fleet else [{index: logs[index] for index in own} for own in by_node.values()]
     tests = STEPS * figures * (1 if is_fleet else len(by_node))
-    placed: dict[int, Placed] = {}
+    placed: dict[int, SlowDevice] = {}
     for values in tested:
         for fleets, certain in ((EVEN_FLEETS_MAYBE, False), (EVEN_FLEETS, True)):
             for index in lowest(values, 1 / (fleets * tests)):
                 below = in_node.get(index, from_centre[index])
                 if _is_low(max(below, from_centre[index]) if is_fleet else below):
-                    placed[index] = Placed(math.exp(from_centre[index] if is_fleet else below), certain)
+                    ratio = math.exp(from_centre[index] if is_fleet else below)
+                    placed[index] = _slow(members[index][1], label, ratio, certain)
     return math.exp(centre), _NORMAL * stats.median([abs(distance) for distance in from_centre.values()]), placed
 
 
@@ -95,13 +86,10 @@ def _is_low(distance: float) -> bool:
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------
 
-# The share of sound fleets in which a node may be reported as slow: by all figures together, and by single ones.
-NODE_LEVEL = 0.004
-# The share of sound fleets in which a node may be reported as possibly slow. At most one sound fleet in 10 has such a
-# node or device.
-NODE_LEVEL_MAYBE = 0.03
-# Two modes need at least this many nodes and this share of them on each side. The gap must be this many standard
-# deviations within the sides.
+# The share of sound fleets in which a node may be reported as slow, by all figures together and by single ones, and the
+# share for possibly slow: at most one sound fleet in 10 has such a node or device.
+NODE_LEVEL, NODE_LEVEL_MAYBE = 0.004, 0.03
+# The fewest nodes and their share on each side of two modes, and the gap in standard deviations within the sides.
 MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
 
 
@@ -109,8 +97,8 @@ MODE_NODES, MODE_SHARE, MODE_GAP = 3, 0.1, 5.0
 def node_threshold(nodes: int, level: float) -> float:
     """Return the t beyond which the lowest of `nodes` values is an outlier in at most `level` of the sound fleets.
 
-    The threshold is that of the extreme studentised deviate (Grubbs 1969; Rosner 1983): one-sided Student's t with n -
-    2 degrees of freedom, with the level divided by n (Bonferroni). Raises ValueError below 3 nodes.
+    It is that of the extreme studentised deviate (Grubbs 1969; Rosner 1983): one-sided Student's t with n - 2 degrees
+    of freedom, with the level divided by n (Bonferroni). Raises ValueError below 3 nodes.
     """
     return stats.student_quantile(1 - 2 * level / nodes, nodes - 2)
 
@@ -124,8 +112,8 @@ def lowest(values: Mapping[Named, float], level: float) -> tuple[Named, ...]:
     """
     order = sorted(values, key=values.__getitem__)
     steps = most_low(len(order)) if len(order) >= LEAST_NODES else 0
-    # The mean and the sum of squares of the values above are updated from the highest value down (Welford 1962). The
-    # first value beyond its threshold is therefore the last one of Rosner's procedure.
+    # The mean and the sum of squares of the values above are updated from the highest value down (Welford 1962), so the
+    # first value beyond its threshold is the last one of Rosner's procedure.
     mean = squares = 0.0
     for above, name in enumerate(reversed(order)):
         distance, left = mean - values[name], len(order) - above
@@ -158,8 +146,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     cut = max(cuts, key=lambda at: ordered[at] - ordered[at - 1])
     gap, sides = ordered[cut] - ordered[cut - 1], (ordered[:cut], ordered[cut:])
-    # The deviation is uncertain with few nodes. Twice as many of 2 000 sound fleets of 6 nodes split without this
-    # correction.
+    # The deviation is uncertain with few nodes: without this, twice as many of 2 000 sound fleets of 6 nodes split.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:cut]) if gap >= MODE_GAP * within and _is_low(-gap) else ()
@@ -167,8 +154,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
 
-# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
-# something is wrong, whatever its siblings do.
+# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes.
 FLOOR = 0.5
 # A rate above this share of the peak is a wrong measurement. Clocks and data sheets differ by a few percent only.
 CEILING = 1.15
@@ -216,27 +202,24 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     figures, modes, findings = _in_modes(whole)
     compared = {key: by_host for key, by_host in figures.items() if len(by_host) >= LEAST_NODES}
     measured = {(host, figure.device) for group in compared.values() for host, own in group.items() for figure in own}
-    slow = _slow_nodes(compared, NODE_LEVEL)
-    for host, devices in _slow_nodes(compared, NODE_LEVEL_MAYBE).items():
-        if host not in slow:
-            slow[host] = [replace(device, certain=False) for device in devices]
+    maybe = _slow_nodes(compared, NODE_LEVEL_MAYBE)
+    slow = {host: [replace(device, certain=False) for device in devices] for host, devices in maybe.items()}
+    slow = defaultdict(list, slow | _slow_nodes(compared, NODE_LEVEL))
     as_a_whole = {host for host, own in slow.items() if any(row.device == WHOLE and row.certain for row in own)}
     groups: list[FleetGroup] = []
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for key, by_host in figures.items():
         label = key[1]
         members = [(host, figure) for host, own in by_host.items() for figure in own]
-        centre, spread, placed = place(members, len(figures))
+        centre, spread, placed = place(members, len(figures), label)
         for host, own in by_host.items():  # A node may have two models with the same figure.
             lowest_rate = min(figure.rate for figure in own)
             ratios[host][label] = min(round(lowest_rate / centre, 4), ratios[host].get(label, math.inf))
-        for index, standing in placed.items():
-            host, figure = members[index]
+        for index, device in placed.items():
+            host, _ = members[index]
             # A slow node is one fault, so its devices are not reported separately.
             if host in as_a_whole:
                 continue
-            device = _slow(figure, label, standing.ratio)
-            device = replace(device, certain=device.certain and standing.certain)
             same = [known for known in slow[host] if (known.device, known.figure) == (device.device, device.figure)]
             if device.certain or not same:
                 slow[host] = [device, *(known for known in slow[host] if known not in same)]
@@ -250,13 +233,10 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     if impossible:
         title, names = "rates above the GPU's peak were left out", sorted(impossible)
         findings.append(Finding("fleet.impossible", "warn", title, few(names), {"nodes": names}))
-    hosts_compared = frozenset(
-        host
-        for host, document in nodes.items()
-        if document.devices and all((host, id) in measured for id in _gpus(document))
-    )
+    gpus = {host: _gpus(document) for host, document in nodes.items()}
+    whole_hosts = frozenset(host for host, own in gpus.items() if own and all((host, id) in measured for id in own))
     far, unmeasured = _far_below(whole), _unmeasured(nodes, whole)
-    return Beside(slow, groups, ratios, findings, hosts_compared, modes, far, unmeasured)
+    return Beside(slow, groups, ratios, findings, whole_hosts, modes, far, unmeasured)
 
 
 def _gpus(document: NodeDocument) -> dict[str, str]:
@@ -268,8 +248,7 @@ def _gpus(document: NodeDocument) -> dict[str, str]:
 def _unmeasured(nodes: Mapping[str, NodeDocument], figures: Groups) -> dict[str, Doubt]:
     """Return the figures missing on each node whose check passed, with the command that measures them.
 
-    A figure is expected if at least half of a model's devices have it. A single node with more figures, or a forged
-    document, therefore does not affect the others.
+    A figure is expected if at least half of a model's devices have it, so a single document does not affect others.
     """
     devices: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for host, document in nodes.items():
@@ -284,41 +263,37 @@ def _unmeasured(nodes: Mapping[str, NodeDocument], figures: Groups) -> dict[str,
     doubts = {}
     for host, missing in lacking.items():
         where, labels = (list(dict.fromkeys(names)) for names in zip(*missing, strict=True))
-        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if where[1:] else where[0]}"
+        fix = bench(host, labels[0], "all" if where[1:] else where[0])
         doubts[host] = f"not measured on {few(where, 3)}: {few(labels, 1)}", fix
     return doubts
 
 
-def _slow(
-    figure: NodeFigure, label: str, ratio: float, against: Literal["siblings", "peak"] = "siblings"
-) -> SlowDevice:
-    certain = not DISTURBED.intersection(figure.flags)
-    return SlowDevice(figure.device, label, figure.rate, figure.unit, ratio, against, certain)
+def bench(host: str, label: str, device: str) -> str:
+    """Return the command that measures a figure again."""
+    return f"on {host}: gpucheck bench {label.partition(' ')[0]} --device {device}"
+
+
+def _slow(figure: NodeFigure, label: str, ratio: float, certain: bool = True) -> SlowDevice:
+    certain = certain and not DISTURBED.intersection(figure.flags)
+    return SlowDevice(figure.device, label, figure.rate, figure.unit, ratio, "siblings", certain)
 
 
 def _far_below(figures: Groups) -> dict[str, Doubt]:
-    """Return nodes with a device far below the two or three other nodes of its model, and the fix. They are too few to
-    call it bad.
-
-    Each node's slowest device is compared, because one of several links may be slow.
-    """
-    far = []
+    """Return nodes with a device far below the two or three other nodes of its model: too few to call it bad."""
+    far: dict[str, tuple[float, Doubt]] = {}
     for (_, label, _), by_host in figures.items():
-        if 3 <= len(by_host) < LEAST_NODES:
-            slowest = {host: min(own, key=lambda figure: figure.rate) for host, own in by_host.items()}
-            host = min(slowest, key=lambda name: slowest[name].rate)
-            low, others = slowest.pop(host), [figure.rate for figure in slowest.values()]
-            is_far = low.rate <= FAR_BELOW * min(others) and min(others) >= AGREE * max(others)
-            if is_far and not DISTURBED.intersection(low.flags):
-                far.append((low.rate / min(others), label, low.device, host, "two" if len(others) == 2 else "three"))
-    return {
-        host: (
-            f"{device} far below the other {count}: {ratio:.2f} of them in {label}",
-            f"on {host}: gpucheck bench {label.partition(' ')[0]} --device all",
-        )
-        # The lowest ratio of a node comes last and replaces the others.
-        for ratio, label, device, host, count in sorted(far, reverse=True)
-    }
+        if not 3 <= len(by_host) < LEAST_NODES:
+            continue
+        # One of several links may be slow.
+        slowest = [(host, min(own, key=lambda figure: figure.rate)) for host, own in by_host.items()]
+        (host, low), *others = sorted(slowest, key=lambda row: row[1].rate)
+        least, most = others[0][1].rate, others[-1][1].rate
+        ratio, count = low.rate / least, "two" if len(others) == 2 else "three"
+        is_far = ratio <= FAR_BELOW and least >= AGREE * most and not DISTURBED.intersection(low.flags)
+        if is_far and (host not in far or ratio < far[host][0]):
+            cause = f"{low.device} far below the other {count}: {ratio:.2f} of them in {label}"
+            far[host] = ratio, (cause, bench(host, label, "all"))
+    return {host: doubt for host, (_, doubt) in far.items()}
 
 
 def _log_rate(own: Sequence[NodeFigure]) -> float:
@@ -327,12 +302,8 @@ def _log_rate(own: Sequence[NodeFigure]) -> float:
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
-    """Return the nodes that are slow compared with the others, by single figures or by all figures of their model
-    together.
-
-    Each of the two tests has the level `level`. The node is reported as WHOLE if most of its devices are slow, else its
-    devices are.
-    """
+    """Return the nodes that are slow compared with the others, by single figures or by all figures of their model.
+    Each of the two tests has the level `level`."""
     by_model: dict[str, dict[str, ByHost]] = defaultdict(dict)
     for (model, label, _), by_host in figures.items():
         by_model[model][label] = by_host
@@ -348,8 +319,7 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
                 distances[host][label] = log - centres[label]
                 if host in low and _is_low(distances[host][label]):
                     slow[host] += _named(label, by_host[host], centres[label])
-        # The mean distance over all figures, for nodes that have at least half of them. Two modes split a figure, so
-        # not every node has all.
+        # The mean distance over all figures. Two modes split a figure, so a node needs only half of the figures.
         together = {
             host: statistics.fmean(own.values()) for host, own in distances.items() if 2 * len(own) >= len(labels)
         }
@@ -371,10 +341,7 @@ def _named(label: str, own: Sequence[NodeFigure], centre: float) -> list[SlowDev
 
 
 def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
-    """Return the groups with two modes split, the doubt about each node in a slower mode, and a finding per split.
-
-    A slower mode of only a few nodes is not split off, because these nodes may be bad.
-    """
+    """Return the groups with two modes split, the doubt about each node in a slower mode, and a finding per split."""
     figures: Groups = {}
     modes: dict[str, Doubt] = {}
     findings: list[Finding] = []
@@ -382,6 +349,7 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
     for (model, label, unit), by_host in whole.items():
         logs = {host: _log_rate(own) for host, own in by_host.items()}
         slower = sorted(slower_mode(logs))
+        # A few slower nodes may be bad.
         if len(slower) <= most_low(len(logs)):
             figures[model, label, unit] = by_host
             continue
@@ -399,9 +367,7 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
 
 
 def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
-    """Return the figures by model, name and unit, the devices below their floor, and the nodes with an impossible
-    rate.
-    """
+    """Return the figures by model, label and unit, devices below their floor, and nodes with an impossible rate."""
     figures: Groups = defaultdict(dict)
     floors: list[tuple[str, SlowDevice]] = []
     impossible: set[str] = set()
@@ -417,16 +383,13 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
             label = f"{figure.name} {figure.case}".strip()
             figures[device.name, label, figure.unit].setdefault(host, []).append(figure)
             if peak is not None and figure.rate < FLOOR * peak:
-                floors.append((host, _slow(figure, label, figure.rate / peak, "peak")))
+                floors.append((host, replace(_slow(figure, label, figure.rate / peak), against="peak")))
     return figures, floors, impossible
 
 
 @functools.lru_cache(1024)  # many nodes have the same devices
 def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
-    """Return the peak for a figure; None if it is unknown or only an estimate.
-
-    `device` is the device's name, compute capability, number of multiprocessors and bus width.
-    """
+    """Return the peak for a figure; None if it is unknown or only an estimate."""
     name, capability, multiprocessors, bus = device
     numbers = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", capability or "", re.ASCII)
     if numbers is None:
@@ -442,14 +405,14 @@ def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, d
 
 def slow_text(slow: Sequence[SlowDevice]) -> str:
     worst = worst_of(slow)
-    more = len({device.device for device in slow}) - 1
     if worst.device == WHOLE:
-        figures = len({device.figure for device in slow if device.device == WHOLE}) - 1
-        others = f" and {figures} more figure{'s' * (figures != 1)}" if figures else ""
-        return f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}{others}"
+        text = f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}"
+        more = len({device.figure for device in slow if device.device == WHOLE}) - 1
+        return f"{text} and {more} more figure{'s' * (more != 1)}" if more else text
     beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
-    others = f"; {more} more device{'s' * (more != 1)}" if more else ""
-    return f"{worst.device} reaches {worst.ratio:.2f} {beside}: {worst.figure}{others}"
+    text = f"{worst.device} reaches {worst.ratio:.2f} {beside}: {worst.figure}"
+    more = len({device.device for device in slow}) - 1
+    return f"{text}; {more} more device{'s' * (more != 1)}" if more else text
 
 
 def worst_of(slow: Sequence[SlowDevice]) -> SlowDevice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,10 +9,10 @@ from gpucheck import units
 from gpucheck.render import text
 from gpucheck.render.measured import rate_text
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import UNKNOWN, Block, Cell, Column, ColumnOf, Line, Page, filled, table_of
+from gpucheck.render.text import UNKNOWN, Block, Column, ColumnOf, Line, Page, filled, table_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodeState
+from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
 
 VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
     "bad": ("fail", "bad"),
@@ -88,17 +87,26 @@ def _node(report: Report, node: NodeDocument) -> Page:
         of_parts = (row for row in ranked if row.id == "fleet.part")
         cause = next((row for row in of_parts if row.evidence.get("part") == node.step), None)
     word += "" if cause is None else f": {cause.text}"
-    told = text.answer(report.summary.verdict, f"{node.host} is {word}")
-    rows: list[Sequence[str | Cell]] = []
-    for part in node.parts:
-        # Results of a part that ran out of time do not count as passed.
-        ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
-        rows.append([part.id, text.verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
-    parts = text.table(_PARTS, rows)
+    answer = text.answer(report.summary.verdict, f"{node.host} is {word}")
+    outcomes = [_outcome(part, node.gpus) for part in node.parts]
+    rows = [
+        (part.id, text.verdict_cell(verdict), units.duration(max(part.elapsed_s, 0.001)), why)
+        for part, (verdict, why) in zip(node.parts, outcomes, strict=True)
+    ]
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
     named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in asking if finding is not cause]
-    return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named, cause=cause)
+    body: list[Block] = [text.table(_PARTS, rows), Line(), Line(done)] if node.parts else []
+    return Page(answer, body, findings=named, cause=cause)
+
+
+def _outcome(part: NodePart, gpus: int | None) -> tuple[Verdict, str]:
+    """Return the verdict of a part and its reason. Results of a part that ran out of time do not count as passed."""
+    if gpus == 0 and part.exit == 0 and not part.ended:
+        # These parts look only at GPUs. The others run on the CPU of a node without a GPU.
+        is_of_gpus = part.id in ("devices", "doctor", "memory")
+        return ("skip", "no GPU to check") if is_of_gpus else ("pass", "on the CPU; no GPU to check")
+    return "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive"), part.ended
 
 
 def listed(report: Report, which: Literal["good", "bad"]) -> str:

@@ -1,4 +1,4 @@
-"""The interface of a smoke check: its input and its answer."""
+"""The answer of a smoke check."""
 
 from __future__ import annotations
 
@@ -7,20 +7,8 @@ from typing import Any
 
 import torch
 
+from gpucheck.machine import host
 from gpucheck.machine.accel import Accel
-from gpucheck.report.facts import Host
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUnderTest:
-    """The device under test and the machine around it."""
-
-    accel: Accel
-    host: Host = field(default_factory=Host)
-
-    @property
-    def device(self) -> torch.device:
-        return self.accel.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +40,18 @@ def expect(holds: bool, message: str, /, **evidence: Any) -> None:
         raise Wrong(message, **evidence)
 
 
-def dedicated_memory(dut: DeviceUnderTest) -> str | None:
-    """Return the reason for a skip, or None if the device's memory can run out without harm.
-
-    If device and system share memory, running out of it would affect the whole system.
-    """
-    accel, host = dut.accel, dut.host
+def dedicated_memory(accel: Accel) -> str | None:
+    """Return the reason for a skip, or None if the device's memory can run out without harm to the system."""
     if accel.is_cpu:
         return None
-    if host.wsl:
-        return "dangerous under WSL: the driver spills into host memory and can crash Windows"
-    if host.system == "Windows":
-        return "dangerous on Windows: the driver spills into host memory"
+    around = host.read()
+    if around.wsl or around.system == "Windows":
+        return "dangerous on Windows and WSL: the driver spills into host memory and can crash Windows"
     if accel.integrated or accel.kind == "mps":
         return "dangerous on unified memory: device and system share it"
     return None
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`float32`."""
+    """Return the name without its module: `float32`."""
     return str(dtype).removeprefix("torch.")

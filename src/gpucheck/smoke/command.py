@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,18 +22,13 @@ from gpucheck import messages
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, device_lifetime, faults, inventory, watchdog
+from gpucheck.machine.accel import Accel
 from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
-from gpucheck.report.facts import Facts, Host
+from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, first_line_of
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.smoke.check import DeviceUnderTest, Unavailable, Wrong
+from gpucheck.smoke.check import Unavailable, Wrong
 from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
-
-
-def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[DeviceUnderTest], Any]:
-    """The function of a row of the table, by its name `module.function`."""
-    return function if callable(function) else pkgutil.resolve_name(f"gpucheck.smoke.{function}")
-
 
 USABLE_ID = "device.usable"
 # All checks take about 20 s on two cores without a GPU. A machine ten times as slow still finishes within this time.
@@ -41,15 +37,11 @@ DEFAULT_BUDGET_S = 300.0
 LONGEST_CHECK_S = 5.0
 # The command, as faults name it.
 WHERE = "smoke"
-OUT_OF_TIME = "--time-budget ended"
 
 
 def command(options: SmokeOptions, emit: Emit) -> None:
-    """Run the selected checks on each device and judge each check.
-
-    Raises UsageError for a prefix that matches nothing and for an unknown requirement, and CannotLook if the named
-    device is not present.
-    """
+    """Run the selected checks on each device and judge each check. Raises UsageError for a prefix that matches nothing,
+    and CannotLook if the named device is not present."""
     began_s, budget_s = time.monotonic(), options.time_budget_s or DEFAULT_BUDGET_S
     deadline = min(began_s + budget_s, watchdog.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
     ids = options.selected
@@ -61,8 +53,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     chosen = _chosen(options.device, facts, emit)
     for place, device_id in enumerate(chosen):
         now = time.monotonic()
-        until = now + (deadline - now) / (len(chosen) - place)
-        if _check(device_id, checks, facts, emit, until) is not None:
+        if _check(device_id, checks, facts, emit, now + (deadline - now) / (len(chosen) - place)) is not None:
             # A lost device may leave errors in this process that fail the checks of the next one.
             for other in chosen[place + 1 :]:
                 title, why = f"{other} was not checked", f"another device failed in this process: {device_id}"
@@ -71,10 +62,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
 
 
 def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, deadline: float) -> Fault | None:
-    """Run the checks on a device. Return the fault if the device failed during a check, else None.
-
-    A device that torch cannot use fails the check `device.usable`.
-    """
+    """Run the checks on a device. Return the fault if the device failed during a check, else None."""
     try:
         with watchdog.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
@@ -88,10 +76,9 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
     try:
         with watchdog.watching(accel, WHERE), accel.as_current():
             device_lifetime.begin(accel)
-            died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
+            died = run(checks, accel, emit, deadline=deadline)
     except RuntimeError as error:
-        # Leaving the device's context makes one more call. A dead device then repeats the error that was already
-        # reported.
+        # Leaving the context of a dead device repeats the error that was already reported.
         if died is None:
             emit(Failed(faults.of(error, WHERE, accel.id, step=watchdog.step())))
             raise
@@ -101,7 +88,6 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
 
 
 def _required(require: str | None, min_devices: int | None, facts: Facts) -> list[Finding]:
-    """Return what the command line asks of the machine, judged by the torch of this process."""
     driver = facts.driver
     # If libcuda hangs, torch would hang in this process too, with no way to end the wait.
     is_hung = driver is not None and driver.cuinit_code is None and driver.is_hung
@@ -110,12 +96,8 @@ def _required(require: str | None, min_devices: int | None, facts: Facts) -> lis
     return choose.judge_required(require, min_devices, usable, facts)
 
 
-# -- the device --------------------------------------------------------------------------------------------------------
-
-
 def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
-    """Return the devices to check. If a device is present but torch cannot use it, emit the failed check and return
-    none."""
+    """Return the devices to check. If torch cannot use one that is present, emit the failed check and return none."""
     try:
         chosen = choose.choose(requested, facts)
     except CannotLook as error:
@@ -142,81 +124,73 @@ def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
     return Finding(USABLE_ID, verdict, error.what, error.why, fix=fix)
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
-
-
-def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
+def run(checks: Sequence[Check], accel: Accel, emit: Emit, *, deadline: float = math.inf) -> Fault | None:
     """Run each check and emit its finding. Return the fault if the device failed during a check, else None.
 
-    Once the device no longer works, the remaining checks are skipped with this reason. Checks that have not begun at
-    `deadline` (of `time.monotonic`) are skipped too. The first of these is inconclusive instead, which makes the result
-    of the command inconclusive.
+    Once the device no longer works, the remaining checks are skipped. Checks that have not begun at `deadline` (of
+    `time.monotonic`) are skipped too, but the first of these is inconclusive, and so is the command.
     """
     why_not: str | None = None
     died: Fault | None = None
-    late = False
     for number, check in enumerate(checks):
         emit(Progress(check.title, number, len(checks)))
-        if why_not is None and number and time.monotonic() >= deadline:
-            why_not, late = OUT_OF_TIME, True
+        verdict: Verdict = "skip"
         finding = None
         try:
-            finding = None if why_not else run_one(check, dut)
+            if why_not is None and number and time.monotonic() >= deadline:
+                raise watchdog.OutOfTime
+            finding = run_one(check, accel) if why_not is None else None
         except watchdog.OutOfTime:
-            why_not, late = OUT_OF_TIME, True
+            why_not, verdict = "--time-budget ended", "inconclusive"
         if finding is None:
-            verdict: Verdict = "inconclusive" if late else "skip"
-            fix = "use a longer --time-budget" if late else None
-            emit(Judged(Finding(check.id, verdict, check.title, why_not or "", fix=fix, device=dut.accel.id)))
-            late = False
+            fix = None if verdict == "skip" else "use a longer --time-budget"
+            emit(Judged(Finding(check.id, verdict, check.title, why_not or "", fix=fix, device=accel.id)))
             continue
         emit(Judged(finding))
-        if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not messages.is_of_memory(reason):
+        if finding.verdict == "fail" and (reason := accel.why_broken()) and not messages.is_of_memory(reason):
             why_not = f"device unusable: {check.id} failed: {reason}"
-            died = _fault(check, finding, dut, reason)
+            # The text is the check's error, else the device's later error.
+            text, error = finding.evidence.get("text", reason), finding.evidence.get("type", "RuntimeError")
+            died = Fault("device", WHERE, accel.id, error, text, check.title)
+            if (cause := messages.cause_of(text)) is not None:
+                died = replace(died, cause=cause.id, poisons=cause.poisons)
         emit(Finished(check.id))
     return died
 
 
-def _fault(check: Check, finding: Finding, dut: DeviceUnderTest, reason: str) -> Fault:
-    """Return the fault of a device that failed in a check. Its text is the check's error, else the device's later
-    error."""
-    text = str(finding.evidence.get("text", reason))
-    cause = messages.cause_of(text)
-    error = str(finding.evidence.get("type", "RuntimeError"))
-    poisons = cause is not None and cause.poisons
-    return Fault("device", WHERE, dut.accel.id, error, text, check.title, cause.id if cause else None, poisons)
+def loaded(function: str | Callable[[Accel], Any]) -> Callable[[Accel], Any]:
+    """Return a function of the table, given as `module.function`."""
+    return function if callable(function) else pkgutil.resolve_name(f"gpucheck.smoke.{function}")
 
 
-def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
-    """The finding of one check. Torch's global state is as before, its warnings are kept in the evidence."""
-    reason = next((why for need in check.needs if (why := loaded(need)(dut))), None)
-    if reason:
-        return Finding(check.id, "skip", check.title, reason, device=dut.accel.id)
+def run_one(check: Check, accel: Accel) -> Finding:
+    """Return the finding of a check. Torch's global state is as before, its warnings are kept in the evidence."""
+    if check.need is not None and (reason := loaded(check.need)(accel)):
+        return Finding(check.id, "skip", check.title, reason, device=accel.id)
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        verdict, message, evidence, fix = _outcome(check, dut)
+        verdict, message, evidence, fix = _outcome(check, accel)
     evidence = {**evidence, "elapsed_s": time.monotonic() - start}
     if texts := list(dict.fromkeys(first_line_of(warning.message) for warning in heard)):
         evidence["warnings"] = texts
-    return Finding(check.id, verdict, check.title, message, evidence, fix, dut.accel.id)
+    return Finding(check.id, verdict, check.title, message, evidence, fix, accel.id)
 
 
-def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str, Any], str | None]:
+def _outcome(check: Check, accel: Accel) -> tuple[Verdict, str, dict[str, Any], str | None]:
     try:
         # The generators of devices are not used.
         with torch.random.fork_rng(devices=()):
-            passed = loaded(check.function)(dut)
-            device_lifetime.settle(dut.accel)  # a late error of the device is raised here, not in the next check
+            passed = loaded(check.function)(accel)
+            device_lifetime.settle(accel)  # a late error of the device is raised here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
         # The check's own fix is for a GPU, which can be taken out of use. It does not apply to a CPU.
-        own = None if dut.accel.is_cpu else check.then
+        own = None if accel.is_cpu else check.then
         return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
-        device_lifetime.saw(error, dut.accel.id)
+        device_lifetime.saw(error, accel.id)
         cause, _ = messages.cause_in(messages.chain_of(error))
         *_, frame = traceback.extract_tb(error.__traceback__)
         raised_at = f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.report.codec import to_json
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, expect, name_of
+from gpucheck.smoke.check import Passed, Unavailable, Wrong, expect, name_of
 from gpucheck.units import MIB, PIB, capacity
 from gpucheck.work import reference
 
@@ -35,54 +34,54 @@ Batch = dict[str, list[int]]
 
 
 def pattern(sample: int) -> torch.Tensor:
-    """index xor sample number: every element differs from its neighbours and from the sample before."""
+    """Return index xor sample number: every element differs from its neighbours and from the previous sample."""
     return torch.arange(COPY_ELEMENTS, dtype=torch.int32) ^ sample
 
 
-def can_pin(dut: DeviceUnderTest) -> str | None:
+def can_pin(accel: Accel) -> str | None:
     """Return the reason for a skip, or None if the device can copy from pinned memory."""
-    return None if dut.accel.can_pin else f"not on {dut.accel.kind}: no pinned memory in torch"
+    return None if accel.can_pin else f"not on {accel.kind}: no pinned memory in torch"
 
 
-def pinned(dut: DeviceUnderTest) -> Passed:
+def pinned(accel: Accel) -> Passed:
     """Check that non-blocking copies from and to pinned memory are right after a synchronization."""
-    return _apart(dut, "pinned") if has_context(dut.accel) else _pinned(dut)
+    return _apart(accel, "pinned") if has_context(accel) else _pinned(accel)
 
 
-def _pinned(dut: DeviceUnderTest) -> Passed:
+def _pinned(accel: Accel) -> Passed:
     host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
     copy = device_lifetime.own(torch.zeros(8).pin_memory())
     expect(copy.is_pinned(), "pin_memory() returned memory that is not pinned")
-    return _copies(dut, host, home)
+    return _copies(accel, host, home)
 
 
-def non_blocking(dut: DeviceUnderTest) -> Passed:
+def non_blocking(accel: Accel) -> Passed:
     """Check that non-blocking copies from and to pageable memory are right after a synchronization."""
-    return _copies(dut, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
+    return _copies(accel, torch.empty(COPY_ELEMENTS, dtype=torch.int32), torch.empty(COPY_ELEMENTS, dtype=torch.int32))
 
 
-def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Passed:
-    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=dut.device)
+def _copies(accel: Accel, host: torch.Tensor, home: torch.Tensor) -> Passed:
+    there = torch.empty(COPY_ELEMENTS, dtype=torch.int32, device=accel.device)
     for sample in range(SAMPLES):
         wanted = pattern(sample)
         host.copy_(wanted)
         there.fill_(-1)  # poison, so that missing copies show
         home.fill_(-1)
-        dut.accel.synchronize()
+        accel.synchronize()
         there.copy_(host, non_blocking=True)
-        dut.accel.synchronize()
+        accel.synchronize()
         # The device compares, so that an error of the copy back cannot hide or cause a difference.
-        differ = there != wanted.to(dut.device)
+        differ = there != wanted.to(accel.device)
         _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
         home.copy_(there, non_blocking=True)
-        dut.accel.synchronize()
+        accel.synchronize()
         _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
     return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
 
 def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
-    """Raise Wrong if any element of `differ` is true. The message has their number and `what`."""
+    """Raise Wrong if any element of `differ` is true, with their number and `what`."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
     expect(count == 0, f"{count} {what}", **evidence)
@@ -90,17 +89,15 @@ def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
 #
-# Torch aborts the process when it frees pinned memory of a lost device. The pinning thread of a DataLoader frees such
-# memory too.
+# Torch aborts the process when it frees pinned memory of a lost device, as the pinning thread of a DataLoader does.
 
 # The time to load torch and open the device, plus one timeout of the DataLoader for a batch that never arrives.
 CHILD_TIMEOUT_S = 90.0 + 30.0
 
 
-def _apart(dut: DeviceUnderTest, check: str) -> Passed:
-    """Run a check of this module in a child. Raises the error that the check raises there, and Wrong if the child ended
-    without an answer."""
-    heard = child_protocol.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
+def _apart(accel: Accel, check: str) -> Passed:
+    """Run a check of this module in a child. Raises the check's error, and Wrong for a child without a result."""
+    heard = child_protocol.run(python_argv("gpucheck.smoke.data", accel.id, check), CHILD_TIMEOUT_S)
     answer = heard.merged
     if "passed" in answer:
         return Passed(**answer["passed"])
@@ -114,13 +111,12 @@ def _apart(dut: DeviceUnderTest, check: str) -> Passed:
 
 
 def main() -> int:
-    """Run the named check on the named device. The arguments are the device and the check; the answer is a line of
-    JSON."""
+    """Run a check and answer in a line of JSON. The arguments are the names of the device and the check."""
     say = claim_stdout()
     try:
         accel = open_device(sys.argv[1])
         accel.make_current()
-        made = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](DeviceUnderTest(accel))
+        made = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](accel)
         device_lifetime.settle(accel)
         say({"passed": to_json(made)})
     except CannotLook as error:
@@ -138,17 +134,16 @@ def main() -> int:
 WORKERS, BATCH, ITEMS, ITEM_SHAPE = 2, 8, 64, (16, 16)
 # Workers that import torch again (spawn, forkserver) take seconds; one that hangs must not hold the whole check.
 LOADER_TIMEOUT_S = 30
-# The shared memory that batches in flight may need, rounded up: workers × prefetched batches × bytes. Each batch is a
-# separate file.
+# The shared memory that batches in flight may need, rounded up: workers × prefetched batches × bytes.
 SHM_NEEDED = 8 * MIB
 # Docker's default size. It is too small for real batches: torch's workers die of a bus error.
 SHM_SMALL = 64 * MIB
 SHM_FIX = "start the container with --shm-size=1g or --ipc=host"
-SHM = Path("/dev/shm")
+SHM = "/dev/shm"
 
 
 class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as untyped
-    """Items that hold their number, the worker that made them, and data that follows from the number."""
+    """Items with their number, the worker that made them, and data that follows from the number."""
 
     def __len__(self) -> int:
         return ITEMS
@@ -158,26 +153,26 @@ class Numbered(Dataset[dict[str, Any]]):  # type: ignore[misc] # torch counts as
         return {"index": index, "pid": os.getpid(), "worker": -1 if info is None else info.id, "values": values}
 
 
-def shared_memory(folder: Path = SHM) -> tuple[int, int] | None:
-    """Total and free bytes of the shared memory that workers pass batches through; None where it is no folder."""
+def shared_memory() -> tuple[int, int] | None:
+    """Return total and free bytes of the shared memory that workers pass batches through; None if it is no folder."""
     with contextlib.suppress(OSError):
-        usage = shutil.disk_usage(folder)
+        usage = shutil.disk_usage(SHM)
         return usage.total, usage.free
     return None
 
 
-def data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
-    """A DataLoader with two workers and pinned memory delivers every item once, in order, and whole."""
-    return _apart(dut, "data_loader") if has_context(dut.accel) else _data_loader(dut, folder)
+def data_loader(accel: Accel) -> Passed:
+    """Check that a DataLoader with workers and pinned memory delivers every item once, in order, and whole."""
+    return _apart(accel, "data_loader") if has_context(accel) else _data_loader(accel)
 
 
-def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
-    shm = shared_memory(folder)
+def _data_loader(accel: Accel) -> Passed:
+    shm = shared_memory()
     if shm is not None and shm[1] < SHM_NEEDED:
-        left = capacity(shm[1])
-        raise Wrong(f"{folder} has only {left} free, too little for DataLoader workers", SHM_FIX, free_bytes=shm[1])
-    pin = dut.accel.can_pin
-    batches = _in_a_thread(lambda: list(_batches(dut, pin)), dut.accel)
+        text = f"{SHM} has only {capacity(shm[1])} free, too little for DataLoader workers"
+        raise Wrong(text, SHM_FIX, free_bytes=shm[1])
+    pin = accel.can_pin
+    batches = _in_a_thread(lambda: list(_batches(accel, pin)), accel)
     items = [index for batch in batches for index in batch["index"]]
     expect(items == list(range(ITEMS)), "items missing, doubled or out of order", items=items)
     workers = sorted({worker for batch in batches for worker in batch["worker"]})
@@ -185,19 +180,17 @@ def _data_loader(dut: DeviceUnderTest, folder: Path = SHM) -> Passed:
     expect(os.getpid() not in {pid for batch in batches for pid in batch["pid"]}, "the items were made in this process")
     method = torch.multiprocessing.get_start_method()
     evidence = {"workers": WORKERS, "start_method": method, "pin_memory": pin, "shared_memory_bytes": shm and shm[0]}
-    memory = "pinned" if pin else f"not pinned ({dut.accel.kind} has no pinned memory in torch)"
+    memory = "pinned" if pin else f"not pinned ({accel.kind} has no pinned memory in torch)"
     if shm is not None and shm[0] <= SHM_SMALL:
-        return Passed(f"works, but {folder} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
+        return Passed(f"works, but {SHM} has only {capacity(shm[0])}", evidence, doubt=True, fix=SHM_FIX)
     return Passed(f"{ITEMS} items from {WORKERS} workers, {memory}", evidence)
 
 
 def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     """Do the work in a thread and return its result or raise its error. `accel` is torch's current device there.
 
-    Signal handlers run only in the main thread, so they cannot interrupt work in another thread. An error that a
-    handler raises during a fork is lost. An error that it raises during a queue's `put` leaves the queue locked.
-    Torch's own handler runs in the main thread and raises after a worker has died. It left a main thread that did the
-    work waiting forever for such a lock.
+    Signal handlers, also torch's for a worker that died, raise only in the main thread. An error raised during a fork
+    is lost, and one raised during a queue's `put` leaves the queue locked: a main thread that did the work hung there.
     """
     done: Future[list[Batch]] = Future()
 
@@ -213,15 +206,15 @@ def _in_a_thread(work: Callable[[], list[Batch]], accel: Accel) -> list[Batch]:
     return done.result()
 
 
-def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
+def _batches(accel: Accel, pin: bool) -> Iterator[Batch]:
     """Yield every batch after comparing its values on the device."""
     loader = DataLoader(Numbered(), BATCH, num_workers=WORKERS, pin_memory=pin, timeout=LOADER_TIMEOUT_S)
     for batch in loader:
         values = batch["values"]
         expect(not pin or values.is_pinned(), "pin_memory=True gave a batch that is not pinned")
-        moved = values.to(dut.device, non_blocking=True)
+        moved = values.to(accel.device, non_blocking=True)
         wanted = batch["index"].to(torch.float32).reshape(-1, 1, 1).expand(-1, *ITEM_SHAPE)
-        differ = moved != wanted.to(dut.device)
+        differ = moved != wanted.to(accel.device)
         _expect_none(differ, "values of a batch are wrong on the device", items=batch["index"].tolist())
         yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}
 
@@ -230,8 +223,7 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
 
 # This size covers every vector width of a copy kernel and its remainder. A copy takes microseconds.
 PAYLOAD_BYTES = 64 * 1024
-# Every training job relies on these dtypes, so a device that does not support one of them fails. Other dtypes are tried
-# and reported.
+# Training relies on these dtypes, so a device without one of them fails. Other dtypes are tried and reported.
 COMMON = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.complex64),
@@ -246,9 +238,8 @@ NAN_PATTERNS = {
 }
 
 
-def usable(dut: DeviceUnderTest) -> Passed:
+def usable(accel: Accel) -> Passed:
     """Check that the device can compute, and report its identity."""
-    accel = dut.accel
     if reason := accel.why_broken():
         raise Wrong(f"{accel.id} does not compute: {reason}")
     capability = accel.compute_capability
@@ -257,7 +248,7 @@ def usable(dut: DeviceUnderTest) -> Passed:
 
 
 def payload(dtype: torch.dtype) -> torch.Tensor:
-    """Fixed pseudo-random bits as a 1-d tensor on the CPU, NaNs with payloads among them."""
+    """Return fixed pseudo-random bits as a 1-d tensor on the CPU, with NaNs that have payloads."""
     generator = torch.Generator().manual_seed(20240229)
     raw = torch.randint(0, 256, (PAYLOAD_BYTES,), dtype=torch.uint8, generator=generator)
     if dtype == torch.bool:
@@ -270,18 +261,18 @@ def payload(dtype: torch.dtype) -> torch.Tensor:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes in the order of its elements."""
+    """Return the tensor's bytes in the order of its elements."""
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
-def round_trip(dut: DeviceUnderTest) -> Passed:
-    """Each dtype goes to the device, is copied there, and comes back bit for bit."""
+def round_trip(accel: Accel) -> Passed:
+    """Check that each dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
     for dtype in (*COMMON, *OTHERS):
         original = payload(dtype)
         try:
             # copy=True: on the CPU `.to` would return the same tensor, and nothing would have moved.
-            back = original.to(dut.device, copy=True).clone().to("cpu", copy=True)
+            back = original.to(accel.device, copy=True).clone().to("cpu", copy=True)
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
                 raise
@@ -297,12 +288,8 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
     return Passed(f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", evidence)
 
 
-# -- running out -------------------------------------------------------------------------------------------------------
-
-
-def one_pebibyte(dut: DeviceUnderTest) -> Passed:
-    """An allocation of 1 PiB raises out-of-memory, and the device works on, with no more memory in use than before."""
-    accel = dut.accel
+def one_pebibyte(accel: Accel) -> Passed:
+    """Check that an allocation of 1 PiB raises out-of-memory, keeps no memory, and that the device still works."""
     before = _allocated(accel)
     try:
         torch.empty(PIB, dtype=torch.uint8, device=accel.device)

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.bench import judging
+from gpucheck.bench import dtypes, judging
+from gpucheck.machine.accel import Accel
 from gpucheck.report.fault import first_line_of
-from gpucheck.smoke.check import DeviceUnderTest, Passed, Wrong, expect, name_of
+from gpucheck.smoke.check import Passed, Wrong, expect, name_of
 from gpucheck.work import precision, reference
 
 # M, K and N of two products: the first fills tensor-core tiles, the second fits no tile.
@@ -23,17 +24,14 @@ SHAPES = ((128, 256, 192), (37, 101, 53))
 # "Fast Algorithms for Convolutional Neural Networks", 2016, table 4).
 FAST_CONVOLUTION = 8.0
 IMAGE, CHANNELS_OUT, KERNEL = (4, 8, 18, 18), 16, 3
-# Ampere is the first architecture with TF32.
-TF32_CAPABILITY = (8, 0)
 
 
 def random(shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Fixed normal numbers in float64 on the CPU, without touching torch's global generator."""
+    """Return fixed normal numbers in float64 on the CPU, without torch's global generator."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def is_unsupported(error: Exception) -> bool:
-    """Return whether torch says that it has no such operation for the dtype on this device."""
     text = str(error).lower()
     words = ("not implemented for", "not support", "not_supported", "unsupported")
     return isinstance(error, (NotImplementedError, TypeError)) or any(word in text for word in words)
@@ -55,7 +53,6 @@ class Product:
 
 
 def matrix_products(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
-    """Products of each of SHAPES on `device`."""
     for seed, (m, k, n) in enumerate(SHAPES):
         left, right = random((m, k), seed).to(dtype), random((k, n), seed + 100).to(dtype)
         result = (left.to(device) @ right.to(device)).cpu()
@@ -63,7 +60,7 @@ def matrix_products(device: torch.device, dtype: torch.dtype) -> Iterator[Produc
 
 
 def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
-    """A convolution on `device`, written as the product that it is: weights times unfolded patches."""
+    """Yield a convolution on `device` as a product: weights times unfolded patches."""
     image = random(IMAGE, 7).to(dtype)
     weight = random((CHANNELS_OUT, IMAGE[1], KERNEL, KERNEL), 8).to(dtype)
     result = functional.conv2d(image.to(device), weight.to(device)).cpu()
@@ -84,25 +81,19 @@ def judge(product: Product, dtype: torch.dtype, seen_as: str | None = None) -> f
     return share
 
 
-def _in_every_dtype(
-    dut: DeviceUnderTest, products: Callable[[torch.device, torch.dtype], Iterator[Product]], hint: str
-) -> Passed:
+def _in_every_dtype(accel: Accel, products: Callable[[torch.device, torch.dtype], Iterator[Product]]) -> Passed:
     shares: dict[str, float] = {}
     not_taken = {}
     with precision.precision("ieee"):
         for dtype in DTYPES:
             try:
-                made = list(products(dut.device, dtype))
+                made = list(products(accel.device, dtype))
             except (RuntimeError, TypeError) as error:
                 if dtype == torch.float32 or not is_unsupported(error):
                     raise
                 not_taken[name_of(dtype)] = first_line_of(error)
                 continue
-            try:
-                shares[name_of(dtype)] = max(judge(product, dtype) for product in made)
-            except Wrong as wrong:
-                wrong.fix = hint if dut.accel.kind == "cuda" else None
-                raise
+            shares[name_of(dtype)] = max(judge(product, dtype) for product in made)
     message = "within the bound of " + ", ".join(shares)
     if not_taken:
         message += f"; not supported here: {', '.join(not_taken)}"
@@ -114,44 +105,37 @@ def _override_hint() -> str | None:
     return f"unset {' and '.join(overrides)}: it overrides torch's settings" if overrides else None
 
 
-def matmul(dut: DeviceUnderTest) -> Passed:
-    """Matrix products agree with float64, float32 in IEEE precision; float32 is really float32."""
+def matmul(accel: Accel) -> Passed:
+    """Check that products agree with float64, and that float32 in IEEE precision is really float32."""
     with precision.precision("ieee"):
-        left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
+        left, right, out = (torch.zeros(256, 256, device=accel.device) for _ in range(3))
         real = precision.observed(left, right, out)
     if real != "float32":
         text = f"float32 products in IEEE precision were requested, torch computes {real}"
         raise Wrong(text, _override_hint(), precision_observed=real)
-    hint = "gpucheck smoke --only numerics; if it fails again, suspect the GPU: gpucheck devices"
-    passed = _in_every_dtype(dut, matrix_products, hint)
+    passed = _in_every_dtype(accel, matrix_products)
     return Passed(passed.message, passed.evidence | {"precision_observed": real})
 
 
-def convolution(dut: DeviceUnderTest) -> Passed:
-    """Convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
-    hint = "set torch.backends.cudnn.enabled = False to see whether cuDNN is the cause"
-    return _in_every_dtype(dut, convolutions, hint)
+def convolution(accel: Accel) -> Passed:
+    """Check that convolutions agree with float64, float32 in IEEE precision (cuDNN's own default is TF32)."""
+    return _in_every_dtype(accel, convolutions)
 
 
-def has_tf32(dut: DeviceUnderTest) -> str | None:
-    """Return the reason for a skip, or None if the GPU has NVIDIA tensor cores of compute capability 8.0 or newer."""
-    capability = dut.accel.compute_capability
-    if dut.accel.kind != "cuda" or torch.version.cuda is None:
-        name = "ROCm" if dut.accel.kind == "cuda" else dut.accel.kind
-        return f"not on {name}: TF32 needs NVIDIA tensor cores"
-    if capability is None or capability < TF32_CAPABILITY:
-        return f"TF32 needs compute capability 8.0, this is {'.'.join(map(str, capability or ('unknown',)))}"
-    return None
+def has_tf32(accel: Accel) -> str | None:
+    """Return the reason for a skip, or None if the device multiplies TF32 in hardware."""
+    support = dtypes.support("tf32", accel)
+    return None if support.kind == "native" else support.reason or f"whether {accel.name} has TF32 is unknown"
 
 
-def tf32(dut: DeviceUnderTest) -> Passed:
-    """Products and convolutions stay within the bound of TF32 where that is allowed."""
+def tf32(accel: Accel) -> Passed:
+    """Check that products and convolutions stay within the bound of TF32 where that is allowed."""
     with precision.precision("tf32"):
-        left, right, out = (torch.zeros(256, 256, device=dut.device) for _ in range(3))
+        left, right, out = (torch.zeros(256, 256, device=accel.device) for _ in range(3))
         real = precision.observed(left, right, out)
         text = f"TF32 products were requested, torch computes {real}"
         expect(real in ("tf32", "float32"), text, precision_observed=real)
-        made = [*matrix_products(dut.device, torch.float32), *convolutions(dut.device, torch.float32)]
+        made = [*matrix_products(accel.device, torch.float32), *convolutions(accel.device, torch.float32)]
     share = max(judge(product, torch.float32, "tf32") for product in made)
     evidence = {"error_over_bound": share, "precision_observed": real}
     if real == "float32":
@@ -163,21 +147,21 @@ def tf32(dut: DeviceUnderTest) -> Passed:
 # -- autocast and training ---------------------------------------------------------------------------------------------
 
 
-def autocast(dut: DeviceUnderTest) -> Passed:
-    """Products under autocast are in low precision, weights and gradients float32, and autocast ends with its block."""
-    kind = dut.accel.kind
+def autocast(accel: Accel) -> Passed:
+    """Check that autocast multiplies in low precision, keeps weights and gradients float32, and ends with its block."""
+    kind = accel.kind
     low = torch.float16 if kind in ("cuda", "mps") else torch.bfloat16
     layer = nn.Linear(64, 48, bias=False)
     layer.weight.data = random((48, 64), 1).float()
-    layer.to(dut.device)
+    layer.to(accel.device)
     inputs = random((32, 64), 2).float()
     with precision.precision("ieee"):
         with torch.autocast(kind, dtype=low):
-            outputs = layer(inputs.to(dut.device))
+            outputs = layer(inputs.to(accel.device))
             with torch.autocast(kind, enabled=False):
-                apart = layer(inputs.to(dut.device))
+                apart = layer(inputs.to(accel.device))
             loss = functional.mse_loss(outputs, torch.zeros_like(outputs))
-        after = layer(inputs.to(dut.device))
+        after = layer(inputs.to(accel.device))
         loss.backward()
     expect(outputs.dtype == low, f"a product under autocast is {outputs.dtype}, not {low}")
     expect(apart.dtype == torch.float32, f"autocast(enabled=False) gave {apart.dtype}")
@@ -195,8 +179,7 @@ SAMPLES, CLASSES = 16, 10
 LEARNING_RATE = 0.05
 # The longest sum of the step: the first layer's weight gradient adds over samples and pixels.
 TERMS = SAMPLES * 6 * 6
-# The error bound of float32 against float64, as for products (work/reference.py), times the larger error of fast
-# convolutions.
+# The error bound of float32 as for products (work/reference.py), times the larger error of fast convolutions.
 STEP_BOUND = reference.SIGMAS * math.sqrt(TERMS) * 2.0**-23 * FAST_CONVOLUTION
 
 
@@ -214,7 +197,7 @@ def _model() -> nn.Module:
 def one_step(
     model: nn.Module, device: torch.device, dtype: torch.dtype
 ) -> tuple[float, float, dict[str, torch.Tensor]]:
-    """A step of SGD on a copy of `model`, on fixed samples: the loss before and after it, the gradients in float64."""
+    """Return the loss before and after a step of SGD on a copy of `model`, and the gradients in float64."""
     model = copy.deepcopy(model).to(device, dtype)
     inputs = random((SAMPLES, 3, 8, 8), 3).float().to(device, dtype)
     labels = (torch.arange(SAMPLES) % CLASSES).to(device)
@@ -233,12 +216,12 @@ def one_step(
     return float(first.detach()), float(second), gradients
 
 
-def training_step(dut: DeviceUnderTest) -> Passed:
-    """A training step agrees with the CPU's in float64, and lowers the loss."""
+def training_step(accel: Accel) -> Passed:
+    """Check that a training step agrees with the CPU's in float64, and lowers the loss."""
     model = _model()
     reference_loss, reference_after, wanted = one_step(model, torch.device("cpu"), torch.float64)
     with precision.precision("ieee"):
-        before, after, gradients = one_step(model, dut.device, torch.float32)
+        before, after, gradients = one_step(model, accel.device, torch.float32)
     expect(set(gradients) == set(wanted), "some weights got no gradient", gradients=sorted(gradients))
     shares = {}
     for name, gradient in wanted.items():

@@ -14,18 +14,15 @@ from gpucheck.options import LIMITS, option
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: its id, its claim, the meaning of a failure, and the fix. Its own function and those of its requirements
-    (`needs`) are given as functions or as `module.function`.
-
-    The modules are in this folder. They import torch, so only `command` loads them.
-    """
+    """A check: its id, its claim, the meaning of a failure, and the fix. Its function and that of its requirement
+    (`need`) are named as `module.function` of this folder, because these modules import torch."""
 
     id: str
     title: str
     meaning: str
     then: str
     function: str | Callable[..., Any]
-    needs: tuple[str | Callable[..., Any], ...] = ()
+    need: str | Callable[..., Any] | None = None
 
 
 # The checks are in the order of a training job: later ones rely on earlier ones.
@@ -64,7 +61,7 @@ CHECKS = (
         "TF32 keeps 10 of float32's 23 mantissa bits. A larger error means another precision, or a fault.",
         "gpucheck bench matmul --dtype tf32",
         "numerics.tf32",
-        ("numerics.has_tf32",),
+        "numerics.has_tf32",
     ),
     Check(
         "training.step",
@@ -86,7 +83,7 @@ CHECKS = (
         "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
         "use a newer torch or driver",
         "data.one_pebibyte",
-        ("check.dedicated_memory",),
+        "check.dedicated_memory",
     ),
     Check(
         "copies.pinned",
@@ -94,7 +91,7 @@ CHECKS = (
         "A copy from pinned memory arrived changed.",
         FIX["wrong data"],
         "data.pinned",
-        ("data.can_pin",),
+        "data.can_pin",
     ),
     Check(
         "copies.non_blocking",

@@ -1,9 +1,9 @@
 """The child of `stress`: one device from its first step to its last.
 
-The parent sends the setup in a line, and the child answers `ready`. The child begins when the parent sends `go`. From
-then on it reports its work in lines: `step` some times a second, `point` when a point of the curve is over, `wrong` for
-each wrong step. Work that may take long without a line is announced first (`busy`, in seconds). The last line has
-`end`, with `fault` where the device failed.
+The parent sends the setup in a line, the child answers `ready`, and begins when the parent sends `go`. It then reports
+its work in lines: `step` some times a second, `point` when a point of the curve is over, `wrong` for each wrong step.
+Work that may take long without a line is announced first (`busy`, in seconds). The last line has `end`, with `fault`
+if the device failed.
 """
 
 from __future__ import annotations
@@ -33,21 +33,18 @@ if TYPE_CHECKING:
 
 # The command, as faults name it.
 WHERE = "stress"
-TELL_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 # A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
-# At most this many wrong steps are reported one by one, so that a broken device does not fill the document. The others
-# are only counted.
+# At most this many wrong steps are reported one by one. The others are only counted.
 MOST_WRONG = 16
 
 
 def main() -> int:
-    """Answer the parent until the time is over."""
     say = claim_stdout()
     lines = requests()
     setup = next(lines)
-    # Threads of a CPU's work wait for each other. They must not spin while they wait, because other programs may need
-    # the cores.
+    # Threads of a CPU's work must not spin while they wait for each other, because other programs may need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from gpucheck.machine import accel
 
@@ -72,9 +69,14 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
 
     plan = Plan(tuple(setup["kinds"]), setup["duration_s"], setup["turns"], setup["parts"])
     dtype = chosen_dtype(setup["dtype"], accel)
+    free, share = accel.memory_info(), setup["fill"]
+    if accel.is_cpu or free is None or accel.integrated:
+        fill_bytes = host.memory().usable * (share or DEFAULT_FILL_CPU)
+    else:
+        fill_bytes = free[0] * (share or DEFAULT_FILL)
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
-        work = Work(accel, dtype, fill_bytes(accel, setup["fill"]), setup["seed"])
+        work = Work(accel, dtype, int(fill_bytes), setup["seed"])
         state = State(plan, work, watch, say)
         setup["step"] = "the first product against float64"
         state.check()
@@ -82,7 +84,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
         parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
         ready = {
             "model": " · ".join(str(part) for part in parts if part),
-            "dtype": str(work.dtype),
+            "dtype": dtype,
             "side": work.side,
             "filled_bytes": work.filled_bytes,
             "reproducible": work.reproducible,
@@ -96,10 +98,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
 
 
 def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
-    """Return the requested dtype. By default it is bfloat16 if the device multiplies it in hardware, else float32.
-
-    Raises CannotLook for a dtype that the device does not have.
-    """
+    """Return the requested dtype, by default the fastest usual one. Raises CannotLook if the device lacks it."""
     from gpucheck.bench import dtypes
 
     is_native = not accel.is_cpu and dtypes.support("bfloat16", accel).kind == "native"
@@ -110,17 +109,8 @@ def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
     return dtype
 
 
-def fill_bytes(accel: Accel, share: float | None) -> int:
-    """Return how much memory to fill: a share of what is free."""
-    info = accel.memory_info()
-    if accel.is_cpu or info is None or accel.integrated:
-        return int(host.memory().usable * (share or DEFAULT_FILL_CPU))
-    return int(info[0] * (share or DEFAULT_FILL))
-
-
 @dataclass(slots=True)
 class _Point:
-    number: int
     kind: str
     began_s: float
     rates: list[float] = field(default_factory=list)
@@ -129,7 +119,7 @@ class _Point:
 
 
 class State:
-    """The state of a run: its start, the steps and reports so far, and the recent telemetry."""
+    """The steps of a run and their reports to the parent."""
 
     def __init__(
         self, plan: Plan, work: Work, watch: Watch, say: Say, clock: Callable[[], float] = time.perf_counter
@@ -137,15 +127,14 @@ class State:
         self.plan, self.work, self.watch, self.say, self.clock = plan, work, watch, say, clock
         self.steps = self.wrong_steps = 0
         # The number of wrong results that were reported, by whether rounding explains them.
-        self._told_wrong: collections.Counter[bool] = collections.Counter()
-        self._began_s = self._told_s = 0.0
-        # Readings since this turn began.
+        self._reported_wrong: collections.Counter[bool] = collections.Counter()
+        self._began_s = self._reported_s = 0.0
+        # Readings since this turn began: power is a mean over its last seconds.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
         """Run turn after turn until the time is over, and at least one of each kind."""
         self._began_s = self.clock()
-        self.work.start()
         self.watch.take()
         for turn in range(self.plan.turns):
             if turn < len(self.plan.kinds) or self.clock() - self._began_s < self.plan.duration_s:
@@ -153,18 +142,17 @@ class State:
 
     def _turn(self, first: int, setup: dict[str, Any]) -> None:
         """Run steps until the turn that begins at point `first` ends. If its time is already over, run one step."""
-        kind, ends = self.plan.kind_of(first), first + self.plan.parts
-        setup["step"] = kind
+        kind = setup["step"] = self.plan.kind_of(first)
         self.work.begin(kind)
         # Earlier energy readings belong to another kind of work.
         self._recent.clear()
-        point = _Point(first, kind, self.clock())
-        while point.number < ends:
+        point, number = _Point(kind, self.clock()), first
+        while number < first + self.plan.parts:
             self._step(point)
-            number = self.plan.point_at(self.clock() - self._began_s)
-            if number > point.number:
+            now = self.plan.point_at(self.clock() - self._began_s)
+            if now > number:
                 self._close(point)
-                point = _Point(number, kind, self.clock())
+                point, number = _Point(kind, self.clock()), now
 
     def _step(self, point: _Point) -> None:
         """Run one step, and report the progress some times a second."""
@@ -173,40 +161,39 @@ class State:
         if step.seconds >= LEAST_HOST_WINDOW_S:
             point.rates.append(step.amount / step.seconds)
         point.unit = step.unit
-        self._tell_wrong(step.wrong)
+        self._report_wrong(step.wrong)
         now = self.clock()
-        if now - self._told_s >= TELL_EVERY_S:
-            self._told_s = now
+        if now - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now
             self._take(point)
             self.say({"step": point.kind, **self.totals()})
 
     def check(self) -> None:
         """Compare the first product with float64 and report what is wrong with it."""
         self.say({"busy": BUSY_S})
-        self._tell_wrong(self.work.check())
+        self._report_wrong(self.work.check())
 
     def totals(self) -> dict[str, Any]:
-        totals: dict[str, Any] = {
+        totals = {
             "steps": self.steps,
             "wrong_steps": self.wrong_steps,
             "checks": self.work.checks,
             "worst_of_bound": self.work.worst_of_bound,
             "checksums": self.work.checksums,
+            "memory_tested_bytes": self.work.tested_bytes if "memory" in self.plan.kinds else None,
         }
-        if "memory" in self.plan.kinds:
-            totals["memory_tested_bytes"] = self.work.tested_bytes
         return {"totals": totals}
 
-    def _tell_wrong(self, wrong: Sequence[StressWrong]) -> None:
+    def _report_wrong(self, wrong: Sequence[StressWrong]) -> None:
         if not wrong:
             return
         self.wrong_steps += 1
         for result in wrong:
-            # Results that differ only by rounding have a separate limit. Some devices have them in every step, and they
-            # must not displace certain errors.
-            rounded = result.worst_of_bound is not None and result.worst_of_bound <= 1
-            if self._told_wrong[rounded] < MOST_WRONG:
-                self._told_wrong[rounded] += 1
+            # Differences by rounding have a separate limit: some devices have them in every step, and they must not
+            # displace certain errors.
+            is_rounding = result.worst_of_bound is not None and result.worst_of_bound <= 1
+            if self._reported_wrong[is_rounding] < MOST_WRONG:
+                self._reported_wrong[is_rounding] += 1
                 self.say({"wrong": to_json(result)})
         self.say(self.totals())
 
@@ -220,32 +207,25 @@ class State:
         if not point.rates:
             return
         self._take(point)
-        names = telemetry.clock_reasons(point.samples) if point.samples else []
+        counted = [row for row in self._recent if row.get("energy_j") is not None]
+        early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
+        clocks, heats = (
+            [float(sample[name]) for sample in point.samples if sample.get(name) is not None]
+            for name in ("sm_clock_hz", "temperature_celsius")
+        )
         made = StressPoint(
             at_s=point.began_s - self._began_s,
             kind=point.kind,
             steps=len(point.rates),
             rate=_spread(point.rates),
             unit=point.unit,
-            sm_clock_hz=_spread_of(point.samples, "sm_clock_hz"),
-            temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
-            power_w=self._power(),
-            held=tuple(name for name in names if name != "gpu_idle"),
+            sm_clock_hz=_spread(clocks) if clocks else None,
+            temperature_celsius=_spread(heats) if heats else None,
+            power_w=telemetry.power_w(counted[early[-1] :]) if early else None,
+            held=tuple(name for name in telemetry.clock_reasons(point.samples) if name != "gpu_idle"),
         )
         self.say({"point": to_json(made), **self.totals()})
-
-    def _power(self) -> float | None:
-        """Return the mean power over the last seconds of this turn; None if energy is not counted or the time is too
-        short."""
-        counted = [row for row in self._recent if row.get("energy_j") is not None]
-        early = [at for at, row in enumerate(counted) if counted[-1]["at_s"] - row["at_s"] >= telemetry.ENERGY_SPAN_S]
-        return telemetry.power_w(counted[early[-1] :]) if early else None
 
 
 def _spread(values: Sequence[float]) -> StressSpread:
     return StressSpread(min(values), statistics.median(values), max(values))
-
-
-def _spread_of(samples: Sequence[Sample], name: str) -> StressSpread | None:
-    values = [float(sample[name]) for sample in samples if sample.get(name) is not None]
-    return _spread(values) if values else None

@@ -15,10 +15,9 @@ from gpucheck.messages import FIX, fix_of
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, few, of
 from gpucheck.report.report import Judgement, Report
-from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
+from gpucheck.report.results.stress import StressDevice, StressResult, StressWrong
 
-# A GPU is slow if it is slower than the usual rate by this share. gpu-fryer uses the same share against the best GPU of
-# a node. Healthy GPUs of one model differ by a few percent.
+# A GPU is slow if it is slower than usual by this share, as in gpu-fryer. Healthy GPUs differ by a few percent.
 SLOW = 0.10
 # This share of the points must be slow, because a single dip does not make a device slow.
 MOST_POINTS_SHOW = 0.75
@@ -45,10 +44,9 @@ _HELD = {
     "board_limit": "the board's limit",
     "reliability": "the voltage limit",
 }
-# The driver's counters, each with the meaning of a rise. The first entry counts a GPU that disappeared during the run.
-_LOST = "the driver lost the GPU"
+# The driver's counters with the meaning of a rise, the worst first. `lost` counts a GPU that disappeared in the run.
 _COUNTERS: dict[str, tuple[Verdict, str]] = {
-    "lost": ("fail", _LOST),
+    "lost": ("fail", "the driver lost the GPU"),
     "xids": ("fail", "Xid errors in the kernel log"),
     "ecc_uncorrected": ("fail", "uncorrected memory errors"),
     "rows_failed": ("fail", "failed row remap"),
@@ -60,7 +58,6 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
 # The causes of counters that have a specific fix.
 _CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
-_WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
     Id(
@@ -112,17 +109,15 @@ def judge(document: Report) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A result in which devices of one model differ. `minority` has the devices outside the majority; it is empty
-    without a majority."""
+    """A result in which devices of one model differ. `minority` has those outside the majority, if there is one."""
 
     result: str
-    devices: tuple[StressDevice, ...]
-    minority: tuple[StressDevice, ...]
+    devices: Sequence[StressDevice]
+    minority: Sequence[StressDevice]
 
 
 def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
-    """Return groups of devices that must compute equal results: one model, one dtype and size. Groups of one device are
-    left out."""
+    """Return the groups of several devices that must compute equal results: one model, dtype and size."""
     groups: dict[tuple[str, str, str, int], list[StressDevice]] = {}
     for device in devices:
         if device.checksums:
@@ -132,7 +127,6 @@ def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
 
 
 def odd(devices: Sequence[StressDevice]) -> list[Odd]:
-    """Return the results whose first checksums differ between devices of one model."""
     differing = []
     for group in siblings(devices):
         for result in dict.fromkeys(name for device in group for name in device.checksums):
@@ -142,29 +136,26 @@ def odd(devices: Sequence[StressDevice]) -> list[Odd]:
                 continue
             ((most, votes),) = counted.most_common(1)
             minority = [device for device in have if device.checksums[result] != most] if votes > len(have) / 2 else []
-            differing.append(Odd(result, tuple(have), tuple(minority)))
+            differing.append(Odd(result, have, minority))
     return differing
 
 
 def wrong(result: StressResult) -> list[Finding]:
-    """Return a finding for each device with wrong results and for each set of devices that disagree. If there are none,
-    return one finding that all results are right."""
+    """Return a finding for each device with wrong results and each set that disagrees, or that all are right."""
     differing = odd(result.devices)
-    findings = [
-        _of_device(device, [each for each in differing if device in each.minority])
-        for device in result.devices
-        if device.wrong_steps or device.wrong or any(device in each.minority for each in differing)
-    ]
+    findings = []
+    for device in result.devices:
+        own = [each for each in differing if device in each.minority]
+        findings += [_of_device(device, own)] if device.wrong_steps or device.wrong or own else []
     findings += _disagreements([each for each in differing if not each.minority])
     if findings:
         return findings
     at_work = [device for device in result.devices if device.steps]
     groups = siblings(at_work)
-    same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
-    steps, checks = sum(device.steps for device in at_work), sum(device.checks for device in at_work)
-    tested = memory_tested(at_work)
-    message = f"{checks} checks against float64{same}" + (f"; {tested}" if tested else "")
-    title = f"the results of all {steps} steps are correct"
+    same = f"{sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
+    checks = f"{sum(device.checks for device in at_work)} checks against float64"
+    message = "; ".join(filter(None, (checks, same, memory_tested(at_work))))
+    title = f"the results of all {sum(device.steps for device in at_work)} steps are correct"
     done = [{point.kind for point in device.points} for device in at_work]
     if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
         title = f"{title}; not tested: {', '.join(missing)}"
@@ -180,13 +171,17 @@ def memory_tested(devices: Sequence[StressDevice]) -> str:
 
 
 def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
-    sure = [wrong for wrong in device.wrong if not _is_rounding(wrong, device)]
+    # The device may add in another order in each call: then rounding may explain the difference.
+    sure = [
+        wrong
+        for wrong in device.wrong
+        if device.reproducible or wrong.against != "first" or wrong.worst_of_bound is None or wrong.worst_of_bound > 1
+    ]
     verdict: Verdict = "fail" if sure or (differing and device.reproducible) else "warn"
     texts = [text_of(wrong) for wrong in (sure or device.wrong)[:1]]
     for each in differing[:1]:
         others = [other.name for other in each.devices if other not in each.minority]
         texts.append(f"{each.result}: bits differ from {few(others, ', ')} of the same model")
-    what = "wrong results" if verdict == "fail" else "different bits"
     count, steps = device.wrong_steps, max(device.steps, device.wrong_steps)
     where = f"in {count} of {steps} steps" if count else "from the start"
     evidence = {
@@ -197,14 +192,8 @@ def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
         "differs_from_siblings": [each.result for each in differing],
     }
     fix = _TEST.format(device.device.id) if verdict == "fail" else None
-    title = f"{device.name}: {what} {where}"
+    title = f"{device.name}: {'wrong results' if verdict == 'fail' else 'different bits'} {where}"
     return Finding("stress.wrong", verdict, title, "; ".join(texts), evidence, fix, device.device.id)
-
-
-def _is_rounding(wrong: StressWrong, device: StressDevice) -> bool:
-    """Return whether rounding may explain the wrong result: the device may add in another order in each call."""
-    within = wrong.worst_of_bound is not None and wrong.worst_of_bound <= 1
-    return wrong.against == "first" and within and not device.reproducible
 
 
 def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
@@ -213,11 +202,9 @@ def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
     for names, each in {tuple(row.name for row in each.devices): each for each in reversed(differing)}.items():
         verdict: Verdict = "fail" if all(device.reproducible for device in each.devices) else "warn"
         title = f"{' and '.join(names)} computed different bits from the same data"
-        why, evidence = (
-            f"in {each.result}; which of them is wrong is unknown",
-            {"names": names, "results": [each.result]},
-        )
+        why = f"in {each.result}; which of them is wrong is unknown"
         fix = _TEST.format(each.devices[0].device.id)
+        evidence = {"names": names, "results": [each.result]}
         findings.append(Finding("stress.wrong", verdict, title, why, evidence, fix))
     return findings
 
@@ -225,8 +212,8 @@ def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
 def text_of(wrong: StressWrong) -> str:
     """Return a wrong step in words: `products at 12.3 s (step 40): 1 element wrong at index 70; …`."""
     count = "" if wrong.elements is None else f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong"
-    where = "" if wrong.place is None else f"at index {wrong.place}"
-    parts = "; ".join(filter(None, (" ".join(filter(None, (count, where))), wrong.text)))
+    where = f"{count}{'' if wrong.place is None else f' at index {wrong.place}'}".strip()
+    parts = "; ".join(filter(None, (where, wrong.text)))
     return f"{wrong.result} at {units.duration(max(wrong.at_s, 1e-3))} (step {wrong.step}): {parts}"
 
 
@@ -234,11 +221,8 @@ def text_of(wrong: StressWrong) -> str:
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Return findings for GPUs that lost speed, or that differ in speed from others of their model. If there are none,
-    return one finding on the kinds of work that kept their speed.
-
-    A CPU's speed is not judged: other programs use its cores and caches.
-    """
+    """Return findings for GPUs that lost speed or differ from others of their model, or one on what kept its speed. A
+    CPU's speed is not judged: other programs use its cores and caches."""
     gpus = [device for device in result.devices if device.device.id != "cpu" and device.steps]
     findings = []
     for device in gpus:
@@ -251,62 +235,58 @@ def slow(result: StressResult) -> list[Finding]:
 
 
 def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
-    """Return the finding on the kinds of work that kept their speed on every GPU. Kinds with too few or too uneven
-    points are not judged."""
-    judged = [device for device in gpus if any(_ratio(points_of(device, kind)) for kind in of)]
-    # The GPU that lost most decides for each kind of work. A GPU with too few points of a kind counts as 0, so the kind
-    # is not judged.
-    least = {kind: min((_ratio(points_of(device, kind)) or 0.0 for device in judged), default=0.0) for kind in of}
-    uneven = {kind for kind in of if any(_is_uneven(points_of(device, kind)) for device in judged)}
-    kinds = [kind for kind in of if least[kind] >= 1 - SLOW and kind not in uneven]
-    if not kinds:
+    """Return the finding on the kinds of work that kept their speed on every GPU."""
+    judged = [device for device in gpus if any(_ratio(rates_of(device, kind)) for kind in of)]
+    shares = {}
+    for kind in of:
+        rates = [rates_of(device, kind) for device in judged]
+        # The GPU that lost most decides. A GPU with too few points counts as 0, so the kind is not judged.
+        least = min((_ratio(own) or 0.0 for own in rates), default=0.0)
+        if least >= 1 - SLOW and not any(map(_is_uneven, rates)):
+            shares[kind] = least
+    if not shares:
         why = "rates are too uneven" if judged else "too short" if gpus else "other programs share a CPU's cores"
         return Finding("stress.slow", "skip", "speed was not judged", why)
     title = f"{len(judged)} of {len(gpus)} devices kept their speed"
     title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else title
-    shares = {kind: least[kind] for kind in kinds}
-    message = f"last third of the run against the first: {', '.join(f'{k} {units.percent(shares[k])}' for k in kinds)}"
-    if missing := [kind for kind in of if kind not in kinds]:
-        title = f"{title} in {', '.join(kinds)}"
+    texts = ", ".join(f"{kind} {units.percent(share)}" for kind, share in shares.items())
+    message = f"last third of the run against the first: {texts}"
+    if missing := [kind for kind in of if kind not in shares]:
+        title = f"{title} in {', '.join(shares)}"
         message = f"{message}; not judged (too few points, or uneven): {', '.join(missing)}"
     return Finding("stress.slow", "pass", title, message, {"last_third_to_first": shares})
 
 
-def points_of(device: StressDevice, kind: str) -> list[StressPoint]:
-    return [point for point in device.points if point.kind == kind]
+def rates_of(device: StressDevice, kind: str) -> list[float]:
+    return [point.rate.median for point in device.points if point.kind == kind]
 
 
-def _ratio(points: Sequence[StressPoint]) -> float | None:
-    """Return the median rate in the last third of the points as a share of that in the first third; None for too few
-    points."""
-    third = len(points) // 3
-    if len(points) < FEWEST_POINTS or not (first := _median_of(points[:third])):
+def _ratio(rates: Sequence[float]) -> float | None:
+    """Return the median of the last third of the rates as a share of the first third's; None for too few rates."""
+    third = len(rates) // 3
+    if len(rates) < FEWEST_POINTS or not (first := statistics.median(rates[:third])):
         return None
-    return _median_of(points[-third:]) / first
+    return statistics.median(rates[-third:]) / first
 
 
-def _is_uneven(points: Sequence[StressPoint]) -> bool:
-    """Return whether many points are clearly below the device's upper quartile. A comparison of thirds then says
-    nothing about its speed."""
-    rates = sorted(point.rate.median for point in points)
-    low = sum(rate < (1 - SLOW) * rates[len(rates) * 3 // 4] for rate in rates)
-    return low >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
-
-
-def _median_of(points: Sequence[StressPoint]) -> float:
-    return statistics.median(point.rate.median for point in points)
+def _is_uneven(rates: Sequence[float]) -> bool:
+    """Return whether many rates are clearly below the upper quartile. A comparison of thirds then proves nothing."""
+    high = sorted(rates)[len(rates) * 3 // 4]
+    return sum(rate < (1 - SLOW) * high for rate in rates) >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
 
 
 def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
     """Return how far a kind of work fell from the first third of its points to the last, with its finding."""
-    points = points_of(device, kind)
-    third = len(points) // 3
-    ratio, late = _ratio(points), points[-third:]
-    if ratio is None or ratio >= 1 - SLOW or not _are_apart(late, first := _median_of(points[:third])):
+    rates = rates_of(device, kind)
+    third, ratio = len(rates) // 3, _ratio(rates)
+    first = statistics.median(rates[:third] or [0.0])
+    if ratio is None or ratio >= 1 - SLOW or not _are_apart(rates[-third:], first):
         return None
+    points = [point for point in device.points if point.kind == kind]
+    late = points[-third:]
     held = Counter(name for point in late for name in point.held)
-    clocks = [spread.median for point in (points[0], points[-1]) if (spread := point.sm_clock_hz) is not None]
-    heat = max((spread.max for point in late if (spread := point.temperature_celsius)), default=None)
+    clocks = [point.sm_clock_hz.median for point in (points[0], points[-1]) if point.sm_clock_hz is not None]
+    heat = max((point.temperature_celsius.max for point in late if point.temperature_celsius), default=None)
     parts = [_limits(held)]
     parts += [f"clock {clocks[0] / 1e6:.0f} to {clocks[1] / 1e6:.0f} MHz"] if len(clocks) == 2 else []
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
@@ -318,7 +298,7 @@ def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
 def _slow(device: StressDevice, held: Iterable[str], title: str, why: str, evidence: dict[str, Any]) -> Finding:
     verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
     evidence = {"name": device.name, **evidence, "held": sorted(held)}
-    fix = _WATCH.format(device.device.id)
+    fix = f"gpucheck devices --device {device.device.id} --watch 2s: check heat, power limit and clock"
     return Finding("stress.slow", verdict, f"{device.name}: {title}", why, evidence, fix, device.device.id)
 
 
@@ -329,8 +309,7 @@ def _limited(device: StressDevice) -> list[Finding]:
     most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
     if len(device.points) < FEWEST_POINTS or not most:
         return []
-    title = f"{_limits(Counter(most))} from the start"
-    return [_slow(device, most, title, "in most of the run", {})]
+    return [_slow(device, most, f"{_limits(Counter(most))} from the start", "in most of the run", {})]
 
 
 def _limits(held: Counter[str]) -> str:
@@ -341,19 +320,17 @@ def _limits(held: Counter[str]) -> str:
 def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
     """Return a finding for each GPU that is slower than its siblings in some kind of work. If no GPU is slower, a GPU
     that is faster than its at least two siblings gets a finding, because the usual speed is then unknown."""
-    slower, faster = _differences(group, kinds, above=False), {}
-    if not slower and len(group) >= FEWEST_SIBLINGS:
-        faster = _differences(group, kinds, above=True)
+    word, why = "slower", "the same model, the same work"
+    differing = _differences(group, kinds, above=False)
+    if not differing and len(group) >= FEWEST_SIBLINGS:
+        word, why = "faster", "devices of one model: which speed is normal is unknown"
+        differing = _differences(group, kinds, above=True)
     findings = []
     for device in group:
-        shares = slower.get(device.name) or faster.get(device.name)
-        if not shares:
+        if not (shares := differing.get(device.name)):
             continue
         kind = max(shares, key=shares.__getitem__)
-        word, why = "slower", "the same model, the same work"
-        verdict: Verdict = "fail"
-        if faster:
-            word, verdict, why = "faster", "inconclusive", "devices of one model: which speed is normal is unknown"
+        verdict: Verdict = "fail" if word == "slower" else "inconclusive"
         verdict = "warn" if set(shares) <= _SHARED else verdict
         others, id = [other.name for other in group if other is not device], device.device.id
         title = f"{device.name}: {units.percent(shares[kind])} {word} than {few(others, ', ')} ({kind})"
@@ -366,26 +343,23 @@ def _unlike(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding
 def _differences(group: Sequence[StressDevice], kinds: Sequence[str], *, above: bool) -> dict[str, dict[str, float]]:
     """Return the GPUs that are slower than usual, or faster (`above`). Each GPU's name maps to the kinds of work in
     which it differs, with the share."""
-    found: dict[str, dict[str, float]] = {}
+    differing: dict[str, dict[str, float]] = {}
     for device, kind in itertools.product(group, kinds):
-        others = [_median_of(theirs) for other in group if other is not device and (theirs := points_of(other, kind))]
-        points = points_of(device, kind)
-        if others and len(points) >= FEWEST_POINTS and _are_apart(points, usual := statistics.median(others), above):
-            found.setdefault(device.name, {})[kind] = abs(_median_of(points) / usual - 1)
-    return found
+        rates = rates_of(device, kind)
+        others = [rates_of(other, kind) for other in group if other is not device]
+        usual = statistics.median([statistics.median(own) for own in others if own] or [0.0])
+        if usual and len(rates) >= FEWEST_POINTS and _are_apart(rates, usual, above):
+            differing.setdefault(device.name, {})[kind] = abs(statistics.median(rates) / usual - 1)
+    return differing
 
 
-def _are_apart(points: Sequence[StressPoint], usual: float, above: bool = False) -> bool:
-    """Return whether the median and most of the points lie clearly below the usual rate, or above it (`above`)."""
+def _are_apart(rates: Sequence[float], usual: float, above: bool = False) -> bool:
+    """Return whether the median and most of the rates lie clearly below the usual rate, or above it (`above`)."""
 
     def is_apart(rate: float) -> bool:
         return usual < (1 - SLOW) * rate if above else rate < (1 - SLOW) * usual
 
-    rates = [point.rate.median for point in points]
     return is_apart(statistics.median(rates)) and sum(map(is_apart, rates)) >= MOST_POINTS_SHOW * len(rates)
-
-
-# -- the driver's counters ---------------------------------------------------------------------------------------------
 
 
 def errors(result: StressResult) -> list[Finding]:
@@ -399,8 +373,8 @@ def errors(result: StressResult) -> list[Finding]:
         risen = {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}
         if not risen:
             continue
-        worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
-        parts = (_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        worst = _COUNTERS[next(iter(risen))][0]
+        parts = (f"{'' if name == 'lost' else f'{count} '}{_COUNTERS[name][1]}" for name, count in risen.items())
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
         fix = next((fix_of(_CAUSES[name]) for name in risen if name in _CAUSES), fix)
         title = f"{device.name}: {', '.join(parts)}"

@@ -18,12 +18,10 @@ WORK = {
     "copies": "copies to the host and back, both directions at once",
     "mixed": "products, memory patterns and copies at the same time",
 }
-DEFAULT_DURATION_S = 60.0
 # Shares to fill: of a GPU's free memory, and of the host's, which other programs need too.
 DEFAULT_FILL, DEFAULT_FILL_CPU = 0.9, 0.25
-# Each kind's share of the time if several kinds run. Products draw the most power. With nine tenths of the time, they
-# (alone and in mixed work) heat a device as much as gpu-burn, which runs only products. The time for memory and copies
-# is enough to judge their speed.
+# Each kind's share of the time. With nine tenths of it, products (alone and in mixed work) heat a device as much as
+# gpu-burn, which runs only products.
 WEIGHTS = {"products": 20, "memory": 1, "copies": 1, "mixed": 10}
 # A turn is long enough for clocks and power to settle, if the duration allows it.
 TURN_S = 10.0
@@ -33,10 +31,10 @@ MOST_POINTS = 48
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The turns of a run. There are `turns` turns of `turn_s` seconds on average, and the kinds of work alternate.
+    """The turns of a run. The kinds of work alternate, and the length of a turn depends on its kind (WEIGHTS).
 
-    The length of a turn depends on the weight of its kind (WEIGHTS). Each turn has `parts` points of the curve. A plan
-    depends only on the duration and the kinds, so that all devices do the same kind of work at the same time.
+    Each turn has `parts` points of the curve. A plan depends only on the duration and the kinds, so that all devices do
+    the same kind of work at the same time.
     """
 
     kinds: tuple[str, ...]
@@ -50,21 +48,16 @@ class Plan:
         return self.duration_s / self.turns
 
     @property
-    def _ends_s(self) -> list[float]:
-        """The end of each point, in seconds."""
-        round_s = self.turn_s * len(self.kinds) / sum(WEIGHTS[kind] for kind in self.kinds)
-        turns_s = [round_s * WEIGHTS[kind] for kind in self.kinds] * (self.turns // len(self.kinds))
-        return list(itertools.accumulate(turn_s / self.parts for turn_s in turns_s for _ in range(self.parts)))
-
-    @property
     def points(self) -> int:
         return self.turns * self.parts
 
     def point_at(self, elapsed_s: float) -> int:
-        """The point in which this time lies; `points` once the time is over."""
+        """Return the point in which this time lies; `points` once the time is over."""
         if elapsed_s >= self.duration_s:
             return self.points
-        return min(bisect.bisect(self._ends_s, elapsed_s), self.points - 1)
+        unit_s = self.turn_s * len(self.kinds) / sum(WEIGHTS[kind] for kind in self.kinds)
+        parts_s = (unit_s * WEIGHTS[self.kind_of(point)] / self.parts for point in range(self.points - 1))
+        return bisect.bisect(list(itertools.accumulate(parts_s)), elapsed_s)
 
     def kind_of(self, point: int) -> str:
         return self.kinds[point // self.parts % len(self.kinds)]
@@ -84,7 +77,7 @@ class StressOptions(Selecting):
     noun, titles, nothing = "kind", WORK, "nothing would be done"
     duration_s: float = option(
         "How long to run; the report follows.",
-        DEFAULT_DURATION_S,
+        60.0,
         name="--duration",
         metavar="TIME",
         parse=units.parse_duration,

@@ -42,34 +42,32 @@ _GOLDEN, _MIX_1, _MIX_2 = -7046029254386353131, -4658895280553007687, -772359229
 PATTERNS = ("ones", "address", "random")
 # The number of seeds for random words. The patterns use the seeds in turn.
 _SEEDS = 4
-# The number of words that are generated, compared and hashed at once. This number bounds the temporary memory, which is
-# much less than a device's; on a CPU a chunk occupies every core, and the cores wait for each other after each chunk.
+# The number of words that are generated, compared and hashed at once. It bounds the temporary memory.
 _CHUNK, _CHUNK_CPU = 8 * MIB, MIB
-# The side of the products. It is large enough that filling and comparing a result takes only about 7 % of a product's
-# time (3¼ times its bytes against 2·side³ operations). The smaller product of a CPU takes milliseconds on a core.
+# The side of the products. Filling and comparing a result of the largest takes about 7 % of a product's time (3¼ times
+# its bytes against 2·side³ operations). The product of a CPU takes milliseconds on a core.
 _SIDE, _SIDE_SMALL, _SIDE_CPU = 8192, 4096, 512
 _LARGE = 8 * GIB
 # A copy of this size takes long compared with launching it.
 _COPY, _COPY_CPU = 64 * MIB, 4 * MIB
-# The memory that a step tests. It takes tens of milliseconds on an H200 and on a CPU. A step on a CPU must stay far
-# below the watchdog's limit even if other programs use the cores.
+# The memory that a step tests takes tens of milliseconds on an H200 and on a CPU.
 _WINDOW, _WINDOW_CPU = GIB, 16 * MIB
 # A step is long compared with a wait for the device (about 20 µs), and short compared with a point of the curve.
 STEP_S = 0.1
 MOST_PRODUCTS = 256
-# The number of chunks that torch allocates besides the arena, for checksums of results and for the comparison of
-# memory.
+# Chunks that torch allocates besides the arena, for checksums of results and the comparison of memory.
 _BESIDE_CHUNKS = 6
 # A failed allocation is repeated with less memory, down to this share of the requested size.
 _LESS, _LEAST = 0.9, 0.2
-# The number of wrong elements of a result that are computed in float64.
+# Wrong elements of a result that are computed in float64.
 _MOST_PLACES = 64
 # The text for a difference that the device counted and the host does not find.
 _GONE = "no difference at the second read"
+Call = Callable[[], object]
 
 
 def checksum(words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The checksum of 64-bit words, as a number on their device; `weights` are 1, 3, 5, … for a chunk."""
+    """Return the checksum of 64-bit words, on their device; `weights` are 1, 3, 5, … for a chunk."""
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for part in words.split(len(weights)):
         _add_chunk(total, part, weights)
@@ -82,13 +80,12 @@ def _add_chunk(total: torch.Tensor, part: torch.Tensor, weights: torch.Tensor) -
 
 
 def text_of(total: int) -> str:
-    """A checksum as 16 hexadecimal digits."""
+    """Return a checksum as 16 hexadecimal digits."""
     return f"{total & (2**64 - 1):016x}"
 
 
 def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tensor:
-    """Return the words of a pattern at the positions `at` + `index`. `number` selects the walking bit or the random
-    seed."""
+    """Return a pattern's words at the positions `at` + `index`. `number` selects the walking bit or the random seed."""
     places = index + at
     if name == "address":
         return places
@@ -102,9 +99,8 @@ def pattern(name: str, index: torch.Tensor, at: int, number: int) -> torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its kind of work, its amount and time (`unit` is that of the rate), and its wrong results."""
+    """The amount of work of a step, the unit of its rate, and its wrong results."""
 
-    kind: str
     amount: float
     unit: str
     seconds: float
@@ -127,17 +123,20 @@ class Work:
         self._index = torch.arange(_CHUNK_CPU if accel.is_cpu else _CHUNK, device=accel.device)
         self._weights = self._index * 2 + 1
         self._kind = product.KINDS[dtype]
-        self._one = self._operands()
-        self._first = self._one.out
+        self._matrices = self._operands()
+        self._first = self._matrices.out
         self._make_arena(fill_bytes)
         self._side_stream = accel.side_stream() or contextlib.nullcontext
+        # cuBLAS promises the same bits on GPUs with the same architecture and number of SMs ("Results Reproducibility"
+        # in its manual), oneMKL with the same alignment and number of threads (its guide to reproducibility).
+        self.reproducible = accel.is_cpu or (accel.kind == "cuda" and not torch.version.hip)
         # The next pattern, window and result, how many products a step has, and which way copies go next.
         self._turn = self._at = self._next = self._phase = 0
         self._products = 1
-        # `_written` maps the position of each window written in this turn to the name and number of its pattern.
-        # `_tested` maps the position of each window tested in this run to its number of words.
+        # By a window's position: the pattern written in this turn, and the number of words tested in this run.
         self._written: dict[int, tuple[str, int]] = {}
         self._tested: dict[int, int] = {}
+        self.tested_bytes = 0
         self._steps, self._began_s = 0, 0.0
 
     # -- memory -----------------------------------------------------------------------------------------------------
@@ -167,50 +166,27 @@ class Work:
 
     def _make_arena(self, fill_bytes: int) -> None:
         """Allocate as much as possible of the memory asked for: results, then the buffers of copies."""
-        copy, chunk = (_COPY_CPU if self.accel.is_cpu else _COPY) // WORD, len(self._index)
-        slot = _words(self._first).numel()
-        window = self._window if self.accel.is_cpu else 1
+        is_cpu, chunk, slot = self.accel.is_cpu, len(self._index), _words(self._first).numel()
+        copy = (_COPY_CPU if is_cpu else _COPY) // WORD
         least = 2 * copy + slot + chunk
-        beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * chunk
-        words = max((fill_bytes // WORD - beside) // window * window, least)
-        memory = _allocate(words, least, self.accel)  # a second stream copies in it
-        # The arena of a lost device must not be freed. A CPU is never lost.
-        self.arena = memory if self.accel.is_cpu else device_lifetime.own(memory, self.accel.id)
+        words = fill_bytes // WORD
+        words = words // self._window * self._window if is_cpu else words - _BESIDE_CHUNKS * chunk
+        memory = _allocate(max(words, least), least, self.accel)
+        # The arena of a lost device must not be freed: a second stream copies in it. A CPU is never lost.
+        self.arena = memory if is_cpu else device_lifetime.own(memory, self.accel.id)
         self.arena.fill_(POISON)
+        self.filled_bytes = len(self.arena) * WORD
         self._out, self._back = self.arena[-2 * copy : -copy], self.arena[-copy:]
         # The pattern of mixed work lies between the results and the copies.
         self._mixed_at = len(self.arena) - 2 * copy - chunk
-        a, b = self._one.a, self._one.b
+        a, b = self._matrices.a, self._matrices.b
         parts = self.arena[: self._mixed_at].split(slot)
-        results = [part.view(self._kind.result).view(self.side, self.side) for part in parts if len(part) == slot]
-        self._slots = [Matrices(a, b, result) for result in results]
-        self._calls = [self._kind.bind(a, b, result) for result in results]
+        self._results = [part.view(self._kind.result).view(self.side, self.side) for part in parts if len(part) == slot]
+        self._calls = [self._kind.bind(a, b, result) for result in self._results]
         pin = self.accel.can_pin
         self._hosts = [pinned(copy, torch.int64) if pin else torch.empty(copy, dtype=torch.int64) for _ in range(2)]
-        self._sent = self._source().cpu()
-        self.checksums["copies"] = self._sum(self._source())
-
-    @property
-    def filled_bytes(self) -> int:
-        return int(self.arena.numel()) * WORD
-
-    @property
-    def tested_bytes(self) -> int:
-        """Return how much memory was written and read."""
-        return WORD * sum(self._tested.values())
-
-    @property
-    def reproducible(self) -> bool:
-        """Return whether the libraries promise the same bits for the same call on devices of one model.
-
-        cuBLAS does, on one stream of GPUs with the same architecture and number of SMs ("Results Reproducibility" in
-        its manual); oneMKL with the same alignment and number of threads (its guide to numerical reproducibility).
-        """
-        return self.accel.is_cpu or (self.accel.kind == "cuda" and not torch.version.hip)
-
-    def _source(self) -> torch.Tensor:
-        size, chunk = len(self._out), len(self._index)
-        return torch.cat([pattern("random", self._index[: size - at], at, self.seed) for at in range(0, size, chunk)])
+        source = torch.cat([pattern("random", self._index[: copy - at], at, self.seed) for at in range(0, copy, chunk)])
+        self.checksums["copies"], self._sent = self._sum(source), source.cpu()
 
     def _sum(self, words: torch.Tensor) -> str:
         return text_of(int(checksum(words, self._weights).item()))
@@ -219,18 +195,14 @@ class Work:
 
     def begin(self, kind: str) -> None:
         """Begin a turn: forget the patterns and renew the data of copies, because other work has overwritten them."""
+        self._began_s = self._began_s or time.perf_counter()
         self._written.clear()
         if kind in ("copies", "mixed"):
-            self._out.copy_(self._source())
             self._back.fill_(POISON)
-            for host in self._hosts:
-                host.copy_(self._out)
+            for buffer in (self._out, *self._hosts):
+                buffer.copy_(self._sent)
             self._phase = 0
             self.accel.synchronize()
-
-    def start(self) -> None:
-        """Begin the run: the times of wrong results count from here."""
-        self._began_s = time.perf_counter()
 
     def step(self, kind: str) -> Step:
         """Run a step of this kind, and hash and compare its results."""
@@ -239,22 +211,28 @@ class Work:
         return works[kind]()
 
     def check(self) -> tuple[StressWrong, ...]:
-        """Compare the first product with float64 on the CPU. If the device has float64, compare the sums of all columns
-        too."""
+        """Compare the first product with float64: sampled rows on the CPU, and the sums of all columns."""
         self.checks += 1
-        verified = check_first(self._one, self._first, self._seen_as)
-        worst = max(verified.rows.worst, verified.sums.worst)
+        verified = check_first(self._matrices, self._first, self._seen_as)
+        rows, sums = verified.rows, verified.sums
+        worst = max(rows.worst, sums.worst)
         self.worst_of_bound = max(worst, self.worst_of_bound)
-        if verified.rows.passed and verified.sums.passed:
+        # Zero operands give a zero product even if nothing is computed.
+        if rows.passed and sums.passed and verified.operands_spread != 0:
             return ()
-        at = verified.rows if not verified.rows.passed else verified.element
-        if at is None:
-            place, text = 0, "a sum of 64 columns is wrong"
+        place, element = None, rows if rows.worst > 1 else verified.element
+        if element is not None and element.worst > 1:
+            place = element.row * self.side + element.column
+            text = f"got {element.got:g}, float64 gives {element.expected:g}"
+        elif rows.not_finite:
+            text = f"{rows.not_finite} elements are not finite"
+        elif rows.miscounted:
+            text = f"{reference.GARBAGE}: whether elements are finite is unknown"
         else:
-            place, text = at.row * self.side + at.column, f"got {at.got:g}, float64 gives {at.expected:g}"
+            text = "the operands are not random numbers" if sums.passed else "a sum of 64 columns is wrong"
         return (self._wrong("products", "products", "float64", place=place, worst_of_bound=worst, text=text),)
 
-    def _timed(self, *work: Callable[[], object]) -> float:
+    def _timed(self, *work: Call) -> float:
         self.accel.synchronize()
         began = time.perf_counter()
         for call in work:
@@ -264,15 +242,11 @@ class Work:
 
     def _multiply(self) -> Step:
         slots, flop, seconds = self._fill_slots()
-        return Step("products", flop, self._kind.unit, seconds, self._compared(slots, "products"))
+        return Step(flop, self._kind.unit, seconds, self._compared(slots, "products"))
 
     def _patterns(self) -> Step:
-        """Read a window and write its next pattern. The pattern read was written in the previous round, so the whole
-        memory was written in between.
-
-        The first round of a turn reads the pattern that it has just written, because the window has no earlier pattern
-        of this turn.
-        """
+        """Read a window and write its next pattern. The pattern read is that of the previous round, so the whole memory
+        was written in between. The first round of a turn reads the pattern that it has just written."""
         at = self._at if self._at < len(self.arena) else 0
         window = self.arena[at : at + self._window]
         self._at = at + len(window)
@@ -280,6 +254,7 @@ class Work:
         if before is not None and before[0] == now[0]:
             now = self._next_pattern()
         self._written[at], self._tested[at] = now, len(window)
+        self.tested_bytes = WORD * sum(self._tested.values())
         wrong: list[StressWrong] = []
 
         def work() -> None:
@@ -289,8 +264,7 @@ class Work:
             if before is None:
                 wrong.extend(self._read(window, at, *now, "memory"))
 
-        seconds = self._timed(work)
-        return Step("memory", len(window), "word/s", seconds, wrong)
+        return Step(len(window), "word/s", self._timed(work), wrong)
 
     def _next_pattern(self) -> tuple[str, int]:
         name = PATTERNS[self._turn % len(PATTERNS)]
@@ -306,7 +280,7 @@ class Work:
             seconds += self._timed(self._exchange)
             copied += 2 * len(self._sent) * WORD
             wrong += self._arrived("copies")
-        return Step("copies", copied, "B/s", seconds, [*wrong, *self._left("copies")])
+        return Step(copied, "B/s", seconds, [*wrong, *self._left("copies")])
 
     def _mixed(self) -> Step:
         """Run copies on a second stream, products and a pattern on the first one. Compare all results at the end."""
@@ -317,36 +291,29 @@ class Work:
         slots, flop, seconds = self._fill_slots([self._exchange], written)
         wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
-        return Step("mixed", flop, self._kind.unit, seconds, wrong)
+        return Step(flop, self._kind.unit, seconds, wrong)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
-    def _fill_slots(
-        self, before: Sequence[Callable[[], object]] = (), after: Sequence[Callable[[], object]] = ()
-    ) -> tuple[list[int], float, float]:
-        """Compute the next results, with other work in between. Return the results' numbers, their operations, and the
-        seconds that everything took.
-
-        The memory of the results is poisoned first, so that a result that was not computed cannot pass.
-        """
-        count = len(self._slots)
+    def _fill_slots(self, before: Sequence[Call] = (), after: Sequence[Call] = ()) -> tuple[list[int], float, float]:
+        """Compute the next results. Return their numbers, their operations, and the seconds that everything took."""
+        count = len(self._results)
         slots = [(self._next + place) % count for place in range(min(self._products, count))]
         self._next = (slots[-1] + 1) % count
         for slot in slots:
-            _words(self._slots[slot].out).fill_(POISON)
+            _words(self._results[slot]).fill_(POISON)  # a result that is not computed cannot pass
         seconds = self._timed(*before, *(self._calls[slot] for slot in slots), *after)
         self._products = max(1, min(MOST_PRODUCTS, math.ceil(STEP_S * len(slots) / max(seconds, 1e-6))))
         return slots, 2.0 * self.side**3 * len(slots), seconds
 
     def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
-        """Compare every result with the first one, word for word, and check the last result's checksum. Return the
-        wrong results.
+        """Compare every result with the first one, word for word, and check the last result's checksum.
 
         Wrong results are examined for at most the time of a step, because on a broken device every result may be wrong.
         """
         first = _words(self._first)
-        counts = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
-        counts.append(checksum(_words(self._slots[slots[-1]].out), self._weights))
+        counts = [(_words(self._results[slot]) != first).sum() for slot in slots]
+        counts.append(checksum(_words(self._results[slots[-1]]), self._weights))
         *differing, total = torch.stack(counts).tolist()
         unlike = {slots[-1]} if text_of(total) != self.checksums["products"] else set()
         wrong: list[StressWrong] = []
@@ -357,21 +324,19 @@ class Work:
         return wrong
 
     def _examined(self, slot: int, kind: str, words: int | None) -> StressWrong:
-        """Find which elements of a product differ from the first one's, and how far they are from float64.
-
-        The comparison uses copies on the host, because a comparison on a broken device proves nothing.
-        """
-        now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
+        """Find which elements of a product differ from the first one's, in copies on the host, which can be trusted."""
+        now, before = self._results[slot].cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
             text = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
             return self._wrong(kind, "products", "first", elements=0, text=f"{text}; {_GONE}")
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()
-        worst = reference.check_elements(self._one.a, self._one.b, self._first, index, self._seen_as, got=values)
+        worst = reference.check_elements(
+            self._matrices.a, self._matrices.b, self._first, index, self._seen_as, got=values
+        )
         differing = _difference(bits(now), bits(before))
-        at = int(places[0])
-        text = f"{now[at].item():g} instead of {before[at].item():g}"
+        text = f"{now[places[0]].item():g} instead of {before[places[0]].item():g}"
         return self._wrong(kind, "products", "first", **differing, worst_of_bound=worst[0].worst, text=text)
 
     # -- patterns ---------------------------------------------------------------------------------------------------
@@ -398,8 +363,7 @@ class Work:
         differing = torch.zeros_like(total)
         for _, part, made in self._parts(window, at, name, number):
             differing += (part != made).sum()
-            # The checksum of addresses counts from the window's first address, so that all windows have the same
-            # checksum.
+            # Addresses count from the window's first one, so that all windows have the same checksum.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
         differ, summed = torch.stack([differing, total]).tolist()
         count = reference.count_of(differ, len(window))
@@ -410,7 +374,7 @@ class Work:
         garbage = f"; {reference.GARBAGE}" if count is None else ""
         for first, part, made in self._parts(window, at, name, number):
             if wrong := _difference(part.cpu(), made.cpu(), at + first):
-                wrong["elements"] = count if count != 0 else wrong["elements"]
+                wrong["elements"] = wrong["elements"] if count == 0 else count
                 text = f"{wrong['got']} read back where {wrong['expected']} was written{garbage}"
                 return [self._wrong(kind, result, "pattern", **wrong, text=text)]
         return [self._wrong(kind, result, "pattern", elements=count, text=f"{_GONE}{garbage}")]
@@ -418,8 +382,7 @@ class Work:
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        """Copy words from the device to one host buffer and, at the same time, words from the other host buffer to the
-        device."""
+        """Copy words from the device to one host buffer and, at the same time, from the other buffer to the device."""
         to, origin = self._hosts[self._phase % 2], self._hosts[(self._phase + 1) % 2]
         with self._side_stream():
             to.copy_(self._out, non_blocking=True)
@@ -427,8 +390,7 @@ class Work:
         self._phase += 1
 
     def _arrived(self, kind: str) -> list[StressWrong]:
-        """Return what is wrong with the words copied to the device. Poison the device's buffer and the host buffer that
-        the words came from."""
+        """Return what is wrong with the words copied to the device, and poison both buffers of this copy."""
         origin = self._hosts[self._phase % 2]
         wrong: list[StressWrong] = []
         if self._sum(self._back) != self.checksums["copies"]:
@@ -460,14 +422,13 @@ class Work:
         return self._wrong(kind, "copies", "pattern", **(wrong or {"elements": 0}), text=text)
 
     def _wrong(self, kind: str, result: str, against: str, **fields: Any) -> StressWrong:
-        """Return a wrong result of the current step. `fields` are fields of StressWrong."""
-        at_s = max(time.perf_counter() - self._began_s, 0.0) if self._began_s else 0.0
+        """Return a wrong result of this step. `fields` are further fields of StressWrong."""
+        at_s = time.perf_counter() - self._began_s if self._began_s else 0.0
         return StressWrong(at_s, self._steps, kind, result, against, **fields)
 
 
 def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str, Any]:
-    """Return how many words on the host differ, and the first that differs, with its index plus `at`. Empty if none
-    differs."""
+    """Return how many words on the host differ, and the first with its index plus `at`; nothing if none differs."""
     places = (now != right).nonzero().view(-1)
     if not len(places):
         return {}
