@@ -9,8 +9,9 @@ import pytest
 from pasted import first
 
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
+from gpucheck.explain.facts import Platform, marked
 from gpucheck.explain.match import find
-from gpucheck.explain.text import Platform, marked, step
+from gpucheck.explain.steps import step
 
 FRAME = 'Traceback (most recent call last):\n  File "{}", line 310, in _lazy_init\n'
 

@@ -16,7 +16,6 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
 from gpucheck.explain import (
-    errors,
     figures,
     texts_cuda,
     texts_install,
@@ -25,9 +24,9 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
-from gpucheck.explain.facts import filled, of_server, room, stated, untried
 from gpucheck.explain.match import Match, find
-from gpucheck.explain.text import step
+from gpucheck.explain.steps import filled, of_server, room, stated, step, untried
+from gpucheck.explain.text import named
 from gpucheck.fleet import ids as fleet
 from gpucheck.messages import CAUSES, FIX
 from gpucheck.program import judge as program
@@ -93,7 +92,7 @@ _OWN = (
     ),
 )
 
-TEXTS: tuple[Condition, ...] = errors.named(
+TEXTS: tuple[Condition, ...] = named(
     (
         *texts_start.TEXTS,
         *texts_memory.TEXTS,
@@ -147,15 +146,11 @@ PAGES: dict[str, Id] = {
 
 
 def of_condition(condition: Condition) -> Condition:
-    """Return a condition of doctor as a text that points to it. A text proves no condition, so the step is `gpucheck
-    doctor`.
-    """
+    """Return a condition of doctor as a text, which proves nothing, so that the step is `gpucheck doctor`."""
     fix = f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor"
     # The patterns count only in texts about GPUs, because other programs print similar messages.
-    common = condition.patterns
-    return replace(
-        condition, patterns=(), common=common, fix=fix, certainty="hint", conditions=(condition.id,), judge=None
-    )
+    common, checked = condition.patterns, (condition.id,)
+    return replace(condition, patterns=(), common=common, fix=fix, certainty="hint", conditions=checked, judge=None)
 
 
 OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(condition) for condition in CONDITIONS if condition.patterns)
@@ -189,11 +184,7 @@ def word(given: str, emit: Emit) -> None:
         return
     if given not in known:
         # Many of the hundreds of ids are somewhat similar, so only a close one is proposed.
-        raise UsageError(
-            f"unknown id {given!r}",
-            "",
-            naming.did_you_mean(given, known) or "--list shows all",
-        )
+        raise UsageError(f"unknown id {given!r}", "", naming.did_you_mean(given, known) or "--list shows all")
     page(given, emit)
 
 
@@ -223,7 +214,7 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     """
     if cut_from_bytes is not None:
         emit(Notice(f"{capacity(cut_from_bytes)} given; only the last {capacity(MOST_BYTES)} read"))
-    matches = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
+    matches = tuple(_answer(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
     emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, matches)))
     if not matches:
         is_whole = len(pasted.splitlines()) > 1 or re.search(r"(?:Error|Exception)\b[^:]{0,60}: ?\S", pasted)
@@ -238,7 +229,7 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
         emit(Judged(Finding("explain.text", "info", match.title, meaning, evidence, match.then)))
 
 
-def _told(match: Match) -> TextMatch:
+def _answer(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
     specific = bool(read.then) or match.is_advised

@@ -19,8 +19,7 @@ from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
 Numbers = dict[str, Any]
-# torch's MPS backend and llama.cpp also write GB for 2³⁰ bytes. The difference does not matter in rounded figures of an
-# error.
+# torch's MPS backend and llama.cpp also write GB for 2³⁰ bytes. The difference does not matter in rounded figures.
 _UNITS = dict.fromkeys(("", "b", "byte", "bytes"), 1) | {
     f"{letter}{end}": scale
     for letter, scale in (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
@@ -86,9 +85,7 @@ def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
-    """Return the first match of each named group, or None if no pattern matches. Later patterns override earlier
-    ones.
-    """
+    """Return the first match of each named group, in the last pattern that has one, or None if none matches."""
     matches = [re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for pattern in patterns]
     found: Numbers = {}
     for match in filter(None, matches):
@@ -109,10 +106,7 @@ _WHOLE = frozenset(
 
 
 def _number(key: str, text: str) -> tuple[str, Any]:
-    """Return a group's name and value.
-
-    The end of the key may name the unit, if the text has none. The value is None if the text is empty or not a number.
-    """
+    """Return a group's name and value, in the unit that the end of the key may name; None if it is not a number."""
     name, _, unit = key.rpartition("_")
     if not text:
         return key, None
@@ -136,7 +130,7 @@ def _number(key: str, text: str) -> tuple[str, Any]:
         case "architecture":
             return key, text if text.startswith("sm_") else f"sm_{text.replace('.', '')}"
         case "driver_cuda":
-            return key, cuda_version(int(text))
+            return key, f"{int(text) // 1000}.{int(text) % 1000 // 10}"  # 12040 is 12.4, 9000 is 9.0
     return key, re.sub(r",\s*", ".", text)
 
 
@@ -150,7 +144,7 @@ def size(text: str) -> int | None:
 
 
 def human(bytes_: int) -> str:
-    """A size as torch writes it: at most two decimals, in the largest binary unit."""
+    """Return a size as torch writes it: at most two decimals, in the largest binary unit."""
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if bytes_ >= scale:
             return f"{f'{bytes_ / scale:.2f}'.rstrip('0').rstrip('.')} {unit}"
@@ -246,8 +240,7 @@ def _memory(name: str, said: str, around: str) -> Figures:
         found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
     listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, said, re.IGNORECASE))
     processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
-    # Torch does not know its own process in a container. The process is the one that holds torch's memory and a
-    # context.
+    # Torch does not know its own process in a container. It is the one that holds torch's memory and a context.
     least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
     own = [
         process for process in processes if "own_bytes" not in found and least <= process["bytes"] <= least + _CONTEXT
@@ -259,8 +252,7 @@ def _memory(name: str, said: str, around: str) -> Figures:
     if own:
         found["own_pids"] = [process["pid"] for process in own]
         found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
-    # Other users of the memory are the listed processes and an unnamed rest. Torch before 2.1, or without NVML, lists
-    # none.
+    # Others are the listed processes and an unnamed rest, because torch before 2.1, or without NVML, lists none.
     whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
     known = found.get("own_bytes") or sum(process["bytes"] for process in own) or found.get("reserved_bytes")
     rest = 0
@@ -388,11 +380,6 @@ def _killed(around: str) -> Figures:
 # --- versions and architectures ---------------------------------------------------------------------------------------
 
 
-def cuda_version(number: int) -> str:
-    """Return CUDA's version number as text: 12040 is 12.4, 9000 is 9.0."""
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
 def _driver_then(found: Numbers) -> str:
     """Return the step to a newer driver, or to a torch that suits the driver."""
     wanted, tag = fixes.choose((), found["driver_cuda"])
@@ -403,11 +390,6 @@ def _driver_then(found: Numbers) -> str:
         f"{fixes.LEAST_DRIVER[newest]}), or install "
         f"{older if tag else f'an old torch (CUDA {major} has no wheels today)'}"
     )
-
-
-def _mixed_then(found: Numbers) -> str:
-    """Return the step for two packages of one driver, or an empty string. A restart does not help there."""
-    return ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else ""
 
 
 def _toolkit_then(found: Numbers) -> str:
@@ -499,8 +481,7 @@ def _xid(name: str, said: str, around: str) -> Figures:
 
 # The error follows within this distance of the message about the segment.
 _NEAR = r"\A.{0,380}?"
-# Errors of a shared-memory segment: the pattern, its meaning, and the steps for NCCL and torch. An empty step keeps the
-# text's own.
+# Errors of a segment: the pattern, its meaning, and the steps for NCCL and torch. An empty step keeps the text's own.
 _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
     (_NEAR + r"(No space left on device|\(28\))", "/dev/shm is full", "", ""),
     (
@@ -534,8 +515,8 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
 
 # --- InfiniBand -------------------------------------------------------------------------------------------------------
 
-# The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last: it only means
-# that the queue had failed before, so another status in the text is the cause.
+# The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last, because it only
+# follows from another one.
 _STATUSES: tuple[tuple[int, str, str], ...] = (
     (
         4,
@@ -577,9 +558,8 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
         r"(?:device error: (?P<asked>[^\s:]+): )?unknown device|invalid device ordinal|"
         r"MIG.{0,40}(not found|invalid)|device id .{0,60}not found",
         "the GPU that was asked for[ ({asked})] does not exist on this host",
-        "nvidia-smi -L on the host lists the GPUs and MIG instances; name one of these in --gpus, "
-        "NVIDIA_VISIBLE_DEVICES or the compose file's device_ids, or in the script's argument: where it is a word, a "
-        "variable before it was empty",
+        "nvidia-smi -L on the host lists GPUs and MIG instances: name one in --gpus, NVIDIA_VISIBLE_DEVICES or the "
+        "compose file's device_ids, or in the script's argument (a word there: a variable was empty)",
     ),
     (
         r"cgroup|device (rules|filter)|BPF_",
@@ -612,8 +592,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"file creation failed: \S+: file exists|: file exists",
         "the image contains files of NVIDIA's driver",
-        "build the image without the driver's libraries (libcuda.so.1, libnvidia-ml.so.1): they come from the host, "
-        "and an image that was committed from a container with GPUs keeps them",
+        "build the image without the driver's libcuda.so.1 and libnvidia-ml.so.1, which come from the host",
     ),
     (
         r"ldcache|ldconfig",
@@ -631,8 +610,7 @@ _CONTAINER: tuple[tuple[str, str, str], ...] = (
     (
         r"libnvidia-ml\.so|libcuda\.so|load library failed|Could not find any nv files|no such device",
         "the host has no NVIDIA driver that the toolkit can find",
-        "install the driver on the host; nvidia-smi has to work there first. An engine from snap, or Docker Desktop's "
-        "own virtual machine, does not see the host's driver",
+        "install the driver on the host, where nvidia-smi has to work. Docker of snap or Desktop does not see it",
     ),
     (
         r"(stat|open|mount operation).{0,200}no such file or directory",
@@ -666,8 +644,7 @@ _OF_RANKS = (
     "a rank failed first with exit code {exit_code}[ (signal {signal})]",
     "port {port}",
 )
-# The first reading whose `of` matches a text's id selects the family. Its readings are tried in order until a pattern
-# matches.
+# The first row whose `of` matches an id selects the family. Its rows are tried in order until a pattern matches.
 _READINGS: tuple[Reading, ...] = (
     *(Reading("container.cli", *row) for row in _CONTAINER),
     *(Reading("nccl.shared_memory", pattern, says, then, in_line=True) for pattern, says, then, _ in _SEGMENTS),
@@ -731,7 +708,8 @@ _READINGS: tuple[Reading, ...] = (
             r"kernel version (?P<module>[\d.]+\d) does not match DSO version (?P<library>[\d.]+\d)",
         ),
         "libraries of driver {library}, kernel module of {module}",
-        _mixed_then,
+        # A restart does not help where the two are packages of one driver.
+        lambda found: ONE_VERSION if are_mixed_packages(found["library"], found["module"]) else "",
     ),
     Reading(
         "import.torch_too_old",
@@ -803,8 +781,7 @@ _READINGS: tuple[Reading, ...] = (
         "nccl.infiniband",
         r"async event ?: (?P<event>[\w ]+)",
         "the adapter reports: {event}",
-        "ibstat, and dmesg | grep -i mlx5: a port error or a change of addresses is the cable, the switch or the "
-        "adapter; a fatal event is its firmware",
+        "ibstat, and dmesg | grep -i mlx5: a port error is the cable, switch or adapter, a fatal event its firmware",
     ),
     Reading(
         "nccl.duplicate",

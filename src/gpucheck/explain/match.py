@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 import html
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from urllib.parse import unquote
 
 from gpucheck import xid
 from gpucheck.doctor.condition import CERTAINTIES, Certainty, Condition
-from gpucheck.explain.facts import Facts, advise, proven
+from gpucheck.explain.advice import advise, proven
+from gpucheck.explain.facts import Facts
 from gpucheck.explain.facts import read as read_facts
 
 QUOTES = "'\"`´‘’“”"
@@ -36,9 +38,8 @@ class Pattern:
     """A compiled pattern.
 
     `by_word` means that the pattern applies to the text with spaces. `needs` is a string that every match contains;
-    empty if none is known. `any_number` is the pattern's source with any number in place of the listed numbers; empty
-    if the source lists none. Patterns that differ only in their numbers share `any_number`, so that the text is
-    searched once for all of them.
+    empty if none is known. `any_number` is the source with any number in place of those listed; empty if it lists none.
+    Patterns that differ only in their numbers share it, so that the text is searched once for all of them.
     """
 
     regex: re.Pattern[str]
@@ -49,8 +50,7 @@ class Pattern:
 
 @functools.cache
 def compiled(source: str, by_word: bool | None = None) -> Pattern:
-    """Return the compiled pattern of `source`. By default the source decides whether it applies to the text with
-    spaces. Raises re.error if `source` is not a regular expression."""
+    """Return the compiled pattern of `source`, which decides by default whether it is by word."""
     by_word = _is_by_word(source) if by_word is None else by_word
     parts = list(_tokens(source, by_word=by_word))
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
@@ -60,8 +60,7 @@ def compiled(source: str, by_word: bool | None = None) -> Pattern:
 
 @functools.cache
 def alternatives(source: str) -> tuple[Pattern, ...]:
-    """Return the alternatives of a pattern, each compiled. An alternative may need a string that the whole pattern does
-    not need."""
+    """Return the alternatives of a pattern, each compiled, because each may need a string that the whole does not."""
     branches, depth = [""], 0
     for token, often in _PART.findall(source):
         depth += token.startswith("(") - (token == ")")
@@ -167,8 +166,6 @@ _PREFIX = re.compile(
     )
 )
 _QUIET_PREFIX = re.compile(rf"(?:[\w.]+ - )?\[?(?:{_QUIET})\b|\[?I\d{{3,4}} |I [\w./-]+\.(?:cc|cpp|py):")
-# At this level NCCL reports what it tries but does not need, such as a plugin or a device that is missing.
-_NCCL_INFO = re.compile(r"\bNCCL INFO\b")
 # A Windows path. In such a text a backslash before an n belongs to a path, and is not an escaped line end.
 _DRIVE = re.compile(r"\b[A-Za-z]:\\|\\(?:Lib\\)?site-packages\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
@@ -179,8 +176,6 @@ _BYTES = re.compile(r"(?<![\w'\"])b(?=['\"][A-Za-z])")
 _WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
 # The parts of a line, ended at a space where there is one.
 _PARTS = re.compile(r".{1,2000}(?:\s|$)|.{2000}")
-# No line has more prefixes than this; a line made of nothing else ends here too.
-_MOST_PREFIXES = 8
 
 _EXCEPTION = re.compile(
     r"terminate called|what\(\):|Exception:|"
@@ -219,8 +214,6 @@ _ABSENT = re.compile(
     r".*(?:open|load)\w* (?:shared library )?libibverbs|.*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,
 )
-# A comment of C or C++, which no program prints.
-_COMMENT = re.compile(r"//|/\*|\*/")
 _FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # Lines that join a traceback to the one before. An exception that Python ignores at exit is not a separate error.
@@ -235,8 +228,7 @@ _PASSED_ON = re.compile(r"\b(CalledProcess|Connection\w*|BrokenPipe|EOF|Cancelle
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: its number in the paste, its text without prefixes, its kind, the group of tracebacks that it belongs to,
-    and the form of its prefix."""
+    """A line: its number, its text without prefixes, its kind, its group of tracebacks, and the form of its prefix."""
 
     number: int
     text: str
@@ -274,35 +266,24 @@ def normalise(text: str) -> Normal:
     text = _ESCAPES.sub("", _unescaped(text))
     given = _numbered(text)
     lines = _classed([(number, _bare(line)) for number, line in given], _quoted(given))
-    solids: list[str] = []
-    spaceds: list[str] = []
-    starts: list[int] = []
-    spaced_starts: list[tuple[int, int]] = []
-    at = spaced_at = 0
-    for line in lines:
-        words = line.text.translate(_WITHOUT_QUOTES).lower().split()
-        solids.append("".join(words))
-        starts.append(at)
-        if words:
-            spaceds.append(" ".join(words))
-            spaced_starts.append((spaced_at, at))
-            spaced_at += len(spaceds[-1]) + 1
-        at += len(solids[-1])
-    return Normal(tuple(lines), "".join(solids), "\n".join(spaceds), tuple(starts), tuple(spaced_starts))
+    words = [line.text.translate(_WITHOUT_QUOTES).lower().split() for line in lines]
+    solids = ["".join(parts) for parts in words]
+    starts = tuple(itertools.accumulate(map(len, solids), initial=0))[:-1]
+    filled = [(" ".join(parts), start) for parts, start in zip(words, starts, strict=True) if parts]
+    offsets = itertools.accumulate((len(spaced) + 1 for spaced, _ in filled), initial=0)
+    spaced_starts = tuple((offset, start) for offset, (_, start) in zip(offsets, filled, strict=False))
+    return Normal(tuple(lines), "".join(solids), "\n".join(spaced for spaced, _ in filled), starts, spaced_starts)
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
-    """Return the lines with their numbers. A very long line is split into parts, because every search for a match on
-    its line would read the whole line."""
+    """Return the lines with their numbers. Very long lines are split, because every search reads the whole line."""
     lines = re.split(r"\r\n|\r|\n", text)
     return [(number, part) for number, line in enumerate(lines, 1) for part in _PARTS.findall(line) or ("",)]
 
 
 def _unescaped(text: str) -> str:
-    """Return the text without the escapes of HTML, JSON and URLs. HTML's are removed twice, because a text that is
-    pasted twice is escaped twice."""
-    for _ in range(2):
-        text = html.unescape(text)
+    """Return the text without the escapes of HTML (of a text pasted twice), JSON and URLs."""
+    text = html.unescape(html.unescape(text))
     if "%20" in text and len(_PERCENT.findall(text)) > 2:
         text = unquote(text)
     text = _UNICODE.sub(lambda code: chr(int(code[1], 16)), text)
@@ -315,8 +296,8 @@ _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
 
 
 def _bare(line: str) -> tuple[str, bool, str]:
-    """Return a line's text without its prefixes and boxes; whether it reports no error, because it is information or
-    was typed at a prompt; and the letters of its prefixes, with a rank's number."""
+    """Return a line's text without its prefixes and boxes, whether it is information or was typed at a prompt, and the
+    letters of its prefixes with a rank's number."""
     line = _INVISIBLE.sub("", line)
     if _EMPTY.match(line):
         return "", False, ""
@@ -324,7 +305,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
     if _PROMPT.match(line):
         return line, True, ""
     quiet, prefix = False, ""
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(8):  # no line has more prefixes
         found = _PREFIX.match(line)
         if not found or not found.end():
             break
@@ -333,7 +314,8 @@ def _bare(line: str) -> tuple[str, bool, str]:
         line = line[found.end() :].lstrip()
         if found.group().startswith("{"):
             line = _JSON_END.sub("", line)
-    return ("", True, prefix) if _NCCL_INFO.search(line) else (line, quiet, prefix)
+    # At this level NCCL reports what it tries but does not need, such as a plugin or a device that is missing.
+    return ("", True, prefix) if "NCCL INFO" in line else (line, quiet, prefix)
 
 
 def _quoted(given: Sequence[tuple[int, str]]) -> set[int]:
@@ -345,15 +327,13 @@ def _quoted(given: Sequence[tuple[int, str]]) -> set[int]:
         is_item = _ITEM.match(line) is not None
         if in_diff or (in_list and is_item):
             quoted.add(number)
-        # A line with a list mark never begins a list of guesses: if a launcher marks every line, the marks mean
-        # nothing.
+        # A line with a list mark never begins a list of guesses, because some launchers mark every line.
         in_list = (in_list and (is_item or not line.strip())) or (not is_item and _GUESSES.search(line) is not None)
     return quoted
 
 
 def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collection[int]) -> list[Line]:
-    """Return the lines with their kinds and groups. Chained tracebacks form one group, and a new traceback begins the
-    next group."""
+    """Return the lines with their kinds and groups. Chained tracebacks form one group."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
     for number, (text, quiet, prefix) in lines:
@@ -365,9 +345,8 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
         # Python shows no source for code that was typed or given by -c, so the exception follows its frame directly.
         is_raised = _EXCEPTION.match(text) is not None
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
-        # CMake's lines about what it found begin with `-- `. pip's line about a build is no error either.
-        quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
-        quiet = quiet or _COMMENT.match(text) is not None
+        # CMake's lines about what it found begin with `-- `. pip's line about a build, and comments, are no errors.
+        quiet = quiet or text.startswith(("-- ", "Building wheel", "//", "/*", "*/")) or _ABSENT.match(text) is not None
         kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
         # In a traceback, the line of source follows the line that names the file.
@@ -376,8 +355,7 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
 
 
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines, with the tracebacks of programs that report the environment as `quiet`, if the paste has
-    another error."""
+    """Return the lines. Tracebacks of programs that report the environment are `quiet` if there is another error."""
     collecting: set[Line] = set()
     for begin in (at for at, line in enumerate(lines) if line.text.startswith(_TRACEBACK)):
         # The exception is below the frames, and below the marks that Python puts under their source.
@@ -394,13 +372,11 @@ def _without_reports(lines: Sequence[Line]) -> list[Line]:
 _MOST_PLACES = 100
 # The most characters, without spaces, of a line that people read.
 _SAME_LINE = 500
-# The ranges that a pattern matches, by the number in the match. The key "" has all ranges, because the row for Xid
-# errors without their own row takes any number.
+# The ranges that a pattern matches, by the number in the match; "" has all, because `xid.unknown` takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
 # The rank of each kind of line as evidence: the exception that ends a traceback, a line of a log, a line of source.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
-# Words about GPUs and the libraries that use them. Messages that any program may print count only if the paste has one
-# of these words.
+# Words about GPUs and the libraries that use them. Without one, messages that any program may print do not count.
 _OURS = re.compile(
     r"torch|cuda|cudnn|nvidia|nvrm|nvlink|\bgsp\b|nccl|\bgpus?\b(?! ?process)|\btriton|dataloader|deepspeed|vllm|"
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
@@ -443,8 +419,7 @@ _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
     r"(is|was|are) (gone|fixed|solved|ruled out|excluded|unlikely|not the (issue|problem|cause|case|reason)))"
 )
-# Words of a discussion that is settled, or that is about a change to a program. Such a paste asks nothing, unless it
-# has text that a program printed.
+# Words of a discussion that is settled or about a change. It asks nothing, unless a program printed a text in it.
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
@@ -458,14 +433,13 @@ _PROSE = re.compile(
     r"(do|can|to)|why (do|does|is)|we|our|sometimes|yesterday|last (night|week)|suddenly|occasionally)\b",
     re.IGNORECASE,
 )
-# Words quoted in a sentence. Other words precede them without a colon; a program would print a colon before a message.
+# Words quoted in a sentence: a program would print a colon before a message.
 _QUOTE = re.compile(r"[a-z] [a-z]+ [(\[]?[\"`“](\w[^\"`”]* [^\"`”]* [^\"`”]*)[\"`”]")
 _REPORTED = re.compile(r"\b(?:fail(?:s|ed)|says|prints|exit(?:s|ed)|reports)(?: with)? [\"“`]")
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
-    r"\b(no|never|without|nor|not|\w+nt|if|in "
-    r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?|rul\w+|exclud\w+|"
-    r"unrelated|rather)\b"
+    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|"
+    r"mentions?|claims?|rul\w+|exclud\w+|unrelated|rather)\b"
 )
 # The kernel's log has one writer, so its lines are in the order of events.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
@@ -478,9 +452,8 @@ _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 class Match:
     """A known text that was found: its line, and the conditions of doctor that it points to.
 
-    `said` has the line and the lines after it. `around` also has the lines before. The text's figures are read from
-    both. `doubt` is evidence against the text in the paste, if any. `facts` are the facts that the paste states.
-    `is_advised` means that the text's step follows from these facts.
+    `said` has the line and the lines after it, `around` also the lines before. `doubt` is evidence in the paste against
+    the text. `is_advised` means that the step follows from the facts that the paste states.
     """
 
     text: Condition
@@ -508,20 +481,17 @@ class _Place:
     line: Line
 
     def within(self, other: _Place) -> bool:
-        """Return whether a longer match covers this one and says as much. A match is kept if the longer one is its
-        consequence."""
+        """Return whether a longer match, which is not its consequence, covers this one and says as much."""
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
         brought_about = self.text.id.startswith(other.text.follows)
-        # A pattern's gap may start in a line of source and reach the printed text below. The printed match is then
-        # kept.
+        # A pattern's gap may reach from a line of source to the printed text below, whose match is kept.
         is_printed = self.text.id == other.text.id and self.line.kind != "frame" and other.line.kind == "frame"
         says_as_much = self.text.symptom or not other.text.symptom
         return covered and longer and not brought_about and not is_printed and says_as_much
 
     def adds_nothing(self, other: _Place) -> bool:
-        """Return whether this match is a consequence of an overlapping match, or a symptom on a line that also names a
-        cause."""
+        """Return whether this is a consequence of an overlapping match, or a symptom on a line that names a cause."""
         covers = self.touches(other) and other.text.id.startswith(self.text.follows) and self.text.id != other.text.id
         return covers or (self.text.symptom and not other.text.symptom and self.line == other.line)
 
@@ -533,8 +503,7 @@ class _Place:
 
 
 class _Near:
-    """Places sorted by their start. In a long log with thousands of places, each is compared only with those near
-    it."""
+    """Places sorted by their start, so that each of thousands is compared only with those near it."""
 
     def __init__(self, places: Sequence[_Place]) -> None:
         self._places = sorted(places, key=lambda place: place.start)
@@ -555,7 +524,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     was raised first. Among other lines the earliest comes first.
     """
     normal = normalise(pasted)
-    named = _told(normal, texts)
+    named = _reported(normal, texts)
     # A text points to a condition at its place. A condition elsewhere counts only if the paste is about GPUs.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     pointed = [place for place in pointed if not _is_only_named(normal, place)]
@@ -567,7 +536,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
             for text in texts
             if text.weak
         ]
-        named = _told(normal, weak)
+        named = _reported(normal, weak)
     mine, theirs = _Near(named), _Near(pointed)
     found = named + [place for place in pointed if ours and not any(place.touches(other) for other in mine.to(place))]
     unknown, is_all = _unknown_errors(normal, found)
@@ -583,8 +552,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         _is_prose(place, normal) or _SETTLED.search(place.line.text) for place in found
     ):
         return []
-    # A text in prose, in source code or in a message of a program that continues is no proof of an error, so it gets a
-    # lower certainty.
+    # A text in prose, in source code or in a message of a program that continues is no proof of an error.
     found = [
         replace(place, text=replace(place.text, certainty=_of_quote(place)))
         if place.line.kind == "frame" or _is_prose(place, normal) or _goes_on(place.line)
@@ -595,10 +563,11 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     by_id = {text.id: text for text in texts}
     becomes = {id: by_id.get(proven(id, facts)) for id in {place.text.id for place in found}}
     found = [replace(place, text=becomes[place.text.id] or place.text) for place in found]
-    first: dict[str, Line] = {}
-    for place in found:
-        if place.line.kind != "frame" and not _HARMLESS.search(place.line.text):
-            first.setdefault(place.text.id, place.line)
+    first = {
+        place.text.id: place.line
+        for place in reversed(found)
+        if place.line.kind != "frame" and not _HARMLESS.search(place.line.text)
+    }
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
         beside = [other.text.id for other in theirs.to(place) if other.touches(place)]
@@ -618,7 +587,7 @@ _REASON_WITHIN = 400
 
 
 def _wrapping(places: Sequence[_Place], normal: Normal) -> list[_Place]:
-    """Return the places. An error whose message gives another text as the reason becomes a symptom of it."""
+    """Return the places. An error whose message gives another text as the reason is a symptom."""
     near = _Near(places)
     return [
         replace(place, text=replace(place.text, symptom=True))
@@ -638,7 +607,7 @@ def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
     return other.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, other.start) is not None
 
 
-def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
+def _reported(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
     places = [
@@ -676,13 +645,12 @@ def _is_prose(place: _Place, normal: Normal) -> bool:
     """Return whether a person describes or quotes the error in a sentence, which is no proof."""
     line, words = place.line, normal.solid[place.start : place.end]
     is_quoted = any(words in "".join(quote.lower().split()) for quote in _QUOTE.findall(line.text))
-    is_told = not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
-    return line.kind == "plain" and (is_quoted or is_told)
+    is_described = not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
+    return line.kind == "plain" and (is_quoted or is_described)
 
 
 def _of_quote(place: _Place) -> Certainty:
-    """Return the certainty of a text in a sentence: a hint, or strong evidence if the sentence quotes a program's
-    output."""
+    """Return the certainty of a text in a sentence, which is more than a hint only if it quotes a program's output."""
     return "strong" if place.text.certainty != "hint" and _REPORTED.search(place.line.text) else "hint"
 
 
@@ -703,8 +671,7 @@ def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line]
 
 
 def _message(normal: Normal, line: Line) -> range:
-    """Return the line numbers of an exception's message: its own line and the plain lines directly below, up to the
-    next entry of a log."""
+    """Return the lines of an exception's message: its own and the plain ones below, up to the next entry of a log."""
     below = normal.lines[line.number : line.number + _LINES_AFTER]
     ends = (entry.number for entry in below if entry.kind != "plain" or entry.prefix not in ("", line.prefix))
     return range(line.number, next(ends, line.number + len(below) + 1))
@@ -736,8 +703,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
             or ("rank" in other.line.prefix and "rank" in place.line.prefix and other.line.prefix != place.line.prefix)
         )
     }
-    # The program continued after an earlier traceback, so only later errors count. If the match is on a line of a log,
-    # any unknown error may be the one that ended the program.
+    # The program continued after an earlier traceback. Beside a line of a log any unknown error may have ended it.
     is_logged = place.line.kind == "plain" and not _KERNEL.search(place.line.text)
     later = [
         line for line in unknown if (line.group > place.line.group or is_logged) and not _PASSED_ON.search(line.text)
@@ -753,8 +719,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
 
 
 def _of_one_event(line: Line, other: Line) -> bool:
-    """Return whether two lines of the kernel's log are about the same GPU, such as an error and the driver's
-    response."""
+    """Return whether two lines of the kernel's log are about the same GPU."""
     address, another = _ADDRESS.search(line.text), _ADDRESS.search(other.text)
     return address is not None and another is not None and address[1] == another[1]
 
@@ -808,7 +773,7 @@ def _is_effect(name: str, line: Line, place: _Place) -> bool:
 
 
 def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
-    """Return two excerpts: the line with those after it, and the same with the lines before it."""
+    """Return the line with those after it, and the same with the lines before it."""
     lines = [entry.text for entry in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
     before = min(line.number - 1, _LINES_BEFORE)
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gpucheck import messages, xid
 from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import hint, proof, strong, text
 
 # Libraries and symbols of torch, of CUDA and of packages built on them.
 _TORCHS = (
@@ -38,14 +39,16 @@ _OTHER_WORDS = {
 
 
 def _of_xid(row: xid.Xid) -> Condition:
-    return Condition(
-        id=f"xid.{row.number}",
-        title=f"Xid {row.number}: {row.what}",
-        patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(row.number, ())),
+    return text(
+        "hint" if row in xid.OLDER else "proof" if row.blame == "device" else "strong",
+        f"xid.{row.number}",
+        f"Xid {row.number}: {row.what}",
+        _TYPED,
+        _IN_LOG,
+        *_OTHER_WORDS.get(row.number, ()),
         number=str(row.number),
         meaning=f"{_CAUSE[row.blame]} The driver reports it in the kernel log.",
         fix=row.step.replace("{card}", "INDEX"),
-        certainty="hint" if row in xid.OLDER else "proof" if row.blame == "device" else "strong",
         follows=tuple(f"xid.{number}" for number in row.follows),
         common=(_IN_WORDS,),
     )
@@ -56,41 +59,35 @@ def _of_xid(row: xid.Xid) -> Condition:
 _NO_CUDA = r"NameError: name '?(bare_metal_version|\w*(cuda|nvcc)_version\w*)'? is not defined"
 
 TEXTS: tuple[Condition, ...] = (
-    Condition(
-        id="import.nvjitlink",
-        title="another CUDA library is loaded instead of torch's",
-        patterns=(
-            r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
-            r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
-            r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
-            r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
-            r"\bundefined symbol: iJIT_NotifyEvent",
-            r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
-            r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
-            r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
-            r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
-            r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
-        ),
-        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn, libnccl or "
-        "NVRTC (with its nvrtc-builtins) of another version than the wheel's.",
+    strong(
+        "import.nvjitlink",
+        "another CUDA library is loaded instead of torch's",
+        r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
+        r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
+        r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
+        r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: version .{1,40} not found",
+        r"\bundefined symbol: iJIT_NotifyEvent",
+        r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
+        r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
+        r"CublasLt version \S{1,12} or higher required|failed to open (lib)?nvrtc-builtins",
+        r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE|nvrtc-builtins[\w.-]*: (cannot open|not found)",
+        r"Found cu(SOLVER|BLAS|FFT|SPARSE|PTI) version \d+, but JAX was built against",
+        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a library of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
         "the versions that `pip show torch` requires, or reinstall torch with them",
     ),
-    Condition(
-        id="import.symbol",
-        title="a compiled package was built for another torch",
-        patterns=(
-            # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
-            r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
-            r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
-            _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
-            r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
-            r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
-            r"was compiled (with|against|for) (a different version of )?(Py)?torch",
-            r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
-        ),
-        meaning="The file that the message begins with calls something that this torch does not have: it was "
-        "compiled against another version.",
+    strong(
+        "import.symbol",
+        "a compiled package was built for another torch",
+        # Mangled names of at::, c10::, torch:: and caffe2::, and of torch's C interface.
+        r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
+        r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
+        _TORCHS + r"[\w./-]*\.so[.\d]*:? undefined symbol(?!:? ?(_*nvJitLink|cu[a-z]|nccl|iJIT))",
+        r"DLL load failed while importing \w*" + _TORCHS + r"\w*: The specified procedure could not be found",
+        r"(libc10|libtorch)\w*\.so[.\d]*: (cannot open shared object file|version)",
+        r"was compiled (with|against|for) (a different version of )?(Py)?torch",
+        r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
+        meaning="The file named first was compiled against another torch, and calls what this one does not have.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
         "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION "
         "(mmcv: with -f https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html for this torch)",
@@ -98,96 +95,84 @@ TEXTS: tuple[Condition, ...] = (
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
     ),
-    Condition(
-        id="import.libcuda",
-        title="the driver's libcuda is not found",
-        patterns=(
-            r"libcuda\.so(\.1)?: cannot open shared object file",
-            r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
-            r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
-            r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
-            r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
-        ),
+    proof(
+        "import.libcuda",
+        "the driver's libcuda is not found",
+        r"libcuda\.so(\.1)?: cannot open shared object file",
+        r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
+        r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
+        r"CUDA driver library cannot be found|libcuda\.so(\.1)? not found|PTX JIT compiler library not found",
+        r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found|libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
         "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        certainty="proof",
         follows=("container.", "nvml.", "kernel."),
     ),
-    Condition(
-        id="import.library",
-        title="a CUDA library is not found",
-        patterns=(
-            r"Error loading CUDA libraries\. GPU will not be used",
-            r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
-            r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
-            r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
-            r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
-            r"[\w-]*\.so[.\d]*: cannot open shared object file",
-            r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
-            r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
-            r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
-            r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
-            r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
-            r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
-            r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
-            r"Cannot dlopen some GPU libraries",
-            r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
-            r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
-            r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
-            r"CUDA backend failed to initialize: Unable to load cu",
-            r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
-            r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
-            r"make sure libcudnn\w*\.so[.\d]* is in your library path",
-        ),
-        meaning="The package wants a CUDA of another major version (the number after .so) than what is installed, its "
-        "nvidia-… wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not "
-        "look.",
+    strong(
+        "import.library",
+        "a CUDA library is not found",
+        r"Error loading CUDA libraries\. GPU will not be used",
+        r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
+        r"lib(?!cuda\.so|nvidia-ml|nvinfer)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
+        r"(could not|failed to|unable to|cannot) (load|open|find) (the )?libcudnn\w*\.so",
+        r"lib(cu(dart|dnn|blas|fft|rand|solver|sparse|pti|file)|nccl|nvrtc|nvJitLink|nvToolsExt|nvshmem|torch_cuda)"
+        r"[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"lib(amdhip64|rocblas|hipblas\w*|MIOpen|rccl|hiprtc|rocm\w*|(?<!dlerror: lib)nvinfer\w*|"
+        r"onnxruntime_providers_\w+)[\w-]*\.so[.\d]*: cannot open shared object file",
+        r"(Could not|Failed to|Unable to|Cannot) (load|find|open) (dynamic |shared )?(library|module) "
+        r"\W?(lib)?(cu(dart|blas|fft|rand|solver|sparse)|nccl|nvrtc)",
+        r"Library (lib)?(cu(dart|blas|fft|rand|solver|sparse)|nvrtc|nvinfer)[\w.]* (is )?not (found|loaded)",
+        r"Could not load library libcudnn\w*|Could not (load|locate) (library )?(lib)?cudnn\w*\.so",
+        r"Cannot load symbol cudnn\w+|Unable to load any of \{lib(cudnn|cublas|nv)",
+        r"Cannot dlopen some GPU libraries",
+        r"(cudart|cublas|cufft|curand|cusolver|cusparse)\w*\.dll.{0,40}(not found|missing|could not)",
+        r"Could not (load|locate) (library )?(cudnn\w*|zlibwapi|cublas\w*|cudart\w*|nvrtc\w*)\.dll",
+        r"lib(cudart|cublas|cusparse|nvrtc)\.so not found|Failed to create CUDAExecutionProvider",
+        r"CUDA backend failed to initialize: Unable to load cu",
+        r"(libNVVM cannot be found|failed to open (lib)?nvvm)",
+        r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
+        r"make sure libcudnn\w*\.so[.\d]* is in your library path",
+        meaning="The package wants a CUDA of another major version (the number after .so) than installed, its nvidia-… "
+        "wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
         "name, or the program's release for the CUDA that is installed",
         follows=("cudnn.version",),
     ),
-    Condition(
-        id="import.nms",
-        title="torchvision does not fit torch",
-        patterns=(
-            r"PyTorch and TorchAudio were compiled with different CUDA",
-            r"TorchAudio has CUDA version [\d.]+\b",
-            r"Couldn'?t load custom C\+\+ ops",
-            r"partially initialized module '?torchvision'? has no attribute '?extension",
-            r"extension torchvision.{0,20}not found",
-            r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
-            r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
-            r"(No such operator|Could not run) '?torchvision::nms",
-        ),
+    strong(
+        "import.nms",
+        "torchvision does not fit torch",
+        r"PyTorch and TorchAudio were compiled with different CUDA",
+        r"TorchAudio has CUDA version [\d.]+\b",
+        r"Couldn'?t load custom C\+\+ ops",
+        r"partially initialized module '?torchvision'? has no attribute '?extension",
+        r"extension torchvision.{0,20}not found",
+        r"PyTorch and torchvision (were|was|are|have been)? ?compiled with different CUDA",
+        r"No module named '?torchvision\._C|torchvision(::|\.)\w+ does not exist",
+        r"(No such operator|Could not run) '?torchvision::nms",
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
         fix="reinstall torchvision at the release that belongs to this torch, and from the same index of PyTorch's",
     ),
-    Condition(
-        id="import.torch",
-        title="torch is not installed here",
-        patterns=(r"\bNo module named '?torch'?(?![\w.])",),
+    proof(
+        "import.torch",
+        "torch is not installed here",
+        r"\bNo module named '?torch'?(?![\w.])",
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
-        fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or "
-        "python -m pip install torch in a virtual environment",
-        certainty="proof",
+        fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or python "
+        "-m pip install torch in a virtual environment",
         follows=("build.isolation",),
     ),
-    Condition(
-        id="build.isolation",
-        title="a package is built without access to the installed torch",
-        patterns=(
-            r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
-            r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
-            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
-            + _NO_CUDA
-            + ")",
-            r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
-            r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
-            r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
-            r"torch",
-        ),
+    strong(
+        "build.isolation",
+        "a package is built without access to the installed torch",
+        r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
+        r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
+        r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
+        + _NO_CUDA
+        + ")",
+        r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
+        r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
+        r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import torch",
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
@@ -196,74 +181,60 @@ TEXTS: tuple[Condition, ...] = (
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b|"
         r"nvcc was not found",
     ),
-    Condition(
-        id="import.architecture",
-        title="torch, or another package, is built for another processor than this Python",
-        patterns=(),
+    proof(
+        "import.architecture",
+        "torch, or another package, is built for another processor than this Python",
         meaning="One of them is for Intel processors (x86_64, by Rosetta), the other for Apple silicon (arm64).",
         fix="a new environment with an arm64 Python (python -c 'import platform; print(platform.machine())' has to "
         "print arm64; from an arm64 Homebrew, python.org or Miniforge, in a terminal without Rosetta), then pip "
         "install --no-cache-dir the packages again",
-        certainty="proof",
         common=(r"\.(dylib|so)\W.{0,80}incompatible architecture \(have \W?(x86_64|arm64)\W{0,4}(, )?need",),
         beside=_TORCHS + r"|onnxruntime|numpy",
     ),
-    Condition(
-        id="import.torch_too_old",
-        title="a package needs another version of torch",
-        patterns=(
-            r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
-            r"cannot import name '?\w+'? from '?torch\.",
-            r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
-            r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
-            r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
-        ),
-        meaning="The package uses a function that this torch does not have: torch is older or newer than the "
-        "package expects.",
+    hint(
+        "import.torch_too_old",
+        "a package needs another version of torch",
+        r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
+        r"cannot import name '?\w+'? from '?torch\.",
+        r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
+        r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
+        r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
+        meaning="The package uses a function that this torch lacks: torch is older or newer than it expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
-        certainty="hint",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
     ),
-    Condition(
-        id="import.shadowed",
-        title="a file or folder called torch hides torch",
-        patterns=(
-            r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
-            r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
-            r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
-            r".{0,80}circular import",
-            r"Failed to load PyTorch C extensions",
-            r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
-        ),
-        meaning="Python imports from the current folder first: a torch.py, or a file named like a module of the "
-        "standard library.",
+    strong(
+        "import.shadowed",
+        "a file or folder called torch hides torch",
+        r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
+        r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
+        r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
+        r".{0,80}circular import",
+        r"Failed to load PyTorch C extensions",
+        r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
+        meaning="Python imports from the current folder first: a torch.py, or a file named like a standard module.",
         fix="python -c 'import importlib.util; print(importlib.util.find_spec(\"torch\").origin)' shows which file it "
         "is. Rename it if it is yours. In torch's own sources start from another folder",
     ),
-    Condition(
-        id="import.numpy",
-        title="torch, or another package, does not fit this NumPy",
-        patterns=(r"RuntimeError: Numpy is not available|UserWarning: Failed to initialize NumPy",),
+    proof(
+        "import.numpy",
+        "torch, or another package, does not fit this NumPy",
+        r"RuntimeError: Numpy is not available|UserWarning: Failed to initialize NumPy",
         meaning="A package was compiled for NumPy 1 (torch before 2.3), and NumPy 2 is installed; or NumPy is missing.",
         fix="pip install 'numpy<2', or a newer release of the package that the traceback imports last",
-        certainty="proof",
         common=(
             r"NumPy 1\.x cannot be run in|numpy\.dtype size changed, may indicate binary incompat",
             r"_ARRAY_API not found|numpy\.core\.multiarray failed to import",
         ),
     ),
-    Condition(
-        id="import.glibc",
-        title="the system's C or C++ library is older than the package",
-        patterns=(
-            r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
-            _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
-            r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
-        ),
+    proof(
+        "import.glibc",
+        "the system's C or C++ library is older than the package",
+        r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
+        _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
+        r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
-        fix="conda install -c conda-forge 'libstdcxx-ng>=13', and its lib folder first in LD_LIBRARY_PATH (a cluster: "
-        "module load gcc/13)",
-        certainty="proof",
+        fix="conda install -c conda-forge 'libstdcxx-ng>=13', its lib first in LD_LIBRARY_PATH (or module load gcc/13)",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
@@ -271,174 +242,139 @@ TEXTS: tuple[Condition, ...] = (
         ),
         beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
     ),
-    Condition(
-        id="shell.variable",
-        title="Windows's shell does not know VARIABLE=value before a command",
-        patterns=(
-            r"\b((CUDA|TORCH|PYTORCH|HSA|HIP|NCCL|GGML|OLLAMA|VLLM|CMAKE_ARGS|FORCE_C|MAX_JOBS)\w*)(=\S{0,80})? is not "
-            r"recognized as (an internal|the name of a)",
-        ),
+    proof(
+        "shell.variable",
+        "Windows's shell does not know VARIABLE=value before a command",
+        r"\b((CUDA|TORCH|PYTORCH|HSA|HIP|NCCL|GGML|OLLAMA|VLLM|CMAKE_ARGS|FORCE_C|MAX_JOBS)\w*)(=\S{0,80})? is not "
+        r"recognized as (an internal|the name of a)",
         meaning="That form is for the shells of Linux and macOS.",
-        fix="in cmd set VARIABLE=value on a separate line (without quotes), in PowerShell $env:VARIABLE='value'; "
-        "then the command in the same window",
-        certainty="proof",
+        fix="in cmd set VARIABLE=value (without quotes), in PowerShell $env:VARIABLE='value'; then the command",
     ),
-    Condition(
-        id="import.dll",
-        title="a DLL that a compiled package needs is missing",
-        patterns=(
-            r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
-            r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
-            r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
-            r"DLL load failed while importing \w*" + _TORCHS,
-        ),
-        meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (of CUDA, cuDNN or another "
-        "package).",
+    strong(
+        "import.dll",
+        "a DLL that a compiled package needs is missing",
+        r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
+        r"fbgemm\.dll|LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
+        r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
+        r"DLL load failed while importing \w*" + _TORCHS,
+        meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (CUDA's, cuDNN's).",
         fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
         "names, at the version made for the packages beside it",
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
-    Condition(
-        id="compile.libcuda",
-        title="Triton, or the linker, does not find libcuda",
-        patterns=(
-            r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
-            r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
-        ),
+    proof(
+        "compile.libcuda",
+        "Triton, or the linker, does not find libcuda",
+        r"libcuda\.so cannot found|libcuda\.so (cannot|can not|could not) be? ?found",
+        r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
         meaning="Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones "
         "leave it to the linker, which wants a libcuda.so.",
         fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=FOLDER of libcuda.so; for -lcuda export LIBRARY_PATH=FOLDER, and if "
         "it has only libcuda.so.1: sudo ln -s libcuda.so.1 FOLDER/libcuda.so",
-        certainty="proof",
     ),
-    Condition(
-        id="compile.compiler",
-        title="no C or C++ compiler is found",
-        patterns=(
-            r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
-            r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
-            r"Error checking compiler version for cl|nvcc fatal *: Cannot find compiler",
-            r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
-            r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
-        ),
+    proof(
+        "compile.compiler",
+        "no C or C++ compiler is found",
+        r"Failed to find (a )?C(\+\+)? compiler|No working C\+\+ compiler found in torch\._inductor",
+        r"InvalidCxxCompiler|Compiler: (cl|g\+\+|gcc|clang\+\+) is not found",
+        r"Error checking compiler version for cl|nvcc fatal *: Cannot find compiler",
+        r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
+        r"\[\W?(which|where)\W{1,4}(g\+\+|c\+\+|gcc|cl)\W?\].{0,4} returned non-zero",
         meaning="Triton, torch.compile and the builds of extensions need the system's compiler.",
         fix="sudo apt-get install build-essential (Fedora, RHEL: sudo dnf install gcc gcc-c++; without root: conda "
         "install -c conda-forge gxx), or CC=/path/to/compiler; on Windows a shell of Visual Studio's build tools",
-        certainty="proof",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
     ),
-    Condition(
-        id="compile.launcher",
-        title="the small launcher that Triton compiles could not be built",
-        patterns=(
-            r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
-            r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
-            r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
-            r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
-            r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
-            r"Failed to compile\. cc_cmd",
-        ),
-        meaning="The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
-        "libcuda.so is not in the linker's path.",
+    hint(
+        "compile.launcher",
+        "the small launcher that Triton compiles could not be built",
+        r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
+        r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
+        r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
+        r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
+        r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
+        r"Failed to compile\. cc_cmd",
+        meaning="The compiler failed; see its output above. Usually Python.h or libcuda is missing.",
         fix="run the printed compiler line by hand, which shows its error: cannot find -lcuda wants sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda; Python.h apt-get install python3-dev (conda's Python has it)",
-        certainty="hint",
         symptom=True,
         follows=("compile.python_h", "compile.libcuda", "compile.compiler", "build.header"),
     ),
-    Condition(
-        id="compile.python_h",
-        title="Python's headers are missing",
-        patterns=(
-            r"include file \W?Python\.h\W? not found|Failed to find Python libs",
-            r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
-        ),
+    proof(
+        "compile.python_h",
+        "Python's headers are missing",
+        r"include file \W?Python\.h\W? not found|Failed to find Python libs",
+        r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         meaning="torch.compile and extensions build against Python.",
-        fix="sudo apt-get install python3-dev, of the version that runs (python3.11-dev …; Fedora, RHEL: "
-        "python3-devel)",
-        certainty="proof",
+        fix="sudo apt-get install python3-dev, of the running version (python3.11-dev …; Fedora, RHEL: python3-devel)",
         common=(r"Python\.h: No such file or directory",),
         beside=r"torch|triton|cuda|inductor",
     ),
-    Condition(
-        id="compile.cuda_h",
-        title="CUDA's header cuda.h is not found",
-        patterns=(
-            r"\bcuda\.h: No such file or directory",
-            r"cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
-            r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
-        ),
-        meaning="Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension "
-        "wants the toolkit's.",
+    proof(
+        "compile.cuda_h",
+        "CUDA's header cuda.h is not found",
+        r"\bcuda\.h: No such file or directory",
+        r"cuda\.h.{0,4} file not found|Cannot open include file: .{0,2}cuda\.h",
+        r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
+        meaning="Something is compiled against CUDA: Triton's launcher brings the header, others want the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
         "C_INCLUDE_PATH=/usr/local/cuda/include",
-        certainty="proof",
     ),
-    Condition(
-        id="compile.resources",
-        title="a Triton kernel needs more shared memory or stack than the GPU has",
-        patterns=(
-            r"out of resource: (shared memory|threads|tensor memory|registers)",
-            r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
-            r"No valid triton configs|triton.{0,200}OutOfResources",
-        ),
+    proof(
+        "compile.resources",
+        "a Triton kernel needs more shared memory or stack than the GPU has",
+        r"out of resource: (shared memory|threads|tensor memory|registers)",
+        r"error: .{0,80}stack frame size \(\d+\) exceeds limit",
+        r"No valid triton configs|triton.{0,200}OutOfResources",
         meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller blocks or num_stages in the configuration of the package whose kernel it is, its newest release, "
         "or its option without Triton (vLLM on AMD VLLM_USE_TRITON_FLASH_ATTN=0); TORCHINDUCTOR_MAX_AUTOTUNE=0",
-        certainty="proof",
     ),
-    Condition(
-        id="compile.ptxas",
-        title="a CUDA compiler does not know this GPU, or rejects the code",
-        patterns=(
-            r"Triton only supports? CUDA [\d.]+ or higher|Value '?sm_\w+'? is not defined for option",
-            r"Assertion failed: false && .{0,3}computeCapability not supported",
-            r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
-            r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
-            r"/ptxas\b.{0,200}returned non-zero exit status",
-            r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
-            r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
-            r"PTX ?\.?version [\d.]+ does not support ?\.?target",
-        ),
+    proof(
+        "compile.ptxas",
+        "a CUDA compiler does not know this GPU, or rejects the code",
+        r"Triton only supports? CUDA [\d.]+ or higher|Value '?sm_\w+'? is not defined for option",
+        r"Assertion failed: false && .{0,3}computeCapability not supported",
+        r"Internal Triton PTX codegen error|`?ptxas`? (stderr|failed with error code)",
+        r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
+        r"/ptxas\b.{0,200}returned non-zero exit status",
+        r"nvrtc: error: invalid value for|'sm_\w+' is not a recognized processor|XLA requires ptxas version",
+        r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+|\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
+        r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
-        certainty="proof",
         follows=("cuda.feature",),
     ),
-    Condition(
-        id="compile.missing",
-        title="Triton is not installed",
-        patterns=(
-            r"Cannot find a working triton installation",
-            r"\bNo module named '?triton'?(?![\w.])",
-            r"TritonMissing|A matching Triton is not available",
-            r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
-        ),
+    proof(
+        "compile.missing",
+        "Triton is not installed",
+        r"Cannot find a working triton installation",
+        r"\bNo module named '?triton'?(?![\w.])",
+        r"TritonMissing|A matching Triton is not available",
+        r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
         meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
         fix='python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" '
         "in r])' shows the version that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
-        certainty="proof",
     ),
-    Condition(
-        id="compile.old_gpu",
-        title="the GPU is too old for torch.compile",
-        patterns=(r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
+    proof(
+        "compile.old_gpu",
+        "the GPU is too old for torch.compile",
+        r"too old to be supported by the triton GPU compiler|GPUTooOldForTriton",
         meaning="Triton needs compute capability 7.0.",
         fix="do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
-        certainty="proof",
     ),
-    Condition(
-        id="compile.cache",
-        title="processes or releases of Triton disturb each other in its cache",
-        patterns=(r"FileNotFoundError: .{0,30}No such file or directory: \S{0,90}triton\S{0,150}(\.tmp\.|cache/)",),
+    strong(
+        "compile.cache",
+        "processes or releases of Triton disturb each other in its cache",
+        r"FileNotFoundError: .{0,30}No such file or directory: \S{0,90}triton\S{0,150}(\.tmp\.|cache/)",
         meaning="A temporary file is gone: several processes compiled one kernel at once, or the disk is shared.",
         fix="rm -r ~/.triton/cache, then TRITON_CACHE_DIR on a local disk, another one for each process; a newer "
         "release of the server or of Triton keeps its processes apart",
     ),
-    Condition(
-        id="build.header",
-        title="the compiler does not find a header",
+    strong(
+        "build.header",
+        "the compiler does not find a header",
         meaning="That is the cause; the errors below it only pass it on.",
         fix="find / -name 'HEADER' 2>/dev/null: its folder in CPATH; else the package that has it (apt-file search "
         "HEADER, dnf provides '*/HEADER'), in a checkout git submodule update --init --recursive",
@@ -449,34 +385,29 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=("nvcc.", "compile.python_h", "compile.cuda_h"),
     ),
-    Condition(
-        id="import.module",
-        title="a Python package of the CUDA stack is not installed",
-        patterns=(
-            r"No module named '?(cuda|cupy|pynvml|pycuda|deep_gemm|deep_ep|flashinfer|sgl_kernel|tensorrt|"
-            r"transformer_engine|amdsmi|cutlass)\b",
-        ),
+    strong(
+        "import.module",
+        "a Python package of the CUDA stack is not installed",
+        r"No module named '?(cuda|cupy|pynvml|pycuda|deep_gemm|deep_ep|flashinfer|sgl_kernel|tensorrt|"
+        r"transformer_engine|amdsmi|cutlass)\b",
         meaning="Python does not find it in the environment that runs the program.",
         fix="python -m pip install PACKAGE with the interpreter that runs the program",
     ),
-    Condition(
-        id="compile.backend",
-        title="torch.compile failed",
-        patterns=(
-            r"\bInductorError\b",
-            r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
-            r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-            r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit",
-            r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
-            r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
-            r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
-            r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
-            r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
-        ),
+    hint(
+        "compile.backend",
+        "torch.compile failed",
+        r"\bInductorError\b",
+        r"cannot import name '?\w+'? from '?triton\b|module '?triton(\.\w+)*'? has no attribute",
+        r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
+        r"CompilationError: at \d+:\d+: ?def triton_|FailOnRecompileLimitHit",
+        r"hit config\.(recompile_limit|cache_size_limit)|BackendCompilerFailed",
+        r"torch\._dynamo\.exc\.(InternalTorchDynamoError|TorchRuntimeError|Unsupported|UserError)",
+        r"torch\._inductor\.exc\.\w+|LoweringException|CppCompileError|triton.{0,60}CompileTimeAssertionFailure",
+        r"while processing an MLIR pass pipeline|Windows not yet supported for torch\.compile",
+        r"(torch\.compile|Dynamo) is not supported on Python \d|PassManager::run failed",
         meaning="The message holds the cause: it follows `raised:`, or is the last line of the traceback.",
         fix="gpucheck explain with that line; TORCHDYNAMO_DISABLE=1 runs the program without torch.compile. "
         "TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
-        certainty="hint",
         symptom=True,
         weak=(
             r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]",
@@ -484,193 +415,158 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=("compile.", "cuda.", "oom.", "build.header"),
     ),
-    Condition(
-        id="nvcc.missing",
-        title="the CUDA toolkit for the build is missing",
-        patterns=(
-            r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
-            r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
-            r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
-            r"Could not find (cudnn_LIBRARY|CUDNN\b)",
-            r"CUDA_HOME (does not exist|is not set|not found|must be set)",
-            r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
-            r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
-            r"(requires|needs) nvcc|nvcc (was )?not found",
-            r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
-            r"NameError: name '?bare_metal_version'? is not defined",
-            r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
-            r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
-        ),
+    proof(
+        "nvcc.missing",
+        "the CUDA toolkit for the build is missing",
+        r"RuntimeError: Failed to find CUDA\.?|CUDA_HOME environment variable is not set",
+        r"nvcc: (command )?not found|error: .{0,40}nvcc.{0,10}No such file",
+        r"No such file or directory: '?[\w./:-]*nvcc",
+        r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt|cudnn\w*)\.h: No such file",
+        r"Could not find (cudnn_LIBRARY|CUDNN\b)",
+        r"CUDA_HOME (does not exist|is not set|not found|must be set)",
+        r"Unable to find CUDA_HOME|CUDA_HOME undefined|MissingCUDAException",
+        r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
+        r"(requires|needs) nvcc|nvcc (was )?not found",
+        r"cannot find -l(cudart|cublas|cudnn|curand|cufft|cusparse|cusolver|nvToolsExt)\b",
+        r"NameError: name '?bare_metal_version'? is not defined",
+        r"No CMAKE_CUDA_COMPILER could be found|CUDA_ARCHITECTURES is empty for target|No CUDA toolset found",
+        r"Could NOT find CUDA(Toolkit)?\b|CUDA Toolkit not found",
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="a wheel of the package in place of a build; else the toolkit of torch's CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' shows X.Y): conda install -c nvidia cuda-toolkit=X.Y, or NVIDIA's package "
         "cuda-toolkit-X-Y, then export CUDA_HOME=/usr/local/cuda-X.Y",
-        certainty="proof",
     ),
-    Condition(
-        id="nvcc.mismatch",
-        title="the CUDA toolkit does not match torch's CUDA version",
-        patterns=(
-            r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|CUDAMismatchException",
-            r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
-            r"(causal_conv1d|mamba_ssm) is only supported on CUDA [\d.]+ and above",
-        ),
+    proof(
+        "nvcc.mismatch",
+        "the CUDA toolkit does not match torch's CUDA version",
+        r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
+        r"Installed CUDA version [\d.]+ does not match the version torch was compiled with|CUDAMismatchException",
+        r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
+        r"(causal_conv1d|mamba_ssm) is only supported on CUDA [\d.]+ and above",
         meaning="An extension must be built with the same CUDA version as torch.",
         fix="export CUDA_HOME=/usr/local/cuda-X.Y of torch's CUDA (python -c 'import torch; "
-        "print(torch.version.cuda)'), after installing that toolkit where it is missing; or a torch for the toolkit's "
-        "version (nvcc --version)",
-        certainty="proof",
+        "print(torch.version.cuda)'), with that toolkit installed; or a torch for the version of nvcc --version",
     ),
-    Condition(
-        id="nvcc.old",
-        title="nvcc or the C++ compiler does not know C++17, which torch's headers need",
-        patterns=(
-            r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
-            r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
-            r"nvcc fatal *: Unknown option '?-+std",
-            r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
-            r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
-        ),
-        meaning="The toolkit is older than CUDA 11, the compiler is older than gcc 9, or the package's setup.py asks "
-        "for -std=c++14.",
+    proof(
+        "nvcc.old",
+        "nvcc or the C++ compiler does not know C++17, which torch's headers need",
+        r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
+        r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
+        r"nvcc fatal *: Unknown option '?-+std",
+        r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
+        r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
+        meaning="The toolkit is older than CUDA 11, the compiler than gcc 9, or setup.py asks for -std=c++14.",
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
         "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
-        certainty="proof",
     ),
-    Condition(
-        id="nvcc.arch",
-        title="the CUDA toolkit does not know an architecture",
-        patterns=(
-            r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
-            r"nvcc fatal ?: Unsupported gpu",
-        ),
+    proof(
+        "nvcc.arch",
+        "the CUDA toolkit does not know an architecture",
+        r"Unsupported gpu architecture '?compute_\w+|Unknown CUDA arch \([\w.+]+\) or GPU not supported",
+        r"nvcc fatal ?: Unsupported gpu",
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="export TORCH_CUDA_ARCH_LIST with this GPU's number alone (nvidia-smi --query-gpu=compute_cap "
         "--format=csv), in CMake CMAKE_CUDA_ARCHITECTURES (OpenCV: CUDA_ARCH_BIN): CUDA 12 dropped numbers below 5.0, "
         "CUDA 13 those below 7.5. Where the GPU's own is refused: a newer toolkit, for an old GPU an older one",
-        certainty="proof",
     ),
-    Condition(
-        id="nvcc.host_compiler",
-        title="the C++ compiler is too new for the CUDA toolkit",
-        patterns=(
-            r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
-            r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
-            r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
-            r"host_config\.h.{0,60}unsupported",
-        ),
+    proof(
+        "nvcc.host_compiler",
+        "the C++ compiler is too new for the CUDA toolkit",
+        r"unsupported (GNU|clang) version! (gcc|clang)|unsupported Microsoft Visual Studio version",
+        r"nvcc fatal *: Unsupported \w+ compiler found|nvcc fatal *: Host compiler targets unsupported OS",
+        r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
+        r"host_config\.h.{0,60}unsupported",
         meaning="nvcc accepts host compilers up to a version.",
         fix="CC=gcc-12 CXX=g++-12 NVCC_PREPEND_FLAGS='-ccbin g++-12' before the build, with that compiler installed "
         "(CUDA 12 takes gcc up to 12 or 13, CUDA 11 gcc 9 to 11); or a newer toolkit",
-        certainty="proof",
         common=(r"parameter packs not expanded with",),
     ),
     *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
-    Condition(
-        id="xid.unknown",
-        title="an Xid that has no row here",
-        patterns=(r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z", _IN_LOG),
-        meaning="The driver noted an error with a number that NVIDIA's catalogue calls unused, or that is newer "
-        "than this table.",
+    hint(
+        "xid.unknown",
+        "an Xid that has no row here",
+        r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z",
+        _IN_LOG,
+        meaning="NVIDIA's catalogue calls that number unused, or it is newer than this table.",
         fix=f"look it up: {xid.SOURCE}",
-        certainty="hint",
         symptom=True,
         common=(_BEFORE + r"\d+",),
     ),
-    Condition(
-        id="nvswitch.sxid",
-        title="an NVSwitch reported an error (SXid)",
-        patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
+    strong(
+        "nvswitch.sxid",
+        "an NVSwitch reported an error (SXid)",
+        r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="where the line says Fatal: take the node out of use (drain or cordon), then reset all GPUs and switches "
-        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action; sudo journalctl "
-        "-u nvidia-fabricmanager shows what else was reported",
+        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action; sudo journalctl -u "
+        "nvidia-fabricmanager shows what else was reported",
     ),
-    Condition(
-        id="bus.off",
-        title="a GPU has fallen off the bus",
-        patterns=(
-            r"GPU .{0,60}has fallen off the bus|installed in this system has (NVRM: ?)?fallen off the bus",
-            r"fallen off the bus and is not responding|NV_ERR_GPU_IS_LOST|GPU lost from the bus",
-            r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
-        ),
+    proof(
+        "bus.off",
+        "a GPU has fallen off the bus",
+        r"GPU .{0,60}has fallen off the bus|installed in this system has (NVRM: ?)?fallen off the bus",
+        r"fallen off the bus and is not responding|NV_ERR_GPU_IS_LOST|GPU lost from the bus",
+        r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
         meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
-        certainty="proof",
         follows=("xid.",),
     ),
-    Condition(
-        id="kernel.rm_init",
-        title="the driver could not start a GPU",
-        patterns=(
-            r"GSP-FMC reported an error|Max GSP-RM boot attempts exceeded|Cannot initialize GSP firmware RM",
-            r"RmInitAdapter failed|rm_init_adapter failed|nvidia: probe of [0-9a-f:.]+ failed with error",
-            r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
-            r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
-            r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
-            r"NVRM: None of the NVIDIA devices were initialized|NVRM: Open nvidia\.ko is only ready for use on",
-        ),
+    strong(
+        "kernel.rm_init",
+        "the driver could not start a GPU",
+        r"GSP-FMC reported an error|Max GSP-RM boot attempts exceeded|Cannot initialize GSP firmware RM",
+        r"RmInitAdapter failed|rm_init_adapter failed|nvidia: probe of [0-9a-f:.]+ failed with error",
+        r"NVRM: .{0,40}(Cannot attach gpu|GPU initialization failed)",
+        r"NVRM: .{0,60}(probe routine failed|Failed to copy vbios)",
+        r"NVRM: .{0,60}(kgspBootstrap|GspInit|gpuStateInit)\w*.{0,60}fail",
+        r"NVRM: None of the NVIDIA devices were initialized|NVRM: Open nvidia\.ko is only ready for use on",
         meaning="The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
         "power, or a GPU that needs the open kernel module.",
         fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
         "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
-    Condition(
-        id="kernel.nvrm",
-        title="NVIDIA's driver noted an error that has no row here",
-        patterns=(r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
-        meaning="A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, "
-        "its MIG mode or its firmware does not have.",
+    hint(
+        "kernel.nvrm",
+        "NVIDIA's driver noted an error that has no row here",
+        r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",
+        meaning="A check in the driver failed. Many are harmless: a tool asked for what GPU, MIG or firmware lack.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
         "one is missing or an Xid stands beside it, explain that line",
-        certainty="hint",
         symptom=True,
         follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
         weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),
     ),
-    Condition(
-        id="kernel.watchdog",
-        title="the driver thinks that the GPU hangs",
-        patterns=(
-            r"NVRM: .{0,80}Call timed out \[NV_ERR_TIMEOUT\]|GPU is probably locked|RC watchdog:",
-            r"_(kgsp|issue)RpcAndWait|rpcRecvPoll: GSP RPC|_kgspIsHeartbeatTimedOut",
-            r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
-        ),
-        meaning="A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow "
-        "from it.",
+    strong(
+        "kernel.watchdog",
+        "the driver thinks that the GPU hangs",
+        r"NVRM: .{0,80}Call timed out \[NV_ERR_TIMEOUT\]|GPU is probably locked|RC watchdog:",
+        r"_(kgsp|issue)RpcAndWait|rpcRecvPoll: GSP RPC|_kgspIsHeartbeatTimedOut",
+        r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
+        meaning="A kernel did not end, or the GPU's own processor (GSP) stopped answering. Later Xids follow from it.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
         "that fails, power-cycle the machine. If it happens again, use another driver version",
         follows=("xid.", "bus."),
     ),
-    Condition(
-        id="kernel.pcie",
-        title="the PCIe link reports errors",
-        patterns=(
-            r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
-            r"nvidia [0-9a-f:.]+: AER: can'?t recover|pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
-            r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
-        ),
+    hint(
+        "kernel.pcie",
+        "the PCIe link reports errors",
+        r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
+        r"nvidia [0-9a-f:.]+: AER: can'?t recover|pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
+        r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
         fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
-        certainty="hint",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
         r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
-    Condition(
-        id="kernel.gpu_hang",
-        title="an Intel GPU hung and was reset",
-        patterns=(
-            r"\bGPU HANG: ecode",
-            r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine "
-            r"reset)",
-        ),
+    strong(
+        "kernel.gpu_hang",
+        "an Intel GPU hung and was reset",
+        r"\bGPU HANG: ecode",
+        r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)",
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
-        fix="start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | "
-        "grep -i -e i915 -e xe",
+        fix="start it again; then a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i -e i915 -e xe",
     ),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain.text import BACKEND
+from gpucheck.explain.text import BACKEND, hint, proof, strong
 
 _SHM = (
     "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
@@ -29,106 +29,87 @@ _BELOW = (
 _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan backend"
 
 TEXTS: tuple[Condition, ...] = (
-    Condition(
-        id="shm.bus",
-        title="a DataLoader worker found no space in /dev/shm",
-        patterns=(
-            r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
-            r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
-        ),
+    strong(
+        "shm.bus",
+        "a DataLoader worker found no space in /dev/shm",
+        r"is killed by signal: Bus error|Unexpected bus error encountered in worker",
+        r"dataloader'?s workers are out of shared memory|insufficient shared memory \(shm\)",
         meaning="Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
         fix=_SHM + " shows it. num_workers=0 works without",
     ),
-    Condition(
-        id="shm.open",
-        title="shared memory for a tensor could not be created",
-        patterns=(
-            r"unable to open (file|shared memory object) </?torch_",
-            r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
-            r"unable to write to file </?torch_|torch_shm_manager",
-            r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
-        ),
+    strong(
+        "shm.open",
+        "shared memory for a tensor could not be created",
+        r"unable to open (file|shared memory object) </?torch_",
+        r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
+        r"unable to write to file </?torch_|torch_shm_manager",
+        r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
         fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(r"unable to open shared memory object|Couldn'?t allocate shared memory segment",),
         follows=("loader.files",),
     ),
-    Condition(
-        id="process.main",
-        title="the program starts processes while it is imported: no __main__ guard",
-        patterns=(
-            r"attempt has been made to start a new process before the current process has finished its bootstrap",
-        ),
+    proof(
+        "process.main",
+        "the program starts processes while it is imported: no __main__ guard",
+        r"attempt has been made to start a new process before the current process has finished its bootstrap",
         meaning="A spawned process imports the program's file again, and there it starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":; num_workers=0 works without',
-        certainty="proof",
     ),
-    Condition(
-        id="loader.files",
-        title="too many files are open",
-        patterns=(
-            r"received \d+ items of ancdata",
-            r"Too many open files\. ?Communication with the workers is no longer possible",
-        ),
+    proof(
+        "loader.files",
+        "too many files are open",
+        r"received \d+ items of ancdata",
+        r"Too many open files\. ?Communication with the workers is no longer possible",
         meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
-        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and "
-        "tensors of batches that are kept in a list cloned; else "
-        "torch.multiprocessing.set_sharing_strategy('file_system')",
-        certainty="proof",
+        fix="ulimit -n 65536 in the shell that starts it (Slurm, systemd and Docker set other limits), and tensors of "
+        "batches that are kept in a list cloned; else torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH + r"|\bmultiprocessing\b",
     ),
-    Condition(
-        id="loader.killed",
-        title="a DataLoader worker was killed",
-        patterns=(r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
+    strong(
+        "loader.killed",
+        "a DataLoader worker was killed",
+        r"DataLoader worker \(pid \d+\) is killed by signal: Killed",
         meaning="The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
         fix="sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
-    Condition(
-        id="loader.crashed",
-        title="a DataLoader worker crashed",
-        patterns=(
-            r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
-            r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
-        ),
+    strong(
+        "loader.crashed",
+        "a DataLoader worker crashed",
+        r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
+        r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
         fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
-    Condition(
-        id="loader.exited",
-        title="a DataLoader worker is gone",
-        patterns=(
-            r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
-            r"DataLoader worker \(pid \d+\) is killed by signal|(Error: |raise .{0,20})?Pin memory thread\b",
-        ),
+    proof(
+        "loader.exited",
+        "a DataLoader worker is gone",
+        r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
+        r"DataLoader worker \(pid \d+\) is killed by signal|(Error: |raise .{0,20})?Pin memory thread\b",
         meaning="The message does not name the cause. See the worker's earlier output on stderr.",
         fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
-        certainty="proof",
         symptom=True,
     ),
-    Condition(
-        id="loader.timeout",
-        title="a DataLoader worker did not deliver in time",
-        patterns=(r"DataLoader timed out after \d+ seconds",),
+    strong(
+        "loader.timeout",
+        "a DataLoader worker did not deliver in time",
+        r"DataLoader timed out after \d+ seconds",
         meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
         fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
     ),
-    Condition(
-        id="process.pickle",
-        title="an object cannot be passed to a child process",
-        patterns=(r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
-        meaning="With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no "
-        "open file.",
+    proof(
+        "process.pickle",
+        "an object cannot be passed to a child process",
+        r"torch/multiprocessing/reductions?\.py.{0,400}pickle",
+        meaning="With spawn the dataset, collate_fn and hooks are pickled: no lambda, no local function, no open file.",
         fix="move the function to the module's top level",
-        certainty="proof",
         common=(r"Can'?t (pickle|get) local object|Can'?t pickle <(function|class)|cannot pickle '?[\w.]+'? object",),
         beside=_TORCH,
     ),
-    Condition(
-        id="process.threads",
-        title="the system cannot start more threads",
-        patterns=(),
+    strong(
+        "process.threads",
+        "the system cannot start more threads",
         meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
         fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
@@ -138,18 +119,15 @@ TEXTS: tuple[Condition, ...] = (
         ),
         beside=_TORCH,
     ),
-    Condition(
-        id="crash.segfault",
-        title="the process crashed in compiled code",
-        patterns=(
-            r"Signal 11 \(SIGSEGV\)",
-            r"(exitcode ?:|exits with return code =) ?-11\b",
-            r"Segfault encountered|\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
-            r"ERROR: Unexpected segmentation fault encountered in worker",
-        ),
+    hint(
+        "crash.segfault",
+        "the process crashed in compiled code",
+        r"Signal 11 \(SIGSEGV\)",
+        r"(exitcode ?:|exits with return code =) ?-11\b",
+        r"Segfault encountered|\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
+        r"ERROR: Unexpected segmentation fault encountered in worker",
         meaning="Libraries do not match (extensions built for another torch), or a driver fails.",
         fix="python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
-        certainty="hint",
         symptom=True,
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
@@ -162,14 +140,13 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Condition(
-        id="crash.abort",
-        title="the process aborted in compiled code (SIGABRT)",
-        patterns=(r"Signal 6 \(SIGABRT\)", r"exitcode ?: ?-6\b"),
-        meaning="A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
-        "assertion, or NCCL's watchdog.",
+    hint(
+        "crash.abort",
+        "the process aborted in compiled code (SIGABRT)",
+        r"Signal 6 \(SIGABRT\)",
+        r"exitcode ?: ?-6\b",
+        meaning="A library printed an error before: a C++ exception (`what():`), an assertion, or NCCL's watchdog.",
         fix="explain the lines before the abort: they name the cause",
-        certainty="hint",
         symptom=True,
         common=(
             r"double free detected in tcache|SIGABRT received at time|Fatal Python error: Aborted",
@@ -179,13 +156,11 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Condition(
-        id="crash.bus",
-        title="the process read memory that does not exist",
-        patterns=(
-            r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
-            r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
-        ),
+    strong(
+        "crash.bus",
+        "the process read memory that does not exist",
+        r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
+        r"\A\W*bus error( \(core dumped\))?\W*\Z|Caught signal 7 \(Bus error: nonexistent",
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         fix=_SHM + "; df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk)",
         symptom=True,
@@ -196,29 +171,27 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Condition(
-        id="attention.package",
-        title="flash-attn is missing, built for another torch, or cannot be built",
-        patterns=(
-            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
-            r"compile)\w*",
-            r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
-            r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
-            r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
-            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
-            r"DLL load failed while importing flash_attn\w*|you need flash_?attn package version",
-            r"SM\d+ kernel is not available",
-            r"\bNo module named '?(flash|sage)_?att\w*",
-            r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
-            r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
-            r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
-            r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
-            r"Please install flash[-_ ]attn",
-            r"(?<![/_])flash_attn(?!/).{0,300}"
-            r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
-            r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
-            r"GPU_ARCHS not set and",
-        ),
+    strong(
+        "attention.package",
+        "flash-attn is missing, built for another torch, or cannot be built",
+        r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
+        r"compile)\w*",
+        r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
+        r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
+        r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
+        r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
+        r"DLL load failed while importing flash_attn\w*|you need flash_?attn package version",
+        r"SM\d+ kernel is not available",
+        r"\bNo module named '?(flash|sage)_?att\w*",
+        r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
+        r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
+        r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
+        r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
+        r"Please install flash[-_ ]attn",
+        r"(?<![/_])flash_attn(?!/).{0,300}"
+        r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
+        r"undefined symbol: \w*flash\w*|FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
+        r"GPU_ARCHS not set and",
         meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
@@ -230,270 +203,228 @@ TEXTS: tuple[Condition, ...] = (
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run)\w*",
         ),
     ),
-    Condition(
-        id="xformers.setup",
-        title="xformers does not fit this torch, or has no code for this GPU",
-        patterns=(
-            r"xFormers can't load C\+\+/CUDA extensions|xFormers wasn'?t build with CUDA support",
-            r"xFormers was built for:|No operator found for `?memory_efficient_attention_(forward|backward)",
-            r"\bNo module named '?xformers\b",
-            r"xformers[\w./-]*\.so[.\d]*: undefined symbol|DLL load failed while importing _C.{0,200}xformers",
-            r"xformers is not (available|installed)",
-            r"Refer to https://github.com/facebookresearch/xformers for more information on how to install",
-            r"Could not run 'xformers::\w+'|torch\.ops\.xformers\.\w+|_OpNamespace' 'xformers",
-            r"requires device with capability .{0,60}but your GPU has capability",
-        ),
+    strong(
+        "xformers.setup",
+        "xformers does not fit this torch, or has no code for this GPU",
+        r"xFormers can't load C\+\+/CUDA extensions|xFormers wasn'?t build with CUDA support",
+        r"xFormers was built for:|No operator found for `?memory_efficient_attention_(forward|backward)",
+        r"\bNo module named '?xformers\b",
+        r"xformers[\w./-]*\.so[.\d]*: undefined symbol|DLL load failed while importing _C.{0,200}xformers",
+        r"xformers is not (available|installed)",
+        r"Refer to https://github.com/facebookresearch/xformers for more information on how to install",
+        r"Could not run 'xformers::\w+'|torch\.ops\.xformers\.\w+|_OpNamespace' 'xformers",
+        r"requires device with capability .{0,60}but your GPU has capability",
         meaning="xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its "
         "kernels. Kernels that are there may still rule out the GPU, the data type or the shape.",
         fix="pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made "
         "for this torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
-    Condition(
-        id="bitsandbytes.setup",
-        title="bitsandbytes finds no CUDA library",
-        patterns=(
-            r"bitsandbytes library load error|Configured \w+ binary not found",
-            r"CUDA Setup failed despite (GPU|CUDA) being available|bitsandbytes was compiled without GPU support",
-            r"CUDA[ _]?SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
-            r"Required library version not found: libs?bitsandbytes\w*",
-            r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
-            r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
-            r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
-            r"Attempted to use bitsandbytes native library functionality but it'?s not available",
-            r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate.{0,60} and the latest)",
-            r"requires? (the latest version of )?bitsandbytes",
-            r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
-            r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
-            r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll",
-            r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
-            r"argument of type '?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes",
-            r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at",
-            r"version of `?bitsandbytes`? that is not compatible|need to install `?pip install bitsandbytes",
-            r"None of the available devices .{0,80}supported by the bitsandbytes",
-            r"No supported devices found for bitsandbytes|Could not detect ROCm GPU architecture",
-            r"bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as expected",
-            r"Error named symbol not found at line \d+ in file",
-        ),
-        meaning="It loads its library for torch's CUDA: this release lacks it, or torch is built for the CPU or sees "
-        "no GPU.",
+    strong(
+        "bitsandbytes.setup",
+        "bitsandbytes finds no CUDA library",
+        r"bitsandbytes library load error|Configured \w+ binary not found",
+        r"CUDA Setup failed despite (GPU|CUDA) being available|bitsandbytes was compiled without GPU support",
+        r"CUDA[ _]?SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
+        r"Required library version not found: libs?bitsandbytes\w*",
+        r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
+        r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
+        r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
+        r"Attempted to use bitsandbytes native library functionality but it'?s not available",
+        r"Using `?bitsandbytes`? .{0,40}requires (the|Accelerate.{0,60} and the latest)",
+        r"requires? (the latest version of )?bitsandbytes",
+        r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
+        r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
+        r"libbitsandbytes_cpu\.(so|dll)|Could not find module .{0,200}libbitsandbytes_\w+\.dll",
+        r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
+        r"argument of type '?WindowsPath'? is not iterable|not available in CPU-only version of bitsandbytes",
+        r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at",
+        r"version of `?bitsandbytes`? that is not compatible|need to install `?pip install bitsandbytes",
+        r"None of the available devices .{0,80}supported by the bitsandbytes",
+        r"No supported devices found for bitsandbytes|Could not detect ROCm GPU architecture",
+        r"bitsandbytes: failed to load backend|did not contain .{0,4}libcudart\.so.{0,60} as expected",
+        r"Error named symbol not found at line \d+ in file",
+        meaning="It loads a library for torch's CUDA: this release lacks it, or torch is for the CPU or sees no GPU.",
         fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
-    Condition(
-        id="accelerate.offload",
-        title="the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
-        patterns=(
-            r"We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder",
-            r"(will be|had weights|were) offloaded to (the )?disk",
-            r"modules are dispatched on the CPU or the disk|device_map that contains an? (CPU|disk)",
-            r"does not support CPU or disk (offload|in the device_map)",
-            r"You are attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported",
-            r"loaded in 8-bit or 4-bit precision with CPU or disk offload",
-            r"parameters are on the meta device because they were offloaded|Offloaded module must fit in CPU memory",
-            r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
-        ),
+    strong(
+        "accelerate.offload",
+        "the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
+        r"We need an `?offload_dir`? to dispatch this model|(pass along|provide|specify) (an|a) `?offload_folder",
+        r"(will be|had weights|were) offloaded to (the )?disk",
+        r"modules are dispatched on the CPU or the disk|device_map that contains an? (CPU|disk)",
+        r"does not support CPU or disk (offload|in the device_map)",
+        r"You are attempting to perform (cpu|disk)[\w/]* offload|Disk offload is not supported",
+        r"loaded in 8-bit or 4-bit precision with CPU or disk offload",
+        r"parameters are on the meta device because they were offloaded|Offloaded module must fit in CPU memory",
+        r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
     ),
-    Condition(
-        id="accelerate.device_map",
-        title="a model that device_map spreads over the GPUs is trained in several processes",
-        patterns=(
-            r"You can'?t train a model that has been loaded (with `?device_map|in 8-bit or 4-bit precision on)",
-            r"(incompatible|not compatible) with (DDP\. Maybe you loaded your model with|passing a) "
-            r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
-            r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
-        ),
+    proof(
+        "accelerate.device_map",
+        "a model that device_map spreads over the GPUs is trained in several processes",
+        r"You can'?t train a model that has been loaded (with `?device_map|in 8-bit or 4-bit precision on)",
+        r"(incompatible|not compatible) with (DDP\. Maybe you loaded your model with|passing a) "
+        r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
+        r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
         meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process.",
         fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
         'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
-        certainty="proof",
     ),
-    Condition(
-        id="deepspeed.offload",
-        title="an optimizer for the CPU got parameters that are on the GPU",
-        patterns=(r"CPU(Adam|Adagrad|Lion) param is on",),
+    proof(
+        "deepspeed.offload",
+        "an optimizer for the CPU got parameters that are on the GPU",
+        r"CPU(Adam|Adagrad|Lion) param is on",
         meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
-        fix='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
-        "use FusedAdam or torch.optim.AdamW",
-        certainty="proof",
+        fix='"offload_optimizer": {"device": "cpu"} under zero_optimization; without it FusedAdam or torch.optim.AdamW',
     ),
-    Condition(
-        id="deepspeed.zero3",
-        title="ZeRO-3 lost track of which parameters a step uses",
-        patterns=(
-            r"tracing error at step \d+|assert not param\.ds_active_sub_modules|still have inflight params",
-            r"ZeRO parameter intra parallel group is already initialized",
-            r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
-            r"backward pass is invalid for module in evaluation mode",
-        ),
+    strong(
+        "deepspeed.zero3",
+        "ZeRO-3 lost track of which parameters a step uses",
+        r"tracing error at step \d+|assert not param\.ds_active_sub_modules|still have inflight params",
+        r"ZeRO parameter intra parallel group is already initialized",
+        r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
+        r"backward pass is invalid for module in evaluation mode",
         meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
         fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
     ),
-    Condition(
-        id="vllm.start",
-        title="vLLM did not start or stopped, and the text does not name the cause",
-        patterns=(
-            r"Process (EngineCore|VllmWorker)\w*: ?$",
-            r"RPC call to \w+ timed out|No available shared memory broadcast block found",
-            r"Current node has no GPU available|Engine process failed to start",
-            r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
-            r"EngineDeadError|AsyncEngineDeadError|MQEngineDeadError",
-            r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
-            r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
-            r"\bNo module named '?vllm(\._C|\.\w+)*",
-            r"Model architectures? .{0,80}failed to be inspected",
-        ),
+    hint(
+        "vllm.start",
+        "vLLM did not start or stopped, and the text does not name the cause",
+        r"Process (EngineCore|VllmWorker)\w*: ?$",
+        r"RPC call to \w+ timed out|No available shared memory broadcast block found",
+        r"Current node has no GPU available|Engine process failed to start",
+        r"(EngineCore|EngineDeadError).{0,60}(encountered an (issue|fatal)|encountered a fatal)",
+        r"EngineDeadError",
+        r"Engine loop (is dead|has died)|Background loop (has errored already|is stopped)",
+        r"(WorkerProc|VllmWorker\S*|EngineCore\w*) (initialization failed|failed to start|hit an exception|died)",
+        r"\bNo module named '?vllm(\._C|\.\w+)*",
+        r"Model architectures? .{0,80}failed to be inspected",
         meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
-        certainty="hint",
         symptom=True,
         weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints|core)[/\\]",),
         follows=_BELOW,
     ),
-    Condition(
-        id="sglang.start",
-        title="SGLang did not start or stopped, and the text does not name the cause",
-        patterns=(
-            r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?",
-            r"Rank \d+ scheduler (is dead|died|exited)|Initialization failed\. warmup error",
-            r"sglang.{0,200}(Initialization failed|child process(es)? (died|failed|exited))",
-            r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
-            r"TP rank \d+ could finish the model loading, but there are other ranks",
-        ),
+    strong(
+        "sglang.start",
+        "SGLang did not start or stopped, and the text does not name the cause",
+        r"Scheduler watchdog timeout|Scheduler hit an exception|Received sigquit from a child process?",
+        r"Rank \d+ scheduler (is dead|died|exited)|Initialization failed\. warmup error",
+        r"sglang.{0,200}(Initialization failed|child process(es)? (died|failed|exited))",
+        r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
+        r"TP rank \d+ could finish the model loading, but there are other ranks",
         meaning="The server's schedulers run in separate processes, and this message comes from their parent. The "
         "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
-        fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
-        "sglang.log",
+        fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee log, then gpucheck explain < log",
         symptom=True,
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
     ),
-    Condition(
-        id="quant.dtype",
-        title="the GPU lacks the data type of this quantised or low-precision kernel",
-        patterns=(
-            r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
-            r"due to the lack of \d-?bit tensor ?cores|use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
-            r"deep_?gemm.{0,120}Unsupported architecture",
-            r"The quantization method \w+ is not supported for the current GPU",
-            r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
-            r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
-            r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
-            r"The supported fp8 dtypes are",
-            r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
-            r"_scaled_mm.{0,40}only supported (on|for)",
-            r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
-            r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)",
-            r"capability .{0,30}(required|needed) for (fp8|AWQ|GPTQ|Marlin|NVFP4|MXFP4)",
-            r"MXFP4 quantization (requires model|is only supported on GPUs)",
-            r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
-            r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)",
-            r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
-            r"Unsupported conversion from \W?f8E\w+",
-            r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
-        ),
-        meaning="Float8 products need compute capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels "
-        "7.5 or 8.0.",
-        fix="weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there "
-        "(GPTQ, AWQ, bitsandbytes, GGUF)",
-        certainty="proof",
+    proof(
+        "quant.dtype",
+        "the GPU lacks the data type of this quantised or low-precision kernel",
+        r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
+        r"due to the lack of \d-?bit tensor ?cores|use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
+        r"deep_?gemm.{0,120}Unsupported architecture",
+        r"The quantization method \w+ is not supported for the current GPU",
+        r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
+        r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
+        r"fp8e\w+ not supported in this architecture|fp8e4nv data type is not supported on CUDA arch",
+        r"The supported fp8 dtypes are",
+        r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
+        r"_scaled_mm.{0,40}only supported (on|for)",
+        r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
+        r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)",
+        r"capability .{0,30}(required|needed) for (fp8|AWQ|GPTQ|Marlin|NVFP4|MXFP4)",
+        r"MXFP4 quantization (requires model|is only supported on GPUs)",
+        r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
+        r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)",
+        r"FP8 is not available on this machine|compute capability .{0,40}insufficient for FP8",
+        r"Unsupported conversion from \W?f8E\w+",
+        r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
+        meaning="Float8 needs capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels 7.5 or 8.0.",
+        fix="weights in a format of this GPU: bfloat16, float16, or 4-bit GPTQ, AWQ, bitsandbytes, GGUF where they run",
     ),
-    Condition(
-        id="quant.extension",
-        title="a package's compiled kernels are not installed",
-        patterns=(
-            r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
-            r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
-            r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
-            r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
-            r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
-            r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
-            r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
-            r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
-        ),
-        meaning="The package was installed without its CUDA half: the wheel is for another torch, Python or system. "
-        "It runs slowly, or not at all.",
+    strong(
+        "quant.extension",
+        "a package's compiled kernels are not installed",
+        r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
+        r"auto_?gptq\w*.{0,80}CUDA extension not installed|\A\W*CUDA extension not installed\W*\Z",
+        r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
+        r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
+        r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
+        r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
+        r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
+        r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
+        meaning="It was installed without its CUDA half: the wheel is for another torch, Python or system.",
         fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
         "torch); else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
-    Condition(
-        id="build.memory",
-        title="a compile was killed, or ran out of memory",
-        patterns=(
-            r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9|nvcc error *: .{0,40}died due to signal (9|11)",
-        ),
-        meaning="Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the "
-        "machine's memory, RAM and not the GPU's, was full.",
+    strong(
+        "build.memory",
+        "a compile was killed, or ran out of memory",
+        r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9|nvcc error *: .{0,40}died due to signal (9|11)",
+        meaning="Each compiler takes gigabytes, and ninja starts one for each core: RAM, not GPU memory, was full.",
         fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
-    Condition(
-        id="build.ninja",
-        title="ninja is missing, which torch needs to build extensions",
-        patterns=(r"Ninja is required to load C\+\+ extensions|verify_ninja_availability",),
+    proof(
+        "build.ninja",
+        "ninja is missing, which torch needs to build extensions",
+        r"Ninja is required to load C\+\+ extensions|verify_ninja_availability",
         meaning="torch.utils.cpp_extension starts ninja, a small build program.",
         fix="pip install ninja, and look that ninja --version works in that environment",
-        certainty="proof",
         common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
     ),
-    Condition(
-        id="build.extension",
-        title="an extension of torch could not be compiled",
-        patterns=(
-            r"nvlink (error|fatal) *:",
-            r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
-            r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
-            r"Ninja build failed|NVCC compilation failed",
-            r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
-            r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
-            r"RuntimeError: Error building extension|Error compiling objects for extension",
-            r"error: command '?\S*nvcc'? failed with exit (status|code)",
-            r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
-            r"Error compiling the CUDA|Error in building the CUDA",
-            r"Unable to JIT load the \w+ op due to it not being compatible",
-            r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
-        ),
+    hint(
+        "build.extension",
+        "an extension of torch could not be compiled",
+        r"nvlink (error|fatal) *:",
+        r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
+        r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
+        r"Ninja build failed|NVCC compilation failed",
+        r"nvcc (fatal|error) *:(?!.{0,60}(gpu arch|died due|unsupported|host comp|Cannot find compiler))",
+        r"object has no attribute \W?ds_opt_(adam|lion|adagrad)",
+        r"RuntimeError: Error building extension|Error compiling objects for extension",
+        r"error: command '?\S*nvcc'? failed with exit (status|code)",
+        r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
+        r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
+        r"Error compiling the CUDA|Error in building the CUDA",
+        r"Unable to JIT load the \w+ op due to it not being compatible",
+        r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
-        fix="explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not "
-        "match",
-        certainty="hint",
+        fix="explain the lines from the first `error:` on; usually CUDA toolkit, compiler and torch do not match",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
         common=(r"ninja: build stopped: subcommand failed|Error building extension",),
     ),
-    Condition(
-        id="import.extension",
-        title="a package was installed without its CUDA extension",
-        patterns=(
-            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
-            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
-            r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
-        ),
-        meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
-        "that build it did not reach the build.",
+    strong(
+        "import.extension",
+        "a package was installed without its CUDA extension",
+        r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
+        r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b|NameError: name \W?_C\W? is not defined",
+        r"No module named \W?(?!torchvision|vllm|torch\b|numpy|tensorflow)\w+\._(ext|C)\b",
+        meaning="Only its Python half is installed: there was no nvcc, or the options did not reach the build.",
         fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
         "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
         "extension's name; pip show -f PACKAGE lists a .so file afterwards",
     ),
-    Condition(
-        id="build.windows",
-        title="an extension does not compile on Windows, or was never meant to",
-        patterns=(
-            r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
-            r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
-        ),
-        meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than "
-        "this one.",
+    strong(
+        "build.windows",
+        "an extension does not compile on Windows, or was never meant to",
+        r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
+        r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio.",
         fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
         'or the program inside WSL; to build it, "Desktop development with C++" of Visual Studio\'s build tools, in a '
         "release that the CUDA toolkit lists, and its `x64 Native Tools` prompt",
@@ -504,63 +435,52 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),
-    Condition(
-        id="pip.torch",
-        title="the installer finds no version of a package for this Python and system",
-        patterns=(
-            r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
-            r"doesn'?t have a source distribution or wheel",
-            r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes)\b",
-            r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes)\b",
-            r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
-            r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
-            r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
-            r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
-            r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
-        ),
+    proof(
+        "pip.torch",
+        "the installer finds no version of a package for this Python and system",
+        r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
+        r"doesn'?t have a source distribution or wheel",
+        r"Could not find a version that satisfies the requirement (py)?(torch\w*|triton|bitsandbytes)\b",
+        r"No matching distribution found for (py)?(torch\w*|triton|bitsandbytes)\b",
+        r"there (is|are) no versions? of (torch|torchvision|torchaudio|triton|xformers)\b",
+        r"Unable to find installation candidates for (torch|torchvision|torchaudio|triton)\b",
+        r"distribution (torch|torchvision|torchaudio)==.{0,120} can'?t be installed because it doesn'?t have",
+        r"\btorch\S*\.whl is not a supported wheel on this platform|ResolvePackageNotFound.{0,200}\b(py)?torch",
+        r"\b404\b.{0,200}/redist/jp/v\d+/\S*torch",
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
         "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
-        certainty="proof",
         common=(r"no wheels with a matching Python|You require CPython .{1,20}but we only found wheels",),
     ),
-    Condition(
-        id="pip.conflict",
-        title="two packages ask for different versions of torch",
-        patterns=(
-            r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
-            r"xformers|cuda-toolkit|nvidia-\w+)\b",
-            r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
-            r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
-            r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
-            r"unsatisfiable)",
-            r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
-            r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
-        ),
-        meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
-        "different one.",
+    strong(
+        "pip.conflict",
+        "two packages ask for different versions of torch",
+        r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
+        r"xformers|cuda-toolkit|nvidia-\w+)\b",
+        r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
+        r"requires (torch|torchvision|torchaudio|nvidia-[\w-]+|triton)\W?[=<>!~].{0,80}but you have",
+        r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|unsatisfiable)",
+        r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
+        r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
+        meaning="pip finds no version that fits both, or installed one although another package needs a different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
-        "package after it, at a release made for that torch; python --version has to be one that the release has "
-        "wheels for",
+        "package after it, at a release made for that torch; python --version has to be one with wheels",
         follows=("pip.torch",),
     ),
-    Condition(
-        id="numerics.nan",
-        title="the loss or a gradient is NaN or infinite",
-        patterns=(
-            r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
-            r"finite)\b",
-            r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
-            r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
-            r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced",
-            r"\bCurrent loss scale already at minimum|\bMinimum loss scale reached",
-            r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
-            r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
-            r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
-            r"\bfound NaN in local (grad|forward|param)",
-            r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
-        ),
+    strong(
+        "numerics.nan",
+        "the loss or a gradient is NaN or infinite",
+        r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not finite)\b",
+        r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
+        r"\b\w*loss\w*\W{1,4}(tensor\()?(nan|inf)\b|\b(global_?)?grad(ient)?[ _]?norm\W{1,4}(tensor\()?nan\b",
+        r"\breturned nan values in its \d+th output|\btensor with all NaNs was produced",
+        r"\bCurrent loss scale already at minimum|\bMinimum loss scale reached",
+        r"\bGradient overflow\. +Skipping step|\bOVERFLOW! .{0,20}Skipping step|\bNan in summary histogram for",
+        r"\bFound NaN, decreased \w*loss_scale|\bTensor had (NaN|Inf) values",
+        r"\bnon-?finite (loss|gradient|grad_norm|norm)|\btotal norm .{0,60}is non-finite",
+        r"\bfound NaN in local (grad|forward|param)",
+        r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. In float16 try bfloat16 (on a GTX 16 "
         "float32; kohya: --no_half_vae), in bfloat16 the loss and norms in float32 (x.float() outside of autocast); "
@@ -575,36 +495,34 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=("xid.", "cuda.ecc"),
     ),
-    Condition(
-        id="cutlass.arch",
-        title="a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
-        patterns=(
-            r"\bkernel does not support (the )?current device|\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
-            r"\bno GPU with the required compute capability",
-            r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
-            r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
-            r")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|"
-            r"Turing|Volta|sm_?\d{2,3}a?)",
-            r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)",
-            r"expected sm_?\d+a?( or sm_?\d+a?)+",
-            r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
-            r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
-            r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
-            r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
-            r"expects arch to be one of",
-            r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
-            r"cutlass cannot implement",
-            r"RuntimeError: Error Internal\b",
-            r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
-            r"(FlashMLA|DeepGEMM|DeepEP|FlashInfer|TRTLLM|CUTLASS)\w*.{0,40} (is |are )?only (supported|available|"
-            r"works?) (on|by|for|with) .{0,20}(Hopper|Blackwell|sm_?\d)",
-            r"deep_?gemm.{0,200}(Unknown recipe|Unsupported arch|Unknown SF)|Could not load any common_ops library",
-            r"CUTLASS: Arch conditional MMA instruction used without targeting",
-            r"Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+",
-            r"No supported CUDA architectures found for major versions",
-            r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
-            r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
-        ),
+    strong(
+        "cutlass.arch",
+        "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
+        r"\bkernel does not support (the )?current device|\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
+        r"\bno GPU with the required compute capability",
+        r"\bsgl_kernel.{0,40}(common_ops )?(not found|cannot be (found|loaded))",
+        r"\b(fp8|fp4|mxfp\d|nvfp4|int8|gemm|moe|attention|kernel|mla)\w*\b.{0,60}(is |are )?not (yet "
+        r")?(implemented|supported|available) (for|on|by) (this |the )?(NVIDIA )?(Hopper|Blackwell|Ampere|Ada|"
+        r"Turing|Volta|sm_?\d{2,3}a?)",
+        r"No (compiled )?\w*(cutlass|scaled_mm|gemm|fp8|moe)\w* .{0,20}for (a )?(CUDA )?(device|GPU|compute|this)",
+        r"expected sm_?\d+a?( or sm_?\d+a?)+",
+        r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
+        r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
+        r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+        r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
+        r"expects arch to be one of",
+        r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
+        r"cutlass cannot implement",
+        r"RuntimeError: Error Internal\b",
+        r"No \w{0,8}(FP8|FP4|INT4|MXFP\d)\w{0,8} (MoE|linear|gemm) (backend|kernel)s? supports?",
+        r"(FlashMLA|DeepGEMM|DeepEP|FlashInfer|TRTLLM|CUTLASS)\w*.{0,40} (is |are )?only (supported|available|"
+        r"works?) (on|by|for|with) .{0,20}(Hopper|Blackwell|sm_?\d)",
+        r"deep_?gemm.{0,200}(Unknown recipe|Unsupported arch|Unknown SF)|Could not load any common_ops library",
+        r"CUTLASS: Arch conditional MMA instruction used without targeting",
+        r"Failed to (initialize|run) cutlass|FlashInfer requires GPUs with sm_?\d+",
+        r"No supported CUDA architectures found for major versions",
+        r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
+        r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else " + BACKEND,
@@ -614,33 +532,27 @@ TEXTS: tuple[Condition, ...] = (
             r"\bkernel not found (for|on) (this )?(GPU|device|arch|sm_?\d)",
         ),
     ),
-    Condition(
-        id="nvshmem.init",
-        title="NVSHMEM could not start",
-        patterns=(
-            r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
-            r"nvshmem setup connections failed|init failed for transport|nvshmem\w*_init\w* failed",
-            r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
-        ),
+    strong(
+        "nvshmem.init",
+        "NVSHMEM could not start",
+        r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
+        r"nvshmem setup connections failed|init failed for transport|nvshmem\w*_init\w* failed",
+        r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         meaning="DeepEP and others use it. It needs memory for its own heap and a transport between machines (IBGDA).",
         fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
         "transport (NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
     ),
-    Condition(
-        id="llamacpp.start",
-        title="llama.cpp's server ended, and the text does not name the cause",
-        patterns=(
-            r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
-            r"llama runner (was |has )?terminated|(llama|ollama) runner.{0,30}exit status \d+",
-            r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR",
-            r"llama runner process (has terminated|no longer running)",
-            r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
-        ),
+    hint(
+        "llamacpp.start",
+        "llama.cpp's server ended, and the text does not name the cause",
+        r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
+        r"llama runner (was |has )?terminated|(llama|ollama) runner.{0,30}exit status \d+",
+        r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error|LLAMA_CPP_PROCESS_ERROR",
+        r"llama runner process (has terminated|no longer running)",
+        r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
         meaning="The program starts llama.cpp in a separate process, and this message reports the end of that process.",
-        fix="explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; "
-        "OLLAMA_DEBUG=1 says more)",
-        certainty="hint",
+        fix="explain the server's log, from the model's loading on (ollama: journalctl -u ollama; OLLAMA_DEBUG=1)",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
         weak=(
@@ -648,74 +560,59 @@ TEXTS: tuple[Condition, ...] = (
             r"ggml-\w+\.(cu|cpp):\d+",
         ),
     ),
-    Condition(
-        id="vulkan.lost",
-        title="the GPU was lost during work (Vulkan)",
-        patterns=(r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
-        meaning="The driver reset the GPU: a kernel ran too long or accessed memory outside its own, or the driver "
-        "failed.",
-        fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the "
-        "system's log names the driver's reason",
+    strong(
+        "vulkan.lost",
+        "the GPU was lost during work (Vulkan)",
+        r"ggml_vulkan: device lost|vk::DeviceLostError|vk::\w+::\w+: ErrorDeviceLost",
+        meaning="The driver reset the GPU: a kernel ran too long or used foreign memory, or the driver failed.",
+        fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the system log says why",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
     ),
-    Condition(
-        id="llamacpp.cpu",
-        title="llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
-        patterns=(
-            r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
-            r"any )?GPU",
-            r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
-            r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
-            r"CPU does not have AVX.{0,20}, disabling GPU support",
-            r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
-            r"failed to finish discovery before timeout",
-            r"\bentering low vram mode.{0,60}total vram=\W?0 B",
-            r"warning: no usable GPU found, --gpu-layers option will be ignored",
-        ),
+    hint(
+        "llamacpp.cpu",
+        "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
+        r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |any )?GPU",
+        r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU|inference compute.{0,30}\bid=cpu\b",
+        r"no compatible GPUs were discovered|Ollama will run in CPU-only mode|CUDA GPU is too old\. Compute Cap",
+        r"CPU does not have AVX.{0,20}, disabling GPU support",
+        r"Dynamic LLM libraries.{0,6}runners=\[cpu\]|failure during GPU discovery",
+        r"failed to finish discovery before timeout",
+        r"\bentering low vram mode.{0,60}total vram=\W?0 B",
+        r"warning: no usable GPU found, --gpu-layers option will be ignored",
         meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
         fix="a newer release of the program first; nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 "
         "ollama serve: the lines about discovery name the reason",
-        certainty="hint",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
     ),
-    Condition(
-        id="deepep.timeout",
-        title="an expert-parallel exchange (DeepEP) was not finished in time",
-        patterns=(r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",),
+    hint(
+        "deepep.timeout",
+        "an expert-parallel exchange (DeepEP) was not finished in time",
+        r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",
         meaning="A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
-        fix="the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same "
-        "nodes",
-        certainty="hint",
+        fix="the first error in each rank's log; then DeepEP's tests/test_internode.py alone on the same nodes",
         symptom=True,
         follows=_BELOW,
     ),
-    Condition(
-        id="import.torchcodec",
-        title="torchcodec finds no FFmpeg that it can use, or was built for another torch",
-        patterns=(
-            r"libtorchcodec loading traceback",
-            r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
-            r"Could not load libtorchcodec|libtorchcodec\w*\.so",
-        ),
+    strong(
+        "import.torchcodec",
+        "torchcodec finds no FFmpeg that it can use, or was built for another torch",
+        r"libtorchcodec loading traceback",
+        r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
+        r"Could not load libtorchcodec|libtorchcodec\w*\.so",
         meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); the torchcodec that belongs to this torch: 0.7 for torch 2.8, 0.9 for 2.9, its README lists them",
     ),
-    Condition(
-        id="checkpoint.weights_only",
-        title="torch.load refuses a file that holds more than tensors",
-        patterns=(
-            r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
-            r"\(?weights_only.{0,80}Unsupported (global|class|operand)|GLOBAL \S+ was not an allowed global",
-        ),
-        meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run any "
-        "code. The message names the rejected class.",
-        fix="torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a "
-        "file whose author you trust",
-        certainty="proof",
+    proof(
+        "checkpoint.weights_only",
+        "torch.load refuses a file that holds more than tensors",
+        r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
+        r"\(?weights_only.{0,80}Unsupported (global|class|operand)|GLOBAL \S+ was not an allowed global",
+        meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run code.",
+        fix="torch.serialization.add_safe_globals([…]) with the class named; weights_only=False only for trusted files",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain.text import CUDA_SAYS, by_code
+from gpucheck.explain.text import CUDA_SAYS, by_code, hint, proof, strong
 from gpucheck.messages import FIX
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
@@ -30,14 +30,12 @@ def _code(number: int) -> tuple[str, ...]:
 
 
 TEXTS: tuple[Condition, ...] = (
-    Condition(
-        id="cuinit.3",
-        title="CUDA's driver does not initialise",
-        patterns=(
-            r"CUDA driver initialization failed, you might not have a CUDA gpu",
-            *_code(3),
-            r"cuInit failed: initialization error",
-        ),
+    strong(
+        "cuinit.3",
+        "CUDA's driver does not initialise",
+        r"CUDA driver initialization failed, you might not have a CUDA gpu",
+        *_code(3),
+        r"cuInit failed: initialization error",
         meaning="cuInit returns 3: the driver is there and does not start for this process. With the open kernel "
         "module and some kernels its memory management (HMM) does not start, although nvidia-smi works.",
         fix="nvidia-smi where the program runs has to list the GPU (else the driver, or the container without --gpus "
@@ -45,114 +43,98 @@ TEXTS: tuple[Condition, ...] = (
         "uvm_disable_hmm=1 in /etc/modprobe.d, then reboot. " + _DOCTOR,
         common=(r"Error 3: initialization error",),
     ),
-    Condition(
-        id="cuinit.34",
-        title="the libcuda that is found is a stub, or older than the program's CUDA",
-        patterns=(
-            r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
-            # Names of the driver's interface; the others are of libraries.
-            r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
-        ),
+    strong(
+        "cuinit.34",
+        "the libcuda that is found is a stub, or older than the program's CUDA",
+        r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so|CUDA driver is a stub library",
+        # Names of the driver's interface; the others are of libraries.
+        r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) brings a libcuda that was loaded instead "
         "of the driver's; or the driver does not have the function yet.",
         fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH (ldconfig -p | grep libcuda shows the "
         "driver's; in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility), and rm -r ~/.triton/cache where the "
         "file is in it; a function that is new: update the driver",
     ),
-    Condition(
-        id="cuinit.46",
-        title="the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
-        patterns=(
-            *_code(46),
-            r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
-            r"exclusive-thread device already in use",
-            r"devices .{1,40}are occupied by other processes and can'?t be used",
-            r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
-        ),
+    strong(
+        "cuinit.46",
+        "the GPU is busy or unavailable: another process uses it exclusively, or it needs a reset",
+        *_code(46),
+        r"all CUDA-capable devices are busy or unavailable|CUDA-capable device\(s\) is/are busy or unavailable",
+        r"exclusive-thread device already in use",
+        r"devices .{1,40}are occupied by other processes and can'?t be used",
+        r"device doesn'?t have valid Grid license|(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         meaning="The GPU's compute mode allows one process at a time, or none; or an earlier error left it unusable.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in. In mode Default: sudo dmesg | grep -i -e nvrm -e xid, then reset the GPU or reboot",
         follows=("nvml.reset", "xid.", "kernel.nvrm"),
     ),
-    Condition(
-        id="cuinit.100",
-        title="CUDA finds no GPU",
-        patterns=(
-            r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
-            *_code(100),
-            *_code(38),
-            r"no NVIDIA GPU device is present",
-            r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
-            r"(found|available|detected)",
-            r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
-        ),
-        meaning="cuInit returns 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a "
-        "container has none, or the driver sees none.",
+    strong(
+        "cuinit.100",
+        "CUDA finds no GPU",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|No visible GPU devices",
+        *_code(100),
+        *_code(38),
+        r"no NVIDIA GPU device is present",
+        r"\bNo (compatible |suitable |usable )?CUDA([- ]capable)? (device|GPU)s? (is |are |was |were )?"
+        r"(found|available|detected)",
+        r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
+        meaning="CUDA_VISIBLE_DEVICES hides all GPUs, MIG has no instance, a container none, or the driver sees none.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
-    Condition(
-        id="cuinit.no_driver",
-        title="no NVIDIA driver is found",
-        patterns=(
-            r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
-            r"Found no NVIDIA driver on your system|Could not find cuda drivers on your machine",
-            r"CUDA driver (is )?not (found|installed)|Failed to load libcuda",
-            r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
-        ),
-        meaning="libcuda could not be loaded: the driver is not installed, or a container was started without it "
-        "(`--gpus all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
+    strong(
+        "cuinit.no_driver",
+        "no NVIDIA driver is found",
+        r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
+        r"Found no NVIDIA driver on your system|Could not find cuda drivers on your machine",
+        r"CUDA driver (is )?not (found|installed)|Failed to load libcuda",
+        r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
+        meaning="The driver is not installed, or a container lacks it (`--gpus all`, NVIDIA_DRIVER_CAPABILITIES).",
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver (TensorFlow also wants pip install "
         "'tensorflow[and-cuda]'). " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
         logged=True,
     ),
-    Condition(
-        id="cuinit.too_old",
-        title="the driver is older than the program's CUDA",
-        patterns=(
-            r"NVIDIA driver on your system is too old \(found version",
-            r"CUDA driver version is insufficient for CUDA runtime version",
-            *_code(35),
-            r"your nvidia driver is too old",
-            r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
-            r"API call is not supported in the installed CUDA driver|driver (version )?(is )?too old.{0,40}CUDA",
-            r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
-            r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
-        ),
+    strong(
+        "cuinit.too_old",
+        "the driver is older than the program's CUDA",
+        r"NVIDIA driver on your system is too old \(found version",
+        r"CUDA driver version is insufficient for CUDA runtime version",
+        *_code(35),
+        r"your nvidia driver is too old",
+        r"forward compatibility was attempted on non.?supported HW.{0,40}insufficient",
+        r"API call is not supported in the installed CUDA driver|driver (version )?(is )?too old.{0,40}CUDA",
+        r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
+        r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
         "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
         "driver, or install a torch (or program) built for a CUDA that it supports",
         follows=_DRIVER_DOWN,
     ),
-    Condition(
-        id="cuinit.101",
-        title="CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-        patterns=(r"Error 101: invalid device ordinal|cuda driver library init failure: 101\b",),
+    strong(
+        "cuinit.101",
+        "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+        r"Error 101: invalid device ordinal|cuda driver library init failure: 101\b",
         meaning="One entry of the list is not a device.",
         fix="nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
-    Condition(
-        id="mask.mig",
-        title="a program reads the UUID of a MIG instance or GPU as a number",
-        patterns=(r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
-        meaning="CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device "
-        "plugin sets it, and the program wants indices.",
+    proof(
+        "mask.mig",
+        "a program reads the UUID of a MIG instance or GPU as a number",
+        r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",
+        meaning="CUDA_VISIBLE_DEVICES holds a UUID, as device plugins set it, and the program wants indices.",
         fix="update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
         "MIG instance has no index: if only one was passed in, unset the variable",
-        certainty="proof",
     ),
-    Condition(
-        id="cuinit.802",
-        title="the fabric between the GPUs is not ready",
-        patterns=(
-            r"\b802\b.{0,60}\bfabric-?manager\b|CUDA .{0,60}\bfails? with 802\b",
-            r"Error 802: system not yet initialized|\A\W*(cuda |cuinit )?error 802\W*\Z",
-            *_code(802),
-        ),
+    strong(
+        "cuinit.802",
+        "the fabric between the GPUs is not ready",
+        r"\b802\b.{0,60}\bfabric-?manager\b|CUDA .{0,60}\bfails? with 802\b",
+        r"Error 802: system not yet initialized|\A\W*(cuda |cuinit )?error 802\W*\Z",
+        *_code(802),
         meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
         "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
         fix="on the host systemctl status nvidia-fabricmanager: sudo systemctl enable --now nvidia-fabricmanager "
@@ -166,25 +148,20 @@ TEXTS: tuple[Condition, ...] = (
         ),
         follows=("nvswitch.none",),
     ),
-    Condition(
-        id="nvswitch.none",
-        title="the fabric manager finds no NVSwitch",
-        patterns=(r"NVSwitch driver failed with error:? ?WARNING Nothing to do|fabric ?manager.{0,80}Nothing to do",),
-        meaning="Only machines with NVSwitches (HGX, DGX) need it. GPUs in PCIe slots and NVLink bridges do without, "
-        "and its failure has no effect on them.",
+    hint(
+        "nvswitch.none",
+        "the fabric manager finds no NVSwitch",
+        r"NVSwitch driver failed with error:? ?WARNING Nothing to do|fabric ?manager.{0,80}Nothing to do",
+        meaning="Only machines with NVSwitches (HGX, DGX) need it; elsewhere its failure has no effect.",
         fix="lspci | grep -i nvswitch: where it shows none, sudo systemctl disable --now nvidia-fabricmanager; where "
         "it shows some, sudo dmesg | grep -i nvswitch tells why the driver does not have them",
-        certainty="hint",
     ),
-    Condition(
-        id="cuinit.803",
-        title="the versions of libcuda and the kernel module differ",
-        patterns=(
-            r"unsupported display driver / cuda driver combination|\A\W*(cuda |cuinit )?error 803\W*\Z",
-            *_code(803),
-        ),
-        meaning="cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
-        "another libcuda.",
+    strong(
+        "cuinit.803",
+        "the versions of libcuda and the kernel module differ",
+        r"unsupported display driver / cuda driver combination|\A\W*(cuda |cuinit )?error 803\W*\Z",
+        *_code(803),
+        meaning="The driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings another libcuda.",
         fix="nvidia-smi where the program runs: if it works, another libcuda is in the way (ldconfig -p | grep "
         "libcuda, then unset LD_LIBRARY_PATH). If it reports a mismatch, start the container again, or load the "
         "driver's new module (sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia with "
@@ -192,161 +169,137 @@ TEXTS: tuple[Condition, ...] = (
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
-    Condition(
-        id="cuinit.804",
-        title="the forward-compatibility libcuda does not support this GPU",
-        patterns=(
-            r"forward compatibility was attempted on non.?supported HW|\A\W*(cuda |cuinit )?error 804\W*\Z",
-            *_code(804),
-        ),
-        meaning="cuInit returns 804: a folder called compat brings a newer libcuda, which works only on data-centre "
-        "GPUs.",
+    proof(
+        "cuinit.804",
+        "the forward-compatibility libcuda does not support this GPU",
+        r"forward compatibility was attempted on non.?supported HW|\A\W*(cuda |cuinit )?error 804\W*\Z",
+        *_code(804),
+        meaning="A folder called compat brings a newer libcuda, which works only on data-centre GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
-        certainty="proof",
         common=(r"\bError 804\b",),
         follows=("nvml.mismatch",),
     ),
-    Condition(
-        id="cuinit.mps",
-        title="the MPS daemon does not accept this process",
-        patterns=(
-            r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+",
-            *_code(805),
-            *_code(807),
-            r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
-            r"Receive command failed, assuming client exit|MPS client failed to connect to the MPS control daemon",
-            r"remote procedural call between the MPS server and the MPS client failed",
-            r"MPS server is not ready to accept new MPS client requests",
-            r"hardware resources required to (create MPS client|support device connections) have been exhausted",
-            r"MPS client has been terminated",
-        ),
-        meaning="CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that does not run, belongs to "
-        "another user, or accepts no more clients.",
+    strong(
+        "cuinit.mps",
+        "the MPS daemon does not accept this process",
+        r"CUDA_ERROR_MPS_\w+|cudaErrorMps\w+",
+        *_code(805),
+        *_code(807),
+        r"nvidia-cuda-mps-(server|control).{0,40}(exited with status|failed|not running)",
+        r"Receive command failed, assuming client exit|MPS client failed to connect to the MPS control daemon",
+        r"remote procedural call between the MPS server and the MPS client failed",
+        r"MPS server is not ready to accept new MPS client requests",
+        r"hardware resources required to (create MPS client|support device connections) have been exhausted",
+        r"MPS client has been terminated",
+        meaning="The daemon of CUDA_MPS_PIPE_DIRECTORY does not run, is another user's, or accepts no more clients.",
         fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
         common=(r"\bError (80[5-9]|810)\b",),
     ),
-    Condition(
-        id="cuinit.999",
-        title="CUDA does not start and gives no reason",
-        patterns=(
-            r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
-            *_code(999),
-            r"OS call failed or operation not supported on this OS",
-            r"(cudaError|CUDA_ERROR_)Operating_?System\b",
-            CUDA_SAYS + r"(?<!\d)unknown error",  # behind a line of a source CUDA had started
-            r"CUDA: unknown error",
-        ),
-        meaning="An unknown error (999) or a call of the system that failed (304): /dev/nvidia-uvm is missing or not "
-        "allowed, the memory module lost its state in a suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had "
-        "started.",
+    hint(
+        "cuinit.999",
+        "CUDA does not start and gives no reason",
+        r"unknown error - this may be due to an incorrectly set up environment|Error 999: unknown error",
+        *_code(999),
+        r"OS call failed or operation not supported on this OS",
+        r"(cudaError|CUDA_ERROR_)Operating_?System\b",
+        CUDA_SAYS + r"(?<!\d)unknown error",  # behind a line of a source CUDA had started
+        r"CUDA: unknown error",
+        meaning="Error 999, or a system call that failed (304): /dev/nvidia-uvm is missing or not allowed, the memory "
+        "module lost its state in a suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
         fix="ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
         "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
-        certainty="hint",
     ),
-    Condition(
-        id="cuinit.unexpected",
-        title="CUDA does not start",
-        patterns=(
-            r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
-            r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error",
-            r"cuda driver library init failure: \d",
-        ),
+    hint(
+        "cuinit.unexpected",
+        "CUDA does not start",
+        r"Unexpected error from cudaGetDeviceCount\(\)|failed call to cuInit",
+        r"cuInit.{0,20}(failed|returned|error)|CUDA initialization: .{0,20}error",
+        r"cuda driver library init failure: \d",
         meaning="cuInit's code follows the word Error at the end of the message.",
         fix="explain the whole message: its end says why. " + _DOCTOR,
-        certainty="hint",
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit."),
     ),
-    Condition(
-        id="torch.cpu_only",
-        title="this torch is built without CUDA",
-        patterns=(
-            r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
-            r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
-            r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
-            r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
-            r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
-            r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
-            r"only)?|CUDA)( support)?\b",
-            r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
-        ),
-        meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
-        "CUDA build with it.",
+    proof(
+        "torch.cpu_only",
+        "this torch is built without CUDA",
+        r"compiled without (XPU|CUDA|ROCm|HIP) support|was not compiled with (XPU|ROCm|HIP) (support|enabled)",
+        r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
+        r"PyTorch is not linked with support for (cuda|mps|xpu) devices",
+        r"\b(py)?torch (is |was )?CPU-only\b|\bCPU-only (build of |version of )?(py)?torch",
+        r"Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library",
+        r"\b(py)?torch (is |was |has been )?(not )?(built|compiled|installed) (for|with|without) (the )?(cpu( "
+        r"only)?|CUDA)( support)?\b",
+        r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)|has no attribute '?_Cuda\w+",
+        meaning="pip took a CPU build from an index without CUDA, or another package replaced a CUDA build with it.",
         fix="pip install --force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ, "
         "PyTorch's index of your CUDA (the selector on pytorch.org names it, pip show torch the version); in conda: "
         "conda install -c conda-forge pytorch-gpu. gpucheck doctor on that machine names the command",
-        certainty="proof",
         weak=(
             r"Torch not compiled with|\bpytorch +\d[\d.]+ +cpu_\w+",
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
     ),
-    Condition(
-        id="torch.no_accelerator",
-        title="torch has no device beside the CPU",
-        patterns=(
-            r"no usable GPU found|Torch is not able to use GPU",
-            r"\bNoDevicesFound\b.{0,60}gpu",
-            r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
-            r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
-            r")?(found|detected|available)",
-            r"Cannot access accelerator device when none is available|No supported gpu backend found",
-            r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
-            r"\bgpus should be a non-empty list",
-            r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
-            r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
-            r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
-            r"running on UnspecifiedPlatform",
-            _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
-            _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
-            r"(available|detected|found|recognized|visible|working|used)" + _END,
-            _TYPED
-            + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
-            # GPU 7, GPU memory and CUDA's toolkit are other matters than that there is no GPU.
-            + r"(?!s? (\d|memory|toolkit))"
-            + _END,
-            _TYPED
-            + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?"
-            + r"(?!s? (\d|memory|toolkit))"
-            + _END,
-            r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
-            r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
-            r"Failed to infer device type|torch\.cuda\.is_available\(\) should be True but is False",
-            r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
-            r"CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
-            r"User specified an unsupported autocast device_type",
-            r"can not run on your system since the accelerator is not available",
-            r"Device type CUDA is not supported for torch\.Generator",
-            r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
-            r"No (GPU|CUDA device|accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU",
-            r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|CUDA "
-            r"device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
-            r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
-            r"(is )?only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! "
-            r"with)(?!.{0,40}(capability|sm_?\d|H100|Ampere))",
-            r"with no GPU available|no available (GPU )?devices? (were |was )?found|There are currently no available "
-            r"devices found",
-            r"GPUs? requested but none are available|there are no visible CUDA devices",
-            r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none "
-            r"are",
-            r"pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you should use device=",
-            r"CUDA requested but CUDAExecutionProvider not available",
-            r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
-            r"Invalid cuda 'device=\S*' requested\. Backend is not available",
-            r"NVIDIA Container Runtime is present, but no GPUs found|running on CPU but must be on GPU, i\.e",
-            r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
-            r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
-            r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
-            r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
-            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
-        ),
+    hint(
+        "torch.no_accelerator",
+        "torch has no device beside the CPU",
+        r"no usable GPU found|Torch is not able to use GPU",
+        r"\bNoDevicesFound\b.{0,60}gpu",
+        r"cannot find any torch accelerator|can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
+        r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
+        r")?(found|detected|available)",
+        r"Cannot access accelerator device when none is available|No supported gpu backend found",
+        r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
+        r"\bgpus should be a non-empty list",
+        r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
+        r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
+        r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
+        r"running on UnspecifiedPlatform",
+        _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
+        _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
+        r"(available|detected|found|recognized|visible|working|used)" + _END,
+        _TYPED
+        + r"(cannot|can'?t|does not|doesn'?t|could not|not) (detect|find|see|use) (my |the |any |a )?(gpu|cuda)"
+        # GPU 7, GPU memory and CUDA's toolkit are other matters than that there is no GPU.
+        + r"(?!s? (\d|memory|toolkit))"
+        + _END,
+        _TYPED
+        + r"no (cuda gpu|nvidia gpu|gpu|cuda)s?( is| are| devices?)?( detected| found| available)?"
+        + r"(?!s? (\d|memory|toolkit))"
+        + _END,
+        r"(Error|Exception): .{0,40}\b(CUDA|GPUs?) (is |was |are )?(not (available|found|detected)|unavailable)",
+        r"(Error|Exception): No (GPU|CUDA device|accelerator)s? (was |were |is |are )?(found|available|detected)",
+        r"Failed to infer device type|torch\.cuda\.is_available\(\) should be True but is False",
+        r"There should only be one\.?.{0,20}active drivers|\b0 active drivers",
+        r"CUDA (was|is) requested but .{0,30}(not|no)|requires? (a )?(CUDA|GPU|NVIDIA).{0,30}but none",
+        r"User specified an unsupported autocast device_type",
+        r"can not run on your system since the accelerator is not available",
+        r"Device type CUDA is not supported for torch\.Generator",
+        r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
+        r"No (GPU|CUDA device|accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU",
+        r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|CUDA "
+        r"device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
+        r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
+        r"(is )?only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! "
+        r"with)(?!.{0,40}(capability|sm_?\d|H100|Ampere))",
+        r"with no GPU available|no available (GPU )?devices? (were |was )?found",
+        r"GPUs? requested but none are available|there are no visible CUDA devices",
+        r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none are",
+        r"pin_memory=True requires a CUDA|Pinned memory requires CUDA|is not available, you should use device=",
+        r"CUDA requested but CUDAExecutionProvider not available",
+        r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
+        r"Invalid cuda 'device=\S*' requested\. Backend is not available",
+        r"NVIDIA Container Runtime is present, but no GPUs found|running on CPU but must be on GPU, i\.e",
+        r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
+        r"Flash ?Attention ?[\d.]* is not available on CPU|Type fp16 is not supported on your device",
+        r"Expected a (cuda|non cpu) device, but got: cpu|nvidia-smi has failed because|Can'?t initialize NVML",
+        r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
+        r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
-        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
-        "program "
-        "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
-        certainty="hint",
+        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where it "
+        "runs: None is a torch for the CPU; where nvidia-smi fails, the driver or container. " + _DOCTOR,
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
@@ -354,371 +307,302 @@ TEXTS: tuple[Condition, ...] = (
             r"torch\.cuda\.is_available\b\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
         ),
     ),
-    Condition(
-        id="nvml.mismatch",
-        title="NVIDIA's libraries and the kernel module are of different versions",
-        patterns=(
-            r"Driver/library version mismatch|RM has detected an NVML/RM version mismatch|NVRM: API mismatch",
-            r"NVML(_ERROR|Error)_LibRmVersionMismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH",
-            r"kernel (module )?version .{0,40}does not match DSO version",
-        ),
-        meaning="The driver was updated but the old kernel module is still loaded, or a container brings its own "
-        "libraries.",
+    proof(
+        "nvml.mismatch",
+        "NVIDIA's libraries and the kernel module are of different versions",
+        r"Driver/library version mismatch|RM has detected an NVML/RM version mismatch|NVRM: API mismatch",
+        r"NVML(_ERROR|Error)_LibRmVersionMismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        r"kernel (module )?version .{0,40}does not match DSO version",
+        meaning="The driver was updated but its old module is still loaded, or a container brings own libraries.",
         fix="end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm nvidia_drm "
         "nvidia_modeset nvidia && sudo modprobe nvidia; else reboot. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
         "shows packages of two driver versions, of which one has to go",
-        certainty="proof",
     ),
-    Condition(
-        id="nvml.unknown",
-        title="NVML lost access to the devices",
-        patterns=(r"Failed to initialize NVML: (N/A|Unknown Error)|nvmlInit\w*.{0,30}Unknown Error",),
+    strong(
+        "nvml.unknown",
+        "NVML lost access to the devices",
+        r"Failed to initialize NVML: (N/A|Unknown Error)|nvmlInit\w*.{0,30}Unknown Error",
         weak=(r"\bnvml (vram )?init failure: 999\b",),
         logged=True,
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
         fix="docker restart CONTAINER (or start the pod again); to prevent it, pass the devices by CDI (--device "
         "nvidia.com/gpu=all) or each with --device=/dev/nvidia0 --device=/dev/nvidiactl --device=/dev/nvidia-uvm",
     ),
-    Condition(
-        id="nvml.permission",
-        title="access to the device nodes is denied",
-        patterns=(
-            r"NVML( error)?: Insufficient Permissions",
-            r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
-        ),
+    strong(
+        "nvml.permission",
+        "access to the device nodes is denied",
+        r"NVML( error)?: Insufficient Permissions",
+        r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         fix="sudo before a command that changes a setting or a MIG instance; where reading fails, ls -l /dev/nvidia* "
         "has to show crw-rw-rw-, and in a cluster's job ask for a GPU (--gres=gpu:1)",
         common=(r"ERROR_NO_PERMISSION",),
     ),
-    Condition(
-        id="nvml.not_loaded",
-        title="the driver's kernel module is not loaded",
-        patterns=(
-            r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
-            r"kernel driver does not appear to be running on this host",
-            r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
-            r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
-        ),
-        meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
-        "Secure Boot rejects the module.",
+    strong(
+        "nvml.not_loaded",
+        "the driver's kernel module is not loaded",
+        r"couldn'?t communicate with the NVIDIA driver|Failed to initialize NVML: Driver Not Loaded",
+        r"kernel driver does not appear to be running on this host",
+        r"cuda driver can'?t be loaded, is cuda enabled|Failed to initialize the NVIDIA kernel module",
+        r"nvidia-persistenced failed to initialize|NVIDIA kernel module (is )?(missing|not found)",
+        meaning="The module was not built for an updated kernel, Secure Boot rejects it, or nouveau controls the GPU.",
         fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm: Key was rejected is Secure Boot (mokutil "
         "--sb-state; enroll the module's key, or turn it off in the firmware), not found a module not built for this "
         "kernel (sudo dkms autoinstall, then reboot); where lsmod | grep nouveau shows that one, blacklist it",
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(r"\bDriver Not Loaded\b", r"ERROR_DRIVER_NOT_LOADED"),
     ),
-    Condition(
-        id="nvml.no_library",
-        title="NVML is not installed",
-        patterns=(
-            r"libnvidia-ml\.so[.\d]* not found|(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
-            r"couldn'?t find libnvidia-ml\.so|libnvidia-ml\.so[.\d]*: cannot open shared object file",
-            r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
-            r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
-            r"'?nvidia-smi'? is not recognized as|nvidia-smi.{0,4}: executable file not found",
-        ),
-        meaning="libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
-        "capability utility.",
+    strong(
+        "nvml.no_library",
+        "NVML is not installed",
+        r"libnvidia-ml\.so[.\d]* not found|(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
+        r"couldn'?t find libnvidia-ml\.so|libnvidia-ml\.so[.\d]*: cannot open shared object file",
+        r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
+        r"nvidia-smi(\.exe)?: (command )?not found|No such file or directory: '?nvidia-smi",
+        r"'?nvidia-smi'? is not recognized as|nvidia-smi.{0,4}: executable file not found",
+        meaning="libnvidia-ml.so.1 or nvidia-smi is missing: no driver, or a container without the capability utility.",
         fix="on the host install NVIDIA's driver (Ubuntu: sudo ubuntu-drivers install); in a container docker run "
         "--gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
-    Condition(
-        id="nvml.no_devices",
-        title="the driver is there and finds no GPU",
-        patterns=(
-            r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
-            r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
-        ),
-        meaning="The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is "
-        "assigned to a virtual machine or failed to start.",
+    strong(
+        "nvml.no_devices",
+        "the driver is there and finds no GPU",
+        r"\A\W*No devices were found\W*\Z|NVRM: No NVIDIA (GPU|graphics adapter) found",
+        r"could not insert '?nvidia\w*'?: No such device|Kernel module load error: No such device",
+        meaning="No GPU answers: Blackwell needs the open module, or a GPU is a virtual machine's or failed to start.",
         fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
         common=(r"No devices were found",),
     ),
-    Condition(
-        id="nvml.lost",
-        title="a GPU does not answer any more",
-        patterns=(r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST",),
+    proof(
+        "nvml.lost",
+        "a GPU does not answer any more",
+        r"GPU is lost|Unable to determine the device handle for GPU|ERROR_GPU_IS_LOST",
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
-        certainty="proof",
         follows=("xid.", "bus."),
     ),
-    Condition(
-        id="nvml.reset",
-        title="a GPU has to be reset before it can be used",
-        patterns=(
-            r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
-            r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
-            r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
-        ),
+    proof(
+        "nvml.reset",
+        "a GPU has to be reset before it can be used",
+        r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
+        r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
+        r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU recovery action .{0,40}reset",
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
-        certainty="proof",
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
     ),
-    Condition(
-        id="nvml.hardware",
-        title="NVML reports a fault of the GPU",
-        patterns=(r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
-        meaning="The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power "
-        "cables, or had no answer in time.",
+    strong(
+        "nvml.hardware",
+        "NVML reports a fault of the GPU",
+        r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",
+        meaning="The GPU has trouble with interrupts, its configuration (InfoROM) or power, or did not answer in time.",
         fix="sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
         "power cables, and have a GPU with a corrupted InfoROM serviced",
         follows=("xid.", "bus."),
     ),
-    Condition(
-        id="nvml.not_supported",
-        title="NVML refused a call: this GPU does not have what was asked, or the call is wrong",
-        patterns=(
-            r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
-            r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
-            r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
-            r"NVML_ERROR_NOT_SUPPORTED",
-            r"\bnvml\w*.{0,60}: Not Supported\b",
-        ),
+    strong(
+        "nvml.not_supported",
+        "NVML refused a call: this GPU does not have what was asked, or the call is wrong",
+        r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
+        r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
+        r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
+        r"NVML_ERROR_NOT_SUPPORTED",
+        r"\bnvml\w*.{0,60}: Not Supported\b",
         meaning="Not every GPU and driver has every counter; or the program called NVML before nvmlInit, after "
         "nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
         fix="catch pynvml.NVMLError around that call, or leave the value out (for memory on an integrated GPU "
         "torch.cuda.mem_get_info()); nvidia-smi -q shows whether the value exists on this GPU",
         follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
-    Condition(
-        id="kubernetes.insufficient",
-        title="Kubernetes has no free GPU for the pod",
-        patterns=(
-            r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
-            r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
-            r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
-            r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
-        ),
-        meaning="No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin "
-        "does not run, or the GPUs are marked unhealthy.",
+    proof(
+        "kubernetes.insufficient",
+        "Kubernetes has no free GPU for the pod",
+        r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
+        r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
+        r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
+        r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
+        meaning="Other pods have the GPUs, the node's device plugin does not run, or the GPUs are marked unhealthy.",
         fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device "
         "plugin or the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
-        certainty="proof",
         follows=("nvml.", "container.", "xid."),
     ),
-    Condition(
-        id="slurm.gres",
-        title="Slurm has no such GPU for the job",
-        patterns=(
-            r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
-            r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
-            r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
-        ),
-        meaning="The type or number in --gres or --gpus is not configured on the partition's nodes, or a node "
-        "reports fewer GPUs than slurm.conf says and was drained.",
+    strong(
+        "slurm.gres",
+        "Slurm has no such GPU for the job",
+        r"gres/gpu count reported lower than configured|Invalid generic resource \(gres\) specification",
+        r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
+        r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
+        meaning="The nodes do not have the type or number in --gres, or one reports fewer GPUs and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
         weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
     ),
-    Condition(
-        id="kubernetes.plugin",
-        title="NVIDIA's device plugin for Kubernetes does not find the GPUs",
-        patterns=(
-            r"device plugin \w+ rpc failed|No devices found\. ?Waiting indefinitely|error starting plugins?",
-            r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
-            r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
-            r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
-            r"If this is a GPU node, did you (set|configure)",
-            r"Incompatible (platform|strategy|device discovery).{0,40}detected",
-            r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
-            r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
-        ),
-        meaning="The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the "
-        "node offers no nvidia.com/gpu.",
+    strong(
+        "kubernetes.plugin",
+        "NVIDIA's device plugin for Kubernetes does not find the GPUs",
+        r"device plugin \w+ rpc failed|No devices found\. ?Waiting indefinitely|error starting plugins?",
+        r"unable to create plugin manager|Failed to start gRPC server for .{0,4}nvidia\.com",
+        r"failed to validate the driver, retrying|lstat /run/nvidia/driver/dev/nvidia\w+: no such file",
+        r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
+        r"If this is a GPU node, did you (set|configure)",
+        r"Incompatible (platform|strategy|device discovery).{0,40}detected",
+        r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
+        r"Allocate failed due to .{0,200}(nvidia|gpu)|Detected non-NVML platform",
+        meaning="The plugin's container lacks NVIDIA's runtime and sees no NVML, so that the node offers no GPU.",
         fix="on the node install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=containerd "
-        "--set-as-default && sudo systemctl restart containerd (or runtimeClassName: nvidia for the plugin's pods); "
-        "then restart the plugin",
+        "--set-as-default && sudo systemctl restart containerd (or runtimeClassName: nvidia for it); then restart it",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
-    Condition(
-        id="kubernetes.dcgm",
-        title="DCGM, which reads the GPUs' counters for monitors, failed",
-        patterns=(
-            r"Error watching fields|third-party Profiling module returned an unrecoverable error",
-            r"\bDCGM_ST_(?!OK)\w+",
-            r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
-        ),
-        meaning="The hardware's counters have one user at a time: a profiler (Nsight, ncu), or another DCGM, has "
-        "them; or DCGM is older than the driver or the GPU.",
+    hint(
+        "kubernetes.dcgm",
+        "DCGM, which reads the GPUs' counters for monitors, failed",
+        r"Error watching fields|third-party Profiling module returned an unrecoverable error",
+        r"\bDCGM_ST_(?!OK)\w+",
+        r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
+        meaning="A profiler (Nsight, ncu) or another DCGM has the counters; or DCGM is older than the driver or GPU.",
         fix="dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
         "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
-        certainty="hint",
         follows=("nvml.", "xid.", "bus."),
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
     ),
-    Condition(
-        id="jax.versions",
-        title="JAX, jaxlib and the CUDA plugin are of different releases",
-        patterns=(
-            r"(Mismatched PJRT plugin|Unexpected PJRT_\w+ size|plugin is likely built with a later version)",
-            r"module 'jaxlib(\.\w+)*' has no attribute|jaxlib version [\d.]+ is (newer|older|incompatible)",
-            r"jaxlib is version [\d.]+, but this version of jax requires|incompatible with (installed )?jaxlib version",
-        ),
+    proof(
+        "jax.versions",
+        "JAX, jaxlib and the CUDA plugin are of different releases",
+        r"(Mismatched PJRT plugin|Unexpected PJRT_\w+ size|plugin is likely built with a later version)",
+        r"module 'jaxlib(\.\w+)*' has no attribute|jaxlib version [\d.]+ is (newer|older|incompatible)",
+        r"jaxlib is version [\d.]+, but this version of jax requires|incompatible with (installed )?jaxlib version",
         meaning="All of them are of one release; pip upgraded some of them.",
         fix="pip list | grep -i jax, then all in one command: pip install -U 'jax[cuda12]', or 'jax[cuda12]==VERSION' "
         "of the jax that the program needs, which brings jaxlib and the plugins of that release",
-        certainty="proof",
     ),
-    Condition(
-        id="jax.cpu_only",
-        title="this jaxlib is built without CUDA",
-        patterns=(
-            r"no supported devices found for platform CUDA|CUDA-enabled jaxlib is not installed",
-            r"jaxlib.{0,60}(without|no) (CUDA|GPU) support|No GPU/TPU found, falling back to CPU",
-        ),
+    proof(
+        "jax.cpu_only",
+        "this jaxlib is built without CUDA",
+        r"no supported devices found for platform CUDA|CUDA-enabled jaxlib is not installed",
+        r"jaxlib.{0,60}(without|no) (CUDA|GPU) support|No GPU/TPU found, falling back to CPU",
         meaning="JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
         fix='pip install -U "jax[cuda12]" (or cuda13), in the same environment',
-        certainty="proof",
     ),
-    Condition(
-        id="kernel.nouveau",
-        title="another driver, usually nouveau, controls the GPU, so NVIDIA's cannot use it",
-        patterns=(
-            r"Nouveau kernel driver is currently in use|NVIDIA probe routine was not called for \d+ device",
-            r"nouveau, rivafb, nvidiafb or rivatv",
-        ),
+    strong(
+        "kernel.nouveau",
+        "another driver, usually nouveau, controls the GPU, so NVIDIA's cannot use it",
+        r"Nouveau kernel driver is currently in use|NVIDIA probe routine was not called for \d+ device",
+        r"nouveau, rivafb, nvidiafb or rivatv",
         meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
         fix="lsmod | grep -i -e nouveau -e vfio shows it; nouveau: echo 'blacklist nouveau' | sudo tee "
         "/etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut --force); then reboot",
     ),
-    Condition(
-        id="mig.no_room",
-        title="there is no space for another MIG instance",
-        patterns=(
-            r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
-            r"device).{0,120}Insufficient Resources",
-            r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
-        ),
+    proof(
+        "mig.no_room",
+        "there is no space for another MIG instance",
+        r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
+        r"device).{0,120}Insufficient Resources",
+        r"MIG device allocation failed|Insufficient Resources.{0,60}(MIG|GPU instance)",
         meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
         "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
-        certainty="proof",
     ),
-    Condition(
-        id="mig.in_use",
-        title="a MIG instance cannot be destroyed while something uses it",
-        patterns=(
-            r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
-            r"another client",
-            r"MIG mode is in pending (enable|disable) state",
-        ),
-        meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has the "
-        "instance or the GPU open.",
+    proof(
+        "mig.in_use",
+        "a MIG instance cannot be destroyed while something uses it",
+        r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
+        r"another client",
+        r"MIG mode is in pending (enable|disable) state",
+        meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has it open.",
         fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
-        certainty="proof",
     ),
-    Condition(
-        id="nvml.wsl",
-        title="Windows does not let WSL use the GPU",
-        patterns=(r"GPU access blocked by the operating system",),
-        meaning="The Windows driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides the Windows "
-        "library.",
+    strong(
+        "nvml.wsl",
+        "Windows does not let WSL use the GPU",
+        r"GPU access blocked by the operating system",
+        meaning="Windows's driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides Windows's.",
         fix="update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
     ),
-    Condition(
-        id="nvml.pynvml",
-        title="the pynvml package is deprecated",
-        patterns=(r"pynvml package is deprecated",),
+    proof(
+        "nvml.pynvml",
+        "the pynvml package is deprecated",
+        r"pynvml package is deprecated",
         meaning="A warning alone: the maintained package of the same module is nvidia-ml-py.",
         fix="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
-        certainty="proof",
     ),
-    Condition(
-        id="container.no_runtime",
-        title="docker cannot pass GPUs to containers",
-        patterns=(
-            r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
-            r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
-            r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
-            r"nvidia-container-runtime(-hook)?: (command )?not found",
-            r"unknown (or invalid runtime name:|runtime specified) nvidia",
-            r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
-            r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
-        ),
+    proof(
+        "container.no_runtime",
+        "docker cannot pass GPUs to containers",
+        r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
+        r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
+        r"unknown flag: --gpus|exec: \\?\W?nvidia-container-runtime(-hook)?\\?\W?: executable file not found",
+        r"nvidia-container-runtime(-hook)?: (command )?not found",
+        r"unknown (or invalid runtime name:|runtime specified) nvidia",
+        r"exec: \W?\S*nvidia-container-cli\W*: stat|no runtime for \W*nvidia\W* is configured",
+        r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
         fix="install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && "
         "sudo systemctl restart docker (containerd and k3s: --runtime=containerd)",
-        certainty="proof",
     ),
-    Condition(
-        id="container.cdi",
-        title="the CDI description of the GPU is missing or outdated, or the engine does not read it",
-        patterns=(
-            r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
-            r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
-            r"failed to discover GPU vendor from CDI|setting up CDI devices|failed to stat CDI host device",
-            r"CDI (device )?injection failed|could not select device driver \W{0,4}cdi",
-            r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
-        ),
-        meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
-        "driver.",
+    proof(
+        "container.cdi",
+        "the CDI description of the GPU is missing or outdated, or the engine does not read it",
+        r"failed to construct nvml ?lib|failed to (generate|save) CDI spec\w*: .{0,120}NVML",
+        r"(unresolvable|could not resolve) CDI device|failed to inject CDI devices",
+        r"failed to discover GPU vendor from CDI|setting up CDI devices|failed to stat CDI host device",
+        r"CDI (device )?injection failed|could not select device driver \W{0,4}cdi",
+        r"stat nvidia\.com/gpu=\w+: no such file|failed to (generate|create|get|load|parse) CDI spec",
+        meaning="podman, and docker with CDI, read devices from /etc/cdi: it is missing or older than the driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
         'after each driver update. docker wants version 25 or newer and "features": {"cdi": true} in its daemon.json '
         "(rootless: ~/.config/docker/daemon.json), then a restart",
-        certainty="proof",
     ),
-    Condition(
-        id="container.cli",
-        title="NVIDIA's container toolkit could not set up the container",
-        patterns=(
-            r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
-            r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
-            r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
-            r"nvidia-container-cli(\.real)?\W*: .{0,40}error|unsatisfied condition: (cuda|driver|brand)",
-            r"unsupported CUDA version: driver [\d.]+ < image|error (executing|running) hook .{0,60}nvidia-container",
-            r"Could not find any nv files on this host",
-        ),
+    strong(
+        "container.cli",
+        "NVIDIA's container toolkit could not set up the container",
+        r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
+        r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
+        r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
+        r"nvidia-container-cli(\.real)?\W*: .{0,40}error|unsatisfied condition: (cuda|driver|brand)",
+        r"unsupported CUDA version: driver [\d.]+ < image|error (executing|running) hook .{0,60}nvidia-container",
+        r"Could not find any nv files on this host",
         meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
         "not be changed, or a CUDA that the image requires and the driver does not have.",
         fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
-    Condition(
-        id="kernel.key_rejected",
-        title="Secure Boot refuses the driver's kernel module",
-        patterns=(
-            r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)",
-            r"nvidia.{0,40}module keys? rejected",
-            r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
-            r"could not insert 'nvidia.{0,10}: Required key not available",
-            r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key was rejected by service.{0,200}nvidia",
-            r"Secure boot is enabled on this system, .{0,60}not signed by a key",
-        ),
+    proof(
+        "kernel.key_rejected",
+        "Secure Boot refuses the driver's kernel module",
+        r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)",
+        r"nvidia.{0,40}module keys? rejected",
+        r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
+        r"could not insert 'nvidia.{0,10}: Required key not available",
+        r"nvidia.{0,80}Loading of (unsigned )?module.{0,30}rejected|Key was rejected by service.{0,200}nvidia",
+        r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         meaning="The module is not signed with a key that the firmware trusts.",
         fix="sudo mokutil --import with the key that signs the module (Ubuntu /var/lib/shim-signed/mok/MOK.der, DKMS "
         "/var/lib/dkms/mok.pub, Fedora /etc/pki/akmods/certs/public_key.der), reboot and choose Enroll MOK; or turn "
         "Secure Boot off in the firmware",
-        certainty="proof",
     ),
-    Condition(
-        id="kernel.build",
-        title="the driver's kernel module could not be built",
-        patterns=(
-            r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
-            r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
-            r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
-            r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
-            r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
-            r"The kernel module failed to load.{0,200}nvidia",
-            r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
-            r"Unable to find the kernel source tree for the currently running kernel",
-            r"performing the step: \W?Building kernel modules",
-        ),
-        meaning="The kernel is newer than the driver knows, its headers are missing, or it was built by another "
-        "compiler.",
+    strong(
+        "kernel.build",
+        "the driver's kernel module could not be built",
+        r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
+        r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*|\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
+        r"\*\*\* \[.{0,160}Error \d.{0,300}/dkms/nvidia|Building module.{0,200}/nvidia/.{0,200}make\.log",
+        r"ERROR: Unable to build the NVIDIA kernel module|error processing package nvidia-(dkms|kernel)",
+        r"Unable to load the kernel module 'nvidia\.ko'(?!.{0,900}load error: No such device)|"
+        r"The kernel module failed to load.{0,200}nvidia",
+        r"nvidia.{0,40}dkms.{0,60}(failed|bad exit status|error)",
+        r"Unable to find the kernel source tree for the currently running kernel",
+        r"performing the step: \W?Building kernel modules",
+        meaning="The kernel is too new for the driver, its headers are missing, or another compiler built it.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree|Your kernel headers for kernel .{0,60}cannot be found",
@@ -726,51 +610,43 @@ TEXTS: tuple[Condition, ...] = (
         ),
         beside=r"nvidia",
     ),
-    Condition(
-        id="jetson.memory",
-        title="a Jetson's memory manager does not answer",
-        patterns=(
-            r"NvRm(MemInit|MemInitNvmap|MemMgrInit|GpuLibOpen) ?failed",
-            r"cudaAlloc\w*\(\) failed to allocate memory|/dev/nvmap.{0,60}(denied|failed|No such)",
-        ),
-        meaning="CUDA on a Jetson starts with /dev/nvmap: the user is not in the groups video and render, or the "
-        "container has not NVIDIA's runtime or an image of another JetPack.",
-        fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia "
-        "with an image of the host's JetPack",
+    strong(
+        "jetson.memory",
+        "a Jetson's memory manager does not answer",
+        r"NvRm(MemInit|MemInitNvmap|MemMgrInit|GpuLibOpen) ?failed",
+        r"cudaAlloc\w*\(\) failed to allocate memory|/dev/nvmap.{0,60}(denied|failed|No such)",
+        meaning="The user is not in the groups video and render, or the container lacks NVIDIA's runtime or JetPack.",
+        fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia with "
+        "an image of the host's JetPack",
     ),
-    Condition(
-        id="kernel.wrong_module",
-        title="the driver's module was not built for the kernel that runs",
-        patterns=(
-            r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
-            r"Module nvidia[\w-]* not found in directory|nvidia: version magic",
-            r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
-            r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
-        ),
+    proof(
+        "kernel.wrong_module",
+        "the driver's module was not built for the kernel that runs",
+        r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
+        r"Module nvidia[\w-]* not found in directory|nvidia: version magic",
+        r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
+        r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
         meaning="After a kernel update the module has to be built again.",
         fix="sudo apt-get install linux-headers-$(uname -r) (Fedora kernel-devel), sudo dkms autoinstall, then sudo "
         "modprobe nvidia; without DKMS install the driver's package again, for the kernel of uname -r",
-        certainty="proof",
         follows=("kernel.build",),
     ),
-    Condition(
-        id="kubernetes.driver",
-        title="the GPU operator waits for a driver that does not load",
-        patterns=(
-            r"No pre-?installed driver detected on the host|Waiting for nvidia driver to be loaded",
-            r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
-            r"Could not resolve Linux kernel version|Could not unload NVIDIA driver kernel modules",
-            r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
-        ),
+    strong(
+        "kubernetes.driver",
+        "the GPU operator waits for a driver that does not load",
+        r"No pre-?installed driver detected on the host|Waiting for nvidia driver to be loaded",
+        r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
+        r"Could not resolve Linux kernel version|Could not unload NVIDIA driver kernel modules",
+        r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
         meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
         fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver "
         "that is installed on the node wants driver.enabled=false",
         follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid.", "cuinit."),
     ),
-    Condition(
-        id="kubernetes.mps",
-        title="NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
-        patterns=(r"mps daemon not ready|(waiting for|Failed to start) MPS daemon|using MPS requires --mps-root",),
+    strong(
+        "kubernetes.mps",
+        "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
+        r"mps daemon not ready|(waiting for|Failed to start) MPS daemon|using MPS requires --mps-root",
         meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
         fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
         "the logs of the pod …-mps-control-daemon name what it lacks",

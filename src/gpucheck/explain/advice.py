@@ -1,0 +1,427 @@
+"""Advice that depends on the facts of a paste, for errors of programs that run, and the choice of a row. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain import advice_setup
+from gpucheck.explain.facts import Advice, Facts, of
+from gpucheck.explain.steps import server_share
+from gpucheck.explain.text import BACKEND
+
+# The first matching row applies.
+ADVICE: tuple[Advice, ...] = (
+    *advice_setup.ADVICE,
+    of("assert.index", "assert.label")(
+        "server",
+        "the tokenizer and the model of one folder and release, whose vocabulary (vocab_size in config.json) has all "
+        "tokens, also added ones and those of images, and a prompt within the model's length; else a newer server",
+    ),
+    of("xpu.lost")(r"error_out_of_(?:resources|\w+_memory)|returns: -5\b", becomes="oom.xpu"),
+    of("mps.dtype")(
+        r"float8|fp8|bfloat16",
+        "torch_dtype=torch.float16 (bfloat16 needs macOS 14); of a model in float8 its float16, GGUF or MLX version",
+    ),
+    of("oom.cuda", "oom.hip")(
+        r"allocating (?:[3-9]\d{5}|\d{7,})(?:\.\d+)? mib on device",
+        "--parallel 1, and llama.cpp built again with cmake -DGGML_SCHED_MAX_COPIES=1 (with several GPUs it keeps four "
+        "copies of the buffers); until then one GPU, --split-mode none; then a smaller -ub and -c",
+        title="llama.cpp asks for a buffer larger than any GPU",
+        certainty="strong",
+    ),
+    of("oom.vllm")(
+        lambda facts: 0 < server_share(facts) < 0.7 or server_share(facts) >= 0.93,
+        lambda facts: (
+            f"--gpu-memory-utilization 0.9 in place of {server_share(facts)}: weights, trial run and cache share it "
+            "(nvidia-smi shows what others leave); else a smaller --max-model-len or --max-num-seqs"
+            if server_share(facts) < 0.7
+            else "a quantised (AWQ, GPTQ, FP8) or smaller model, --enforce-eager, and a smaller --max-model-len and "
+            "--max-num-seqs: the share of memory is as large as it can be; nvidia-smi shows whether others hold any"
+        ),
+    ),
+    of("oom.cuda")(lambda facts: "pinned" in facts.names and "allocator" not in facts.names, becomes="oom.host"),
+    of("cuda.ptx", "cuinit.too_old")(
+        "jetson",
+        "build the package that fails again, without its old build folder, with JetPack's own nvcc for this GPU "
+        "(CUDA_HOME=/usr/local/cuda; TORCH_CUDA_ARCH_LIST=8.7, CMAKE_CUDA_ARCHITECTURES=87); CUDA 12 on JetPack 5 also "
+        "wants sudo apt-get install cuda-compat-12-2, and /usr/local/cuda-12.2/compat first in LD_LIBRARY_PATH",
+        title="a package was compiled by a newer CUDA than this JetPack's driver",
+        meaning="A Jetson's driver comes with JetPack alone: JetPack 5 has CUDA 11.4, JetPack 6 has 12.2 or 12.6.",
+    ),
+    of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
+    of("nccl.timeout")(
+        r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|generating train split|skip_first_batches|"
+        r"skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
+        "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
+        "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
+        title="a collective timed out while one rank saved a checkpoint, or prepared or skipped data",
+    ),
+    of("nccl.timeout", "cuda.peer")(
+        r"\bp2p (?:is |was )?(?:disabled|off)\b|p2p_disable ?= ?1\W.{0,40}(?:work|run|well|fix|help)|"
+        r"\b(?:p2p|peer[- ]to[- ]peer)\b.{0,60}(?:fail|h[au]ng|stuck)|(?:fail|hang)\w* .{0,30}\bp2p\b",
+        "NCCL_P2P_DISABLE=1 goes on without P2P; then turn off the IOMMU and ACS (gpucheck doctor shows both), and try "
+        "P2P again: gpucheck bench collective",
+        title="transfers between the GPUs (P2P) hang or fail",
+    ),
+    of("tensor.backend")(
+        r"not compiled with (?:gpu|cuda) support",
+        "delete build/ and the extension's old .so, set CUDA_HOME to the toolkit of torch's CUDA, then FORCE_CUDA=1 "
+        "pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES",
+        title="an extension was compiled without CUDA",
+    ),
+    of("xpu.lost")(r"device_lost", title="the Intel GPU was lost: its driver probably reset it"),
+    of("cuda.not_supported")(
+        "kernels",
+        f"{BACKEND}, or a newer FlashInfer: its kernel asks for what this GPU or driver does not have",
+    ),
+    of("oom.host")(
+        lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
+        "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (WSL limits it, memory= in .wslconfig raises "
+        "that); ulimit -l shows the limit (docker run --ulimit memlock=-1), free -h what is free",
+    ),
+    of("oom.killed")(
+        r"requires more system memory",
+        "a smaller model or quantisation, a shorter context (Ollama: num_ctx), or end other programs that use RAM "
+        "(free -h); in a container or virtual machine a higher memory limit",
+        title="the model needs more RAM than is free",
+        meaning="The program compared what the model needs with the free RAM, and did not start it.",
+    ),
+    of("dist.world_size")(
+        r"attention heads",
+        "a tensor-parallel size that divides the number of heads in the message: vLLM --tensor-parallel-size N "
+        "(SGLang --tp N); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
+        title="the number of attention heads cannot be divided among these GPUs",
+        meaning="Tensor parallelism gives each GPU the same number of heads.",
+    ),
+    of("cuda.ordinal")(
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|--nnodes[= ][2-9]",
+        "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
+        "server runs, times the nodes (one GPU on each of 2: --tp 2, --nnodes 2); where it lists more, unset "
+        "CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
+        title="more GPUs are asked for than are visible",
+    ),
+    of("cuda.not_supported")(
+        r"cudamallocasync|comfyui",
+        "ComfyUI: --disable-cuda-malloc; else unset PYTORCH_CUDA_ALLOC_CONF: this GPU's driver has no cudaMallocAsync",
+    ),
+    of("attention.flash", "attention.kernel")(
+        lambda facts: "server" in facts.names or "vllm" in facts.names,
+        "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
+        f"--kv-cache-dtype auto; else {BACKEND}, or a newer release",
+    ),
+    of("cuda.peer")(
+        r"allreduce is disabled",
+        "nothing to do: the server goes on with NCCL; --disable-custom-all-reduce silences the warning",
+        title="a harmless warning: vLLM's own all-reduce is not used between these GPUs",
+    ),
+    of("mps.operation")(
+        r"supported on mac ?os \d|natively starting from macos",
+        "update macOS to the version in the message, or newer (sw_vers shows it), and use an arm64 Python (python -c "
+        "'import platform; print(platform.machine())'); until then device=\"cpu\", or another data type",
+        title="this macOS is too old for torch's MPS, or for an operation of it",
+        meaning="Metal gained it in the macOS that the message names.",
+    ),
+    of("dist.environment")(
+        r"no backend type associated with device type",
+        'x.to("cuda") for the tensor sent (NCCL takes no others), or init_process_group("cpu:gloo,cuda:nccl") for both',
+        title="the process group has no backend for the device of a tensor",
+        meaning="A collective got a tensor on the device that the message names; the group was made for another.",
+    ),
+    of("tensor.type_mismatch")(
+        # The device is the same, but the data types differ.
+        r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
+        r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \((?:c10::)?(?:b?float|half|double)",
+        'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
+        "arrays are float64: torch.from_numpy(a).float()",
+        title="the input and the weights are of different data types",
+        meaning="Both are on the same device; one is float16, bfloat16 or float64 and the other float32.",
+    ),
+    of("tensor.dtype", "tensor.type_mismatch", "tensor.not_implemented")(
+        r"expected (?:object of )?(?:scalar )?type \S{0,6}long|scalar types?:? long|"
+        r"nll_loss\w*\W{1,3}not implemented for",
+        "labels.long(): class numbers of cross_entropy and indices of embedding and gather have to be int64",
+        title="labels or indices are not of an integer type that the operation takes",
+    ),
+    of("tensor.not_implemented")(
+        r"not implemented for \W?(?:long|int|bool|byte|char|short)\b",
+        "x.float() before the call, where it computes with values; an index or a label belongs in another argument",
+        title="an operation got integers or booleans, for which it has no code",
+    ),
+    of("tensor.dtype")(
+        r"\bpeft\b|\blora\b|bitsandbytes|load_in_[48]bit|gptq|\bqlora\b|unsloth",
+        'with torch.autocast("cuda", dtype=torch.bfloat16): around the step or generate(); one type for torch_dtype, '
+        "bnb_4bit_compute_dtype and the Trainer's bf16=True (fp16=True where it is float16): the adapters are in "
+        "float32. Unsloth: dtype=None, for_inference(model) before generate, and pip install -U unsloth unsloth_zoo",
+    ),
+    of("cuda.feature")("old_llvm", becomes="compile.ptxas"),
+    of("oom.mps")(
+        r"mps allocated: 0(?:\.0+)? ?\w+, other allocations: 0(?:\.0+)? ?\w+[\s\S]{0,80}allocate [\d.]+ ?(?:byte|[km])",
+        'device="cpu" (in the code, or the program\'s option), because no smaller batch helps; or a real Mac',
+        title="the Metal device gives torch no memory",
+        meaning="Nothing is in use, and a small request fails: usually macOS runs in a virtual machine, as a CI's.",
+        certainty="strong",
+    ),
+    of("nccl.interface")(
+        r"failed ?: ?network is unreachable|\blo:127",
+        "NCCL_SOCKET_IFNAME=NAME on all nodes, of the interface that joins them (ip -brief address), or ^lo,docker0; "
+        "NCCL_SOCKET_FAMILY=AF_INET where an address begins with fe80; the firewall has to let NCCL through",
+        title="NCCL tries to reach a rank by an interface that does not lead there",
+        meaning="The other rank told an address of an interface that this machine has no way to.",
+        certainty="strong",
+    ),
+    of("dist.world_size")(
+        r"ranks has already checked in",
+        "a different RANK for every process: srun with --ntasks-per-node as many as devices, torchrun with another "
+        "--node-rank on each machine, and no process of an earlier run that still uses MASTER_PORT",
+        title="two processes have the same rank",
+        meaning="NCCL counts each rank once as it starts, and one came twice.",
+    ),
+    of("cuda.argument")(
+        r"ipcgetmemhandle|ipcopenmemhandle",
+        "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
+        "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
+        title="memory could not be shared with another process (CUDA IPC)",
+    ),
+    of("cudnn.not_initialized", "cudnn.failed", "cublas.", "cusolver.", "oom.cublas", "oom.cuda")(
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
+        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
+    ),
+    of("cudnn.version")(
+        r"ld_library_path contains|comes bundled with cudnn",
+        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
+    ),
+    of("cusolver.failed")(
+        r"cusolverdncreate|cublascreate|cudnncreate",
+        "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
+        'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
+        title="cuSOLVER could not create its handle",
+        meaning="A handle needs free GPU memory; the values of the matrix play no part in it.",
+    ),
+    of("oom.cuda")(
+        lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
+        lambda facts: (
+            (
+                "try DataLoader(pin_memory=False) first: Windows limits how much memory WSL may pin; then "
+                if "wsl" in facts.platforms
+                else ""
+            )
+            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
+            "free, pin less host memory (pin_memory=False; ulimit -l)"
+        ),
+        title="a CUDA call found no memory, outside torch's allocator",
+        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
+        "memory for a context, a late module, a graph, a stream, IPC or pinned host memory.",
+        certainty="strong",
+    ),
+    of("oom.cuda")(
+        lambda facts: (
+            "jax" in facts.names and "pytorch" not in facts.names and facts.holds("trying to allocate|allocate request")
+        ),
+        "a smaller batch or input, jax.checkpoint around layers, jax.jit(…, donate_argnums=…); "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take more than its 75 % of the GPU, where nothing else runs",
+    ),
+    of("cuda.illegal", "cuda.misaligned", "cuda.launch_failure")(
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
+        "pip install -U 'jax[cuda12]' (jax[cuda13] on a new driver), which brings a newer XLA; XLA_FLAGS="
+        "--xla_gpu_autotune_level=0 tells whether a chosen kernel is at fault, compute-sanitizer python … names it",
+    ),
+    of("cudnn.", "import.nvjitlink", "import.library")(
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and facts.vendor != "amd",
+        "pip install -U 'jax[cuda12]', which brings its own CUDA and cuDNN, and unset LD_LIBRARY_PATH: it comes first",
+    ),
+    of("oom.cuda", "oom.hip", "oom.other", "oom.cublas")(
+        lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
+        "a shorter context (-c N; Ollama num_ctx), -ub 256 for a compute buffer, fewer layers on the GPU (-ngl N; "
+        "num_gpu), or a smaller quantisation of the model; nvidia-smi shows what else holds memory",
+    ),
+    of("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype")(
+        "ui",
+        "update the program and the custom node or extension that the traceback names last, or do without it and "
+        "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+    ),
+    of("tensor.device_mismatch")(
+        r"(?:accelerate[/\\]hooks|device_map|dispatch_model)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U transformers "
+        'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
+    ),
+    of("tensor.device_mismatch")(
+        r"devices, \w+:\d+ and \w+:\d",
+        'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
+        "process, and torch.cuda.set_device(local_rank) before the model is made",
+    ),
+    of("tensor.device_mismatch")(
+        # torch names the argument that is on the second device; the arguments before it are on the first.
+        r"devices, \w+:\d+ and cpu! \(when checking argument for argument (?:weight|bias|mat2|running_\w+)|"
+        r"devices, cpu and \w+:\d+! \(when checking argument for argument (?:mat1|index) in method \w*(?:addmm|index_)|"
+        r"got (?:weight|bias|mat2|running_\w+) is on cpu, different",
+        "model.to(device) before it is used: a layer of it is on the CPU. Layers in a plain list or dict are not "
+        "moved: nn.ModuleList, nn.ModuleDict; nor tensors that are attributes: self.register_buffer(name, x)",
+    ),
+    of("tensor.device_mismatch")(
+        r"tokenizer\(|input_ids|\.generate\(|generation[/\\]utils",
+        'inputs = tokenizer(text, return_tensors="pt").to(model.device), and every other input too',
+    ),
+    of("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn.")(
+        "ui",
+        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
+        "--use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: --opt-sub-quad-attention, no "
+        "--xformers); then the newest driver, and update the program and the node that the traceback names last",
+    ),
+    of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
+        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
+        "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
+        "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
+    ),
+    of("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized")(
+        lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},
+        "a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once; "
+        "nvidia-smi shows what else holds memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
+    ),
+    of("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned", "hip.fault")(
+        "server",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; vLLM --enforce-eager (SGLang "
+        f"--disable-cuda-graph), {BACKEND} and a newer release tell whose kernel it is",
+        certainty="strong",
+    ),
+    of("assert.index", "assert.label", "cuda.device_assert")(
+        r"ultralytics|yolo",
+        "the class numbers in the label files (first column) have to be 0 to nc − 1, with nc and names of data.yaml to "
+        "match. Delete the *.cache files beside the labels afterwards; device=cpu for one batch names the line",
+    ),
+    of("cuda.fork")(
+        "vllm",
+        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':",
+    ),
+    of("oom.vllm")(
+        r"retract(?:ed_reqs| requests)|preemptionmode\.",
+        "nothing, if it is rare: the requests wait and run again. If frequent: fewer at once, vLLM --max-num-seqs "
+        "(SGLang --max-running-requests or --schedule-conservativeness 1.3), a larger cache, vLLM "
+        "--gpu-memory-utilization (SGLang --mem-fraction-static) while nvidia-smi shows free memory, or a shorter "
+        "context",
+        title="the server's cache of keys and values is full, and requests wait",
+        meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
+        certainty="hint",
+    ),
+    of("oom.vllm")(
+        r"error in memory profiling",
+        "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
+        "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
+        title="GPU memory became free while vLLM measured what it needs",
+    ),
+    of("oom.cuda", "oom.hip", "oom.nvml_assert")(
+        lambda facts: (
+            "server" in facts.names
+            and facts.holds(r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b")
+        ),
+        "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
+        "its trial run with the largest batch ran out; else a quantised model or more GPUs; nvidia-smi shows others",
+    ),
+    of("oom.cuda", "oom.hip")(
+        lambda facts: {"server", "loading"} <= facts.names,
+        "more GPUs by vLLM --tensor-parallel-size N (SGLang --tp N), a quantised or a smaller model: it ran out while "
+        "the weights were loaded; nvidia-smi shows whether others hold memory",
+    ),
+    of("tensor.backend")(r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"),
+    of("ray.resources")(
+        r"ray does not allocate any gpus on the driver node",
+        "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP "
+        "the address that ray list nodes shows for it, without a slash or a port",
+        title="vLLM's driver process finds none of Ray's GPUs on its own node",
+        meaning="vLLM looks for workers with its own address: the node has no GPU in Ray, or the address is another.",
+    ),
+    of("nccl.timeout")(
+        r"\(seqnum=[1-3],(?![\s\S]*seqnum=\d\d)",
+        "NCCL_P2P_DISABLE=1 on one machine (vLLM and SGLang: --disable-custom-all-reduce too) tells whether it is P2P, "
+        "which an IOMMU or ACS breaks: gpucheck doctor shows both; between machines NCCL_SOCKET_IFNAME=NAME of the "
+        "interface that joins them; NCCL_DEBUG=INFO shows how far each rank came",
+        title="one of the first collectives hangs: the GPUs or machines do not reach each other",
+    ),
+    of("oom.cuda", "oom.nvml_assert")(
+        "jetson",
+        "run one model at a time, a smaller or quantized one, and stop the desktop, which shares this memory (sudo "
+        "systemctl isolate multi-user.target); sudo tegrastats shows it",
+    ),
+    of("oom.cuda", "oom.hip", "oom.nvml_assert")(
+        lambda facts: "server" in facts.names,
+        "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
+        "--max-num-seqs and --max-num-batched-tokens (SGLang --mem-fraction-static 0.8 or less with a smaller "
+        "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
+    ),
+    of("oom.killed", "process.killed")(
+        "colab",
+        "Runtime, View resources shows the RAM; then a runtime with more (High-RAM), or a smaller model or data set",
+    ),
+    of("oom.killed")(
+        "ray",
+        "less RAM per node: fewer workers and actors at once (num_cpus, num_workers), less offloading to the CPU, or "
+        "nodes with more RAM; ray memory shows who holds it. RAY_memory_usage_threshold=0.98 only raises Ray's limit",
+    ),
+    of("process.killed")(
+        r"potential root causes",
+        "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
+        "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
+        title="a Ray worker ended, and the text does not name the cause",
+        meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
+    ),
+    of("vllm.start", "sglang.start")(
+        r"\b(?:assertion|key|attribute|type|notimplemented|index|value)error\b",
+        "search the server's issues for the words of the exception above: it is raised in the server's own code; a "
+        "newer release (or the last that worked), and fewer options at once, tell whether the model or an option it is",
+    ),
+    of("dist.tcp")(
+        lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
+        "nothing to do for it; the first error below or on another rank is the cause",
+        title="a harmless warning: this machine has no IPv6",
+        meaning="torch tries IPv6 first and goes on with IPv4.",
+    ),
+    of("vllm.start", "quant.extension")(
+        lambda facts: "vllm" in facts.names and "windows" in facts.platforms,
+        "run it inside WSL, or in its container with Docker's WSL 2 engine; a fork for Windows has its own wheels",
+        title="vLLM has no release for Windows",
+        meaning="Its compiled half is missing: the package was installed from sources without it.",
+    ),
+    of("cuda.ptx")(
+        r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
+        "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
+        "gpu-burn: make COMPUTE=8.6), and update the driver",
+        title="the driver could not compile a kernel's PTX",
+        meaning="It was made for a newer GPU than this one, or by a newer CUDA than the driver's.",
+        certainty="strong",
+    ),
+    of("cuda.ptx")(
+        lambda facts: not facts.torch and not facts.packages and "triton" not in facts.names,
+        "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
+    ),
+    of("numerics.nan")(
+        lambda facts: (
+            facts.holds(r"skipping step")
+            and not facts.holds(r"\bnan\b|scale:? (?:to )?(?:1(?:\.0)?|0\.\d*|[\d.]+e-\d+)(?![\d.])|at minimum")
+        ),
+        "nothing while it is rare: float16 skips such steps; if it skips all, bfloat16 or a lower learning rate",
+        title="the loss scaler skipped a step, as it does while it finds its scale",
+        certainty="hint",
+    ),
+    of("cuda.illegal_access", "cuda.misaligned")("", certainty="strong"),
+)
+
+
+def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
+    """Return the text adapted to the facts, and whether its step comes from the facts."""
+    for row in ADVICE:
+        if not row.becomes and row.holds(text.id, facts):
+            step = row.then if isinstance(row.then, str) else row.then(facts)
+            title, meaning = row.title or text.title, row.meaning or text.meaning
+            # A title with an assumption is only a hint.
+            sure = row.certainty or ("hint" if re.search(r"usually|probably|\(or ", row.title) else text.certainty)
+            return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
+    return text, False
+
+
+def proven(name: str, facts: Facts) -> str:
+    """Return the id of the text that the facts prove instead of this one, or an empty string."""
+    return next((row.becomes for row in ADVICE if row.becomes and row.holds(name, facts)), "")

@@ -1,0 +1,655 @@
+"""Advice that depends on the facts of a paste, for drivers, installations and builds. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gpucheck.doctor import fixes
+from gpucheck.explain.facts import Advice, Facts, of
+from gpucheck.explain.steps import abi, find_version, install_for_amd, install_torch, install_torchvision, rebuild
+
+_CUDAS = (
+    *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
+    *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
+)
+# The version that the other GPUs of an AMD family run as.
+_RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
+# Reasons why xFormers does not take an operator.
+_NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
+_SHAPE = r"max\(query\.shape|dtype=torch"
+
+
+def _operators(reason: str) -> Callable[[Facts], bool]:
+    """Return the condition that xFormers lists this reason below each of its operators."""
+    return lambda facts: (
+        "is not supported because:" in facts.text
+        and all(re.search(reason, below) for below in facts.text.split("is not supported because:")[1:])
+    )
+
+
+ADVICE: tuple[Advice, ...] = (
+    of("nvml.wsl", "nvml.not_loaded")(
+        lambda facts: "own_kernel" in facts.names and "wsl" in facts.text,
+        "take kernel= out of %UserProfile%\\.wslconfig, wsl --update and wsl --shutdown: Microsoft's kernel has it; "
+        "else build with CONFIG_DXGKRNL=y from Microsoft's WSL2-Linux-Kernel",
+        title="a self-compiled WSL kernel that probably lacks Microsoft's GPU module (dxgkrnl)",
+    ),
+    of("bitsandbytes.setup", "import.libcuda", "cuinit.100", "cuinit.no_driver", "torch.no_acc", "torch.sees_none")(
+        "image_build",
+        "take the import or the test out of the image's RUN lines: only docker run --gpus all gives a container the "
+        "driver and the GPU. A build of extensions needs no GPU: ENV TORCH_CUDA_ARCH_LIST=X.Y FORCE_CUDA=1 before it",
+        title="there is no GPU and no driver while an image is built",
+    ),
+    of("xformers.setup")(
+        lambda facts: facts.build.startswith("cu") and facts.holds(r"\(you have \d"),
+        f"pip install --force-reinstall --no-deps xformers==VERSION --index-url {fixes.INDEX}/cuXYZ, the release "
+        "that was built for this torch (its release notes name it); or pip uninstall xformers",
+        title="xformers was built for another torch, or another CUDA, than the one in place",
+    ),
+    of("container.no_runtime")(
+        lambda facts: "mac" in facts.platforms and facts.vendor != "nvidia",
+        "take the request for an NVIDIA GPU out of the start (--gpus; Compose: deploy.resources.reservations.devices): "
+        "the container then uses the CPU; or run that program outside of docker, where it can use Metal (Ollama: its "
+        "app for macOS, which containers reach as host.docker.internal:11434)",
+        title="docker on a Mac has no NVIDIA GPU to pass to containers",
+        meaning="Docker on macOS runs in a virtual machine without a GPU.",
+    ),
+    of("import.glibc")(
+        r"\A(?![\s\S]*(?:glibcxx_|cxxabi_))",
+        "a newer system or container image (ldd --version shows its GLIBC), or an older wheel, or the package built "
+        "here: pip install --no-binary :all: --no-deps --no-build-isolation NAME==VERSION",
+    ),
+    of("import.glibc")(
+        lambda facts: bool(facts.compiled) and "conda" not in facts.text and "cluster" not in facts.names,
+        lambda facts: f"pip install -U {facts.compiled}, or a release before this one; else a newer system or image",
+    ),
+    of("import.glibc")(
+        r"(?:conda|mamba|forge|envs/)\S*/lib\w*/libstdc\+\+\.so[.\d]*: version",
+        "conda install -c conda-forge 'libstdcxx-ng>=13' there (GLIBCXX_3.4.33: 14), and rebuild extensions uncached",
+        title="the conda environment's libstdc++ is older than the package",
+        meaning="It was compiled with a newer gcc, usually the system's, and runs with the environment's library.",
+    ),
+    of("bitsandbytes.setup")(
+        "jetson",
+        "build it: in its sources cmake -DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=87 -S . && make && pip install ., "
+        "or the wheel or image of jetson-containers for this JetPack",
+        title="this bitsandbytes has no library for a Jetson",
+    ),
+    of("xformers.setup")(
+        lambda facts: facts.build == "cpu" and "mac" not in facts.platforms,
+        install_torch,
+        title="this torch is built without CUDA, which xformers needs",
+    ),
+    of("import.nvjitlink")(
+        r"undefined symbol:? ijit_",
+        "conda install 'mkl<2024.1' 'intel-openmp<2024.1' in this environment, or pip's torch in place of conda's",
+        title="conda's MKL is newer than this torch, and lacks a function that it calls",
+        meaning="MKL 2024.1 dropped iJIT_NotifyEvent; torch was linked against an older one. No GPU takes part.",
+    ),
+    of("nvcc.missing", "compile.cuda_h")(
+        r"\b(?:cusparse|cusolver|cublas|curand|cufft|cudnn)\w*\.h\W{0,4}(?:no such|file not)|could not find cudnn",
+        "find / -name 'cu*.h' 2>/dev/null: the header's folder in CPATH (HPC SDK: …/math_libs/X.Y/include, its lib64 "
+        "in LIBRARY_PATH; pip's cuDNN: …/nvidia/cudnn/include, CUDNN_PATH=…/nvidia/cudnn), and build again in an empty "
+        "folder; else sudo apt-get install cuda-libraries-dev-X-Y libcudnn9-dev-cuda-12 (conda install -c nvidia "
+        "cuda-libraries-dev=X.Y, -c conda-forge cudnn), X.Y of torch.version.cuda",
+        title="a header of CUDA's libraries or of cuDNN is not found by the compiler",
+    ),
+    of("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "cuda.cap", "torch.cpu")(
+        lambda facts: "jetson" in facts.names and not {"kernels", "llama"} & facts.names,
+        f"{fixes.JETSON} (JetPack 5: Python 3.8, 6: 3.10), and its torchvision; other indexes have none for this GPU",
+    ),
+    of("hip.none")(
+        r"/dev/(?:kfd|dri).{0,40}permission denied|not member of .{0,3}(?:render|video)",
+        title="the user may not open /dev/kfd, which ROCm needs",
+    ),
+    of("cuinit.too_old")(
+        r"\A(?=[\s\S]*(?:docker|podman))(?=[\s\S]*driver version: (?:52[5-9]|5[3-9]\d))[\s\S]*version is insuff",
+        "give the container the GPU: docker run --gpus all (Compose: deploy.resources.reservations.devices, Unraid: "
+        "--runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all); for CUDA 13 update the driver to 580",
+        title="the container has no GPU (or its program is of CUDA 13)",
+    ),
+    of("import.symbol", "attention.package")(
+        lambda facts: bool(abi(facts)),
+        lambda facts: (
+            f"the wheel for the same torch, CUDA and Python whose name has cxx11abi{abi(facts)}; or pip install "
+            "--no-cache-dir --no-build-isolation --force-reinstall --no-deps NAME==VERSION, which builds it"
+        ),
+        title="a package was built with another C++ ABI than torch",
+        meaning="pip's torch is built with the new ABI of std::string (cxx11) from 2.7 on, before with the old one.",
+    ),
+    of("hip.arch")(
+        lambda facts: (
+            facts.holds(r"\bmi[123]\d\dx?\b|\binstinct\b|\bgfx9[045]\w+")
+            or (bool(facts.names & {"native", "llama"}) and not (facts.torch or "windows" in facts.platforms))
+        ),
+        "a release, torch or container whose notes name this GPU (rocminfo | grep gfx), or a build for it in an empty "
+        "folder, PYTORCH_ROCM_ARCH=gfxNNN or cmake -DGPU_TARGETS=gfxNNN (older llama.cpp AMDGPU_TARGETS, its image "
+        "ROCM_DOCKER_ARCH=gfxNNN); a program on torch needs both built: torch.cuda.get_arch_list() has to name it too, "
+        "in an image that of its base",
+    ),
+    of("hip.arch")(
+        lambda facts: bool(facts.gfx or "llama" in facts.names) and "windows" not in facts.platforms,
+        lambda facts: (
+            "HSA_OVERRIDE_GFX_VERSION="
+            + _RELATIVES.get(facts.gfx[:6], "10.3.0 (RDNA 2, gfx103x) or 11.0.0 (RDNA 3, gfx110x)")
+            + " for the server, the number of a near relative (Ollama: Environment= in sudo systemctl edit ollama, "
+            "docker run -e); else a newer release, or the program's Vulkan backend (OLLAMA_VULKAN=1)"
+            if "llama" in facts.names
+            else f"a torch or ROCm that lists {facts.gfx} ({fixes.INDEX}/rocmX.Y, the newest; else AMD's TheRock)"
+            + "; else export HSA_OVERRIDE_GFX_VERSION=".join(("", *filter(None, (_RELATIVES.get(facts.gfx[:6]),))))
+        ),
+    ),
+    of("import.library")(
+        r"\A(?![\s\S]*(?:jetson|jetpack|tegra))[\s\S]*torch/__init__\.py\W+line \d+[\s\S]{0,500}"
+        r"\blib(?:cu|nccl|nv)\w*\.so\S* cannot open",
+        f"pip install --force-reinstall torch==VERSION --index-url {fixes.INDEX}/cuXYZ brings its nvidia-… packages, "
+        "of which one is missing (installed with --no-deps, or from a lock file of another index); in a project of uv: "
+        "uv lock --upgrade-package torch && uv sync --reinstall-package torch",
+        title="a library that belongs to torch's wheel is not installed",
+    ),
+    of("import.library")(
+        r"\A(?![\s\S]*64_\d\.dll)[\s\S]*(?:any of \{lib|could not (?:load|locate)(?: library)? (?:lib)?)cudnn_(?:op|cn)"
+        r"|(?:whisper|ctranslate2)[\s\S]*libcublas\.so\.12",
+        "pip install -U ctranslate2 nvidia-cublas-cu12 'nvidia-cudnn-cu12>=9' (CTranslate2 4.5 wants cuDNN 9, as torch "
+        "2.4 does; an older torch ctranslate2==4.4.0 and nvidia-cudnn-cu12==8.*), then export LD_LIBRARY_PATH=$(python "
+        "-c 'import nvidia.cublas.lib as b, nvidia.cudnn.lib as c; print(b.__path__[0], c.__path__[0], sep=\":\")'); "
+        "in a container an image nvidia/cuda:12.…-cudnn-runtime has both",
+        title="a program (usually CTranslate2, of faster-whisper) does not find cuBLAS or cuDNN of CUDA 12",
+    ),
+    of("import.library")(
+        lambda facts: (
+            bool(facts.needs)
+            and facts.names & {"tf", "pytorch"} != {"tf"}
+            and not (
+                facts.build or facts.platforms & {"wsl", "windows", "mac", "rocm"} or facts.vendor in ("amd", "intel")
+            )
+            and "jetson" not in facts.names
+        ),
+        lambda facts: (
+            f"python -c 'import torch; print(torch.version.cuda)': where it does not begin with {facts.needs}, a torch "
+            f"for CUDA {facts.needs}, or the package's release for the CUDA that it prints, in a new environment; "
+            "else find / -name 'LIBRARY*' 2>/dev/null, and its folder in LD_LIBRARY_PATH"
+        ),
+    ),
+    of("import.symbol")(
+        lambda facts: (
+            facts.holds(r"(?:vllm[/\\]_\w*c|sgl_kernel|common_ops)\S*:? undefined symbol") and not facts.checkout
+        ),
+        "where you built it: again with this torch, in an empty folder (pip install --no-build-isolation); else a new "
+        "environment for its own torch: vLLM uv pip install vllm --torch-backend=auto (SGLang pip install sglang)",
+        title="the server's compiled half was built for another torch",
+        meaning="A release of vLLM or SGLang fits exactly one torch, which was replaced.",
+    ),
+    of("nvcc.missing")(
+        r"cannot find -l(?:cu|nv)",
+        "export LIBRARY_PATH=/usr/local/cuda/lib64:$LIBRARY_PATH (in conda $CONDA_PREFIX/lib) before the build; where "
+        "the file is in neither folder, install the toolkit of torch's CUDA (conda install -c nvidia cuda-toolkit=X.Y)",
+        title="the linker does not find a library of the CUDA toolkit",
+    ),
+    of("import.nms")(lambda facts: "jetson" not in facts.names, install_torchvision),
+    of("import.symbol")(
+        r"\btorch(?:vision|audio|text)\b\S*\.so\S*:? undefined symbol",
+        install_torchvision,
+        title="torchvision or torchaudio was built for another torch",
+    ),
+    of("bitsandbytes.setup")(
+        r"requires accelerate|requires the latest version of bitsandbytes|need to install .{0,4}pip install "
+        r"bitsandbytes|no module named bitsandbytes|please install bitsandbytes",
+        "python -m pip install -U bitsandbytes accelerate with the interpreter that runs the program, then start it "
+        "again (a notebook: its kernel, which has read the list of packages already); torch.cuda.is_available() has "
+        "to be True: older releases of transformers say the same where it is not",
+        title="transformers does not find bitsandbytes or accelerate, or finds no GPU for it",
+        meaning="transformers asks which packages are installed once, as it is imported.",
+    ),
+    of("cuda.no_kernel")(
+        r"llama[-_]cpp[-_]python",
+        "CMAKE_ARGS='-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native' pip install --force-reinstall --no-cache-dir "
+        "llama-cpp-python, with a CUDA toolkit that knows this GPU",
+        title="llama-cpp-python was not built for this GPU's architecture",
+    ),
+    of("import.symbol", "import.torch_too_old")(
+        r"torch[/\\]lib[/\\]lib(?:torch|c10|shm|aten|caffe2)\w*\.so[.\d]*: undefined symbol",
+        "unset LD_LIBRARY_PATH and try again; else install torch into a new environment (python -m venv NEW), or pip "
+        "uninstall -y torch until it finds none (in conda: conda remove pytorch libtorch) and install one torch again",
+        title="parts of two torches are mixed",
+        meaning="Two torches were installed over each other, or LD_LIBRARY_PATH leads to another libtorch.",
+    ),
+    of("import.symbol", "import.library")(
+        r"libtorch_cuda\.so\W{0,2} ?cannot open",
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)': where it prints None, pip install "
+        "--force-reinstall torch==VERSION --index-url https://download.pytorch.org/whl/cuXYZ (the selector on "
+        "pytorch.org names it); else reinstall the package whose file the message names, at its release for this torch",
+        title="a package wants torch's CUDA half, which this torch does not have",
+        meaning="A torch for the CPU has no libtorch_cuda.so; a package built for CUDA asks for it.",
+    ),
+    of("import.library", "import.dll", "torch.no_accelerator")(
+        r"cudaexecutionprovider.{0,60}not (?:in available provider|available)|"
+        r"failed to create cudaexecutionprovider|onnxruntime_providers_cuda",
+        lambda facts: (
+            "on PATH the bin folders of what it wants: CUDA 11.8 and cuDNN 8 before 1.19, CUDA 12 and cuDNN 9 since"
+            if facts.holds(r"microsoft\.ml|nuget")
+            else "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]', with the "
+            "CUDA and cuDNN of the message; then onnxruntime.preload_dlls() (1.21 or newer) or import torch before the "
+            "session is made; onnxruntime.get_available_providers() has to list CUDAExecutionProvider"
+        ),
+        title="ONNX Runtime does not find its CUDA provider, or CUDA and cuDNN for it",
+        meaning="The package onnxruntime is for the CPU; onnxruntime-gpu wants one major version of CUDA and of cuDNN.",
+    ),
+    of("import.library")(
+        lambda facts: {"tf"} == facts.names & {"jax", "tf", "pytorch"} and facts.vendor != "amd",
+        "python -m pip install -U 'tensorflow[and-cuda]' in a new environment (it brings CUDA and cuDNN), "
+        "LD_LIBRARY_PATH unset; 2.16 and 2.17 find them only by export LD_LIBRARY_PATH=$(python -c 'import glob, "
+        'nvidia; print(":".join(glob.glob(nvidia.__path__[0] + "/*/lib")))\'). After 2.10 Windows has no GPU: use WSL',
+        title="TensorFlow does not find CUDA's libraries, and uses the CPU",
+    ),
+    of("compile.missing", "compile.compiler")(
+        # These releases bring a small compiler; torch.compile asks for cl.exe.
+        lambda facts: "windows" in facts.platforms and not facts.holds(r"\bcl\b|winerror 2|torch[._]_?inductor"),
+        'pip install -U "triton-windows<3.5" brings 3.4, for torch 2.8; 3.2 is for 2.6, 3.3 for 2.7, 3.5 for 2.9',
+    ),
+    of("compile.", "import.torch_too_old")(
+        r"cannot import name .{1,40} from \W{0,2}triton|module triton\S* has no attribute",
+        'python -c \'from importlib.metadata import requires; print([r for r in requires("torch") if "triton" in r])\' '
+        "shows the Triton that this torch asks for: pip install triton==VERSION (on Windows triton-windows)",
+        title="Triton's version does not fit this torch",
+        meaning="The name that is missing exists in another release of Triton.",
+        certainty="strong",
+    ),
+    of("attention.package")(
+        r"(?<!flash)(?<!flash_)sage[-_ ]?att",
+        "pip install -U sageattention if too old; for SageAttention 2 and 3 its wheel of this torch, CUDA and Python, "
+        "or its sources: pip install --no-build-isolation FOLDER; or leave out the option for SageAttention",
+        title="SageAttention is missing, of another version than the program expects, or built for another torch",
+        meaning="PyPI has SageAttention 1, which needs only Triton; 2 and 3 are compiled for one torch and CUDA.",
+    ),
+    of("attention.package")(
+        r"flash\S*\.so\S*:? undefined symbol",
+        "pip uninstall -y flash-attn, then pip install --no-cache-dir with the wheel of its releases page whose name "
+        "has this torch, CUDA, Python and cxx11abi (pip list | grep -i torch); or MAX_JOBS=4 pip install flash-attn "
+        '--no-build-isolation --no-cache-dir, which builds it; attn_implementation="sdpa" does without it',
+        title="flash-attn was built for another torch than the one in place",
+    ),
+    of("cuda.capture")(
+        "server",
+        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
+        "above it is the cause if there is one, else a newer release",
+    ),
+    of("torch.cpu_only")(
+        r"compiled with mps|support for mps devices",
+        "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
+        'and 12.3 or newer; then pip install --force-reinstall torch with that Python. Elsewhere use "cuda" or "cpu"',
+        title="this torch is built without MPS, which Apple's GPUs need",
+        meaning="PyTorch's wheels for Apple silicon have it; those for Intel Macs, Linux and Windows do not.",
+    ),
+    of("nvcc.host_compiler")(
+        r"microsoft visual studio",
+        "Visual Studio 2022's build tools beside the newer ones, the build in its `x64 Native Tools` prompt; or a "
+        "newer CUDA toolkit. set NVCC_PREPEND_FLAGS=-allow-unsupported-compiler tries it as it is",
+        title="Visual Studio is newer, or older, than the CUDA toolkit accepts",
+    ),
+    of("torch.cpu_only", "torch.no_accelerator")(
+        lambda facts: facts.build == "xpu",
+        'device="xpu" in place of "cuda" (code or option), where torch.xpu.is_available(); else Intel\'s newest driver',
+        title="this torch is built for Intel GPUs (XPU), and the program asks for CUDA",
+        meaning="The version ends in +xpu: it has no CUDA. A wheel for CUDA would not run on an Intel GPU.",
+    ),
+    of("nvml.not_loaded")(
+        lambda facts: "wsl" in facts.platforms and facts.vendor in ("", "nvidia"),
+        becomes="nvml.wsl",
+    ),
+    of("compile.ptxas")(
+        "old_llvm",
+        "a newer torch, which brings its Triton (2.7 is the first for Blackwell, sm_120); where Triton was installed "
+        "apart from it pip install -U triton (Windows: triton-windows for this torch); then rm -r ~/.triton/cache",
+        title="the compiler in Triton (LLVM) does not know this GPU",
+        meaning="Triton is older than the GPU. The CUDA toolkit and nvcc play no part in it.",
+        certainty="strong",
+    ),
+    of("cuda.no_kernel", "cuda.capability", "architecture.")(
+        lambda facts: (
+            ("kepler" in facts.names or bool(facts.capabilities))
+            and not (facts.has_code or "native" in facts.names)
+            and all((fixes.number(capability) or 99) < 50 for capability in facts.capabilities)
+        ),
+        'device="cpu" (in the code, or the program\'s option), or a newer GPU: CUDA 12 and current torches lack it',
+        title="this GPU (Kepler or older) is too old for a current torch",
+    ),
+    of("kernel.nvrm", "cuinit.999")(
+        lambda facts: "suspend" in facts.names and not facts.platforms & {"wsl", "windows", "mac"},
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm with no program on the GPU, else reboot; against the next "
+        "time NVreg_PreserveVideoMemoryAllocations=1 (options nvidia …, in /etc/modprobe.d), sudo systemctl enable "
+        "nvidia-suspend nvidia-resume nvidia-hibernate, and another driver version",
+        title="the driver did not come through a suspend",
+        meaning="It has to save the GPU's memory before a suspend and to start its firmware again after it.",
+        certainty="hint",
+    ),
+    *(
+        of("import.nvjitlink")(
+            rf"symbol:? _*{name}\w*",
+            f"echo $LD_LIBRARY_PATH: unset it and try again; else pip list | grep -i {name}: where packages of two "
+            "CUDAs (cu11, cu12, cu13) share one folder, uninstall them all, then install the one that python -c 'from "
+            'importlib.metadata import requires; print([r for r in requires("torch") if '
+            f'"{name.lower()}" in r])\' shows',
+            title=f"torch loads another {name} than its own",
+            meaning="LD_LIBRARY_PATH, a CUDA toolkit, conda or a second package brings it.",
+        )
+        for name in ("NCCL", "nvJitLink", "cuSPARSE", "cuBLAS", "cuSOLVER", "cuFFT", "NVRTC")
+    ),
+    of("cuda.no_kernel")(
+        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
+        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build it",
+        title="a package has no code for this GPU's architecture",
+    ),
+    of("cuinit.too_old")(
+        r"\A(?=[\s\S]*found version 12\d)(?=[\s\S]*\bvllm)(?![\s\S]*(?:docker|podman|kubectl))",
+        "update the driver (CUDA 13 needs 580); or a new environment with vLLM's own wheel for CUDA 12.9, not another "
+        "torch beside it: uv pip install https://github.com/vllm-project/vllm/releases/download/vV/vllm-V+cu129-cp38-"
+        "abi3-manylinux_2_28_x86_64.whl --extra-index-url https://download.pytorch.org/whl/cu129 (V the release)",
+    ),
+    of("import.library")(
+        lambda facts: facts.build.startswith("cu") and bool(facts.needs) and facts.build[2:4] != facts.needs,
+        lambda facts: (
+            f"the release of {facts.extension or facts.compiled or 'the package that asks for it'} for CUDA "
+            f"{facts.build[2:4]} (torch is {facts.build}; vLLM: the +{facts.build} wheel of its releases, sgl-kernel "
+            f"--index-url https://docs.sglang.ai/whl/{facts.build})"
+            # A driver before 525 does not run CUDA 12.
+            + f"; or torch and all packages for CUDA {facts.needs}, in a new environment"
+            * (not facts.holds(r"driver version: 4\d\d\."))
+        ),
+        title="a package was built for another CUDA than torch",
+        meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
+    ),
+    of("pip.torch")(
+        lambda facts: "mac" in facts.platforms and facts.holds(r"(?:requirement|found for) (?:triton|bitsandbytes)"),
+        "on a Mac leave that line out of the requirements: triton has no wheel for it, bitsandbytes from 0.49 on alone",
+    ),
+    of("pip.torch", "torch.cpu_only")(
+        lambda facts: (
+            "mac" not in facts.platforms
+            and (
+                "project" in facts.names
+                or facts.holds(r"no solution found[\s\S]{0,200}no version of torch|@ registry\+")
+            )
+        ),
+        lambda facts: (
+            f"poetry source add --priority explicit pytorch {fixes.INDEX}/cuXYZ, then poetry add torch torchvision "
+            "--source pytorch; PyPI's torch for Windows is a CPU build, and PyPI has no versions like +cu128"
+            if facts.holds(r"\bpoetry\b")
+            else f"in pyproject.toml {fixes.INDEX}/cuXYZ as [[tool.uv.index]] with explicit = true, and torch, "
+            "torchvision and torchaudio under [tool.uv.sources], with a marker for this system (uv sync does not read "
+            "[tool.uv.pip]); requires-python has to be one that this torch has wheels for; then uv lock "
+            "--upgrade-package torch && uv sync. PyPI's torch for Windows is a CPU build, and PyPI has no +cu128"
+        ),
+    ),
+    of("pip.torch")(lambda facts: bool(facts.asked or facts.wanted) and "no_triton" not in facts.names, find_version),
+    of("torch.no_accelerator", "torch.sees_none", "cuinit.100")(
+        lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
+        becomes="hip.none",
+    ),
+    of("cuda.no_kernel")(lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
+    of("compile.ptxas")(
+        lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas", "old_llvm"},
+        becomes="nvcc.arch",
+    ),
+    of("pip.torch")(
+        lambda facts: "no_triton" in facts.names and "windows" in facts.platforms,
+        "pip install triton-windows, in the version for this torch (its page lists them), and leave triton out",
+        title="pip finds no triton: on Windows it is the package triton-windows",
+    ),
+    of("import.libcuda", "import.library")(
+        lambda facts: "bnb" in facts.names and ("windows" in facts.platforms or facts.holds(r"cuda[ _]setup:")),
+        becomes="bitsandbytes.setup",
+    ),
+    of("bitsandbytes.setup")(
+        r"cuda[ _]setup:|bitsandbytes-windows",
+        "pip uninstall -y bitsandbytes bitsandbytes-windows, then pip install -U bitsandbytes: this release is older "
+        "than 0.44 (a newer one has libraries for all CUDAs, also for Windows); python -c 'import torch; "
+        "print(torch.cuda.is_available())' has to print True",
+        title="this bitsandbytes is too old: it has no library for torch's CUDA or system",
+    ),
+    of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
+    of("cuda.no_kernel")(
+        lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
+        lambda facts: (
+            "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
+            + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
+            + ", with a toolkit that knows this GPU; a program that came ready-made (LM Studio, Ollama): its newest "
+            "release, or another runtime, such as Vulkan"
+        ),
+        title="the program was not built for this GPU's architecture",
+        meaning="Its CUDA code is for other GPUs than this one.",
+    ),
+    of("hip.arch")(
+        lambda facts: "windows" in facts.platforms,
+        "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
+        "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
+    ),
+    of("compile.resources")(
+        "inductor",
+        "no --enable-torch-compile, else TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else "
+        '@torch.compiler.disable on it; flex_attention: kernel_options={"BLOCK_M": 64, "BLOCK_N": 64}',
+    ),
+    of("nvml.not_loaded", "kernel.wrong_module", "kernel.nouveau")(
+        r"\bfedora\b|\.fc\d\d\b|\bakmod|\brpm ?fusion\b",
+        "sudo dnf install akmod-nvidia kernel-devel-$(uname -r) && sudo akmods --force --rebuild && sudo dracut -f "
+        '(an RTX 50 needs the open kernel module: before it sudo sh -c \'echo "%_with_kmod_nvidia_open 1" > '
+        "/etc/rpm/macros.nvidia-kmod'), then reboot. Where mokutil --sb-state says enabled: sudo mokutil --import "
+        "/etc/pki/akmods/certs/public_key.der, and Enroll MOK at the reboot",
+    ),
+    of("nvcc.missing")(
+        r"no cuda toolset found",
+        "copy the files of CUDA\\vX.Y\\extras\\visual_studio_integration\\MSBuildExtensions (in NVIDIA GPU Computing "
+        "Toolkit) to MSBuild\\Microsoft\\VC\\v170\\BuildCustomizations of Visual Studio, or install the CUDA toolkit "
+        "again after Visual Studio, with Visual Studio Integration",
+        title="Visual Studio does not have the CUDA toolkit's integration",
+    ),
+    of("nvcc.missing")(
+        r"cmake_cuda_compiler|cuda_architectures is empty|llama[-_.]cpp|could not find cudatoolkit|cmake error",
+        "nvcc --version has to work in this shell: install NVIDIA's CUDA toolkit for a CUDA that nvidia-smi shows, "
+        "then export CUDACXX=/usr/local/cuda/bin/nvcc and, for CMake, -DCMAKE_CUDA_ARCHITECTURES=native (in CMAKE_ARGS "
+        "for pip; 86 for 8.6 where no GPU is visible); delete the old build folder",
+        title="CMake finds no CUDA compiler (nvcc)",
+    ),
+    of("import.extension")(
+        r"mmcv\._ext",
+        "pip uninstall -y mmcv mmcv-full mmcv-lite, then the wheel for this torch: pip install mmcv -f "
+        "https://download.openmmlab.com/mmcv/dist/cuXYZ/torchX.Y/index.html; where that page has none (torch after "
+        "2.4, Python after 3.11) MMCV_WITH_OPS=1 FORCE_CUDA=1 pip install -v --no-build-isolation "
+        "FOLDER_OF_ITS_SOURCES, with the CUDA toolkit of torch's CUDA",
+    ),
+    of("nvml.mismatch")(
+        lambda facts: "reboot" in facts.names and "container" not in facts.names,
+        "cat /proc/driver/nvidia/version names the module's version, dpkg -l | grep -i nvidia (rpm -qa) the "
+        "libraries': remove one (sudo nvidia-uninstall for one of a .run file) and install the other whole, with its "
+        "DKMS package; sudo dkms status has to list it for uname -r, then sudo update-initramfs -u and start again",
+    ),
+    of("torch.no_accelerator")(
+        lambda facts: facts.holds("skip-torch-cuda-test") and facts.vendor != "amd",
+        "nvidia-smi has to list the GPU; then venv/bin/python -c 'import torch; print(torch.__version__)' in the "
+        "webui's folder: where it ends in +cpu or +rocm, delete the folder venv and start the webui again "
+        f"(TORCH_COMMAND=pip install torch torchvision --index-url {fixes.INDEX}/cu128 chooses the build)",
+    ),
+    of("nvml.mismatch")(
+        "container",
+        "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
+        "libraries from its image (dpkg -l | grep -i nvidia in it); where it fails there too, reboot the host",
+    ),
+    of("torch.cpu_only")(
+        r"compiled with(?:out)? xpu|support for xpu devices",
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU (Arc, Core Ultra or Data "
+        'Center; older ones: OpenVINO); others: device "cuda" or "mps"',
+        title="this torch is built without XPU, which Intel's GPUs need",
+    ),
+    of("torch.cpu_only", "bitsandbytes.setup")(lambda facts: facts.vendor == "amd", install_for_amd),
+    of(*_CUDAS)(
+        lambda facts: (
+            (facts.vendor == "amd" and not facts.build.startswith("rocm"))
+            or ("rocm" in facts.platforms and facts.holds(r"lib(?:cu|nv|nccl)\w*\.so\S* cannot open"))
+        ),
+        install_for_amd,
+        title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
+        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has other builds.",
+    ),
+    of(*_CUDAS)(
+        lambda facts: facts.vendor == "intel",
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, Intel's newest graphics driver, and "
+        'device "xpu" in place of "cuda" (in the code, or the program\'s option for its device)',
+    ),
+    of("import.library")(
+        "jetson",
+        "libcudss: sudo apt-get install cudss; libcusparseLt: sudo apt-get install libcusparselt0 (both from NVIDIA's "
+        "CUDA repository: package cuda-keyring); others: sudo apt-get install nvidia-jetpack, and "
+        "/usr/local/cuda/lib64 in LD_LIBRARY_PATH (.so.10 is of JetPack 4, CUDA 10.2); in a container docker run "
+        "--runtime nvidia with an image of the host's JetPack",
+    ),
+    of("container.no_runtime", "container.cli", "container.cdi")(
+        lambda facts: ("windows" in facts.platforms or "desktop" in facts.names) and not facts.holds("requirement err"),
+        "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
+        "Windows, wsl --update, then docker run --gpus all …; on Linux docker context use default",
+    ),
+    of("attention.kernel", "xformers.setup")(_operators(f"{_NOT_BUILT}|{_TOO_OLD}"), becomes="xformers.setup"),
+    of("xformers.setup")(_operators(f"{_ON_CPU}|{_SHAPE}"), becomes="attention.kernel"),
+    of("xformers.setup")(
+        _operators(_NOT_BUILT),
+        "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
+        "install --no-deps xformers==VERSION; or pip uninstall xformers, torch's own attention does without",
+        title="xformers was built without its CUDA code",
+    ),
+    of("xformers.setup")(
+        _operators(_TOO_OLD),
+        "pip uninstall xformers: torch's own attention does without; or a newer xformers, where the GPU is newer",
+        title="xformers has no operator for this GPU",
+    ),
+    of("attention.kernel")(
+        _operators(_ON_CPU),
+        'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
+        title="xformers has no operator for the CPU, where the tensors are",
+    ),
+    of("attention.kernel")(
+        _operators(_SHAPE),
+        "x.half() or bfloat16 where the list names the type; else run it without xformers (torch takes any heads)",
+        title="xformers has no operator for this data type or size of heads",
+    ),
+    of("import.dll", "attention.package")(
+        r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
+        r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
+        "where vcruntime140.dll msvcp140.dll libiomp5md.dll shows copies: rename old ones beside python.exe, or update "
+        "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
+        "before PyQt and the like",
+        title="a DLL was found and failed as it started (error 1114)",
+        meaning="No file is missing. It got an older runtime DLL, from beside python.exe or a package loaded first.",
+    ),
+    of("import.dll")(
+        r"fbgemm\.dll",
+        "pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/cuXYZ, the index of the "
+        "torch in place (/whl/cpu for the CPU's): 2.4.1 and newer bring libomp140.x86_64.dll",
+        title="fbgemm.dll does not find libomp140.x86_64.dll",
+        meaning="torch 2.4.0's wheel and Microsoft's redistributable lack that DLL; others may lack the runtime.",
+    ),
+    of("compile.cuda_h", "nvcc.missing", "nvcc.mismatch")(
+        r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
+        "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
+        "%CONDA_PREFIX%\\Library) in the same environment, and build again",
+    ),
+    of("bitsandbytes.setup", "import.symbol", "quant.extension", "vllm.start", "attention.package", "xformers.setup")(
+        lambda facts: bool(facts.checkout),
+        lambda facts: (
+            f"start the program from another folder, with a release installed (pip install {facts.checkout}): Python "
+            f"imports the sources of {facts.checkout} that lie here and are not built for this torch; or build them "
+            f"again ({'cmake -DCOMPUTE_BACKEND=cuda -S . && make && ' * (facts.checkout == 'bitsandbytes')}pip install "
+            "--no-build-isolation -e .)"
+        ),
+    ),
+    of("compile.backend")(
+        lambda facts: "triton" in facts.names and "inductor" not in facts.names,
+        "look at the first error: line above, and update triton and the package whose kernel the traceback names "
+        "together, then rm -r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
+        title="Triton could not compile a package's kernel",
+        meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
+    ),
+    of("torch.no_accelerator", "torch.sees_none", "vllm.start", "sglang.start", "bitsandbytes.setup")(
+        lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
+        becomes="torch.cpu_only",
+    ),
+    of("torch.cpu_only")(
+        # If the paste states no build, the text itself shows that torch has no CUDA.
+        lambda facts: (
+            (facts.build == "cpu" or (not facts.build and fixes.release_of(facts.torch) in fixes.RELEASES))
+            and not ("mac" in facts.platforms or facts.holds(r"\bconda install [^\n]*torch|_cpu_\d"))
+        ),
+        install_torch,
+    ),
+    of("cuinit.100", "torch.no_accelerator")(
+        "ray",
+        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; vLLM "
+        'on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, '
+        'or distributed_executor_backend="mp" with num_gpus=N); ray status shows how many GPUs Ray has',
+        meaning="Ray sets CUDA_VISIBLE_DEVICES in each task and actor to the GPUs of num_gpus: none without it.",
+    ),
+    of("cuinit.100", "cuinit.no_driver", "nvml.no_library")(
+        "jetson",
+        "a container needs docker run --runtime nvidia and an image of the host's JetPack; outside one, NVIDIA's torch "
+        "wheel for the JetPack and sudo usermod -aG video,render $USER (a Jetson before JetPack 7 has no nvidia-smi)",
+    ),
+    of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator")(
+        "kubernetes",
+        "resources.limits with nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia where the cluster has one; "
+        "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
+    ),
+    of("cuinit.100", "cuinit.no_driver", "torch.no_accelerator", "nvml.not_loaded", "nvml.no_devices")(
+        r"\bsrun\b|\bslurmstepd\b|\bslurm_|\bsbatch\b",
+        "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees only GPUs it asked for (nvidia-smi -L in the job)",
+        title="the cluster's job sees no GPU",
+        certainty="hint",
+    ),
+    of("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no")(
+        "colab",
+        "Runtime, Change runtime type, a GPU; then start the notebook again",
+    ),
+    of("cuda.no_kernel")(
+        lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
+        rebuild,
+        title="a package's own code does not fit this GPU, or is of a stale build",
+        meaning="The extension that the traceback ends in was built for other GPUs, or for another CUDA or torch.",
+    ),
+    of("cuda.capability", "architecture.")(
+        lambda facts: facts.has_code is True and "code" not in facts.names,
+        "nothing to install: the warning is harmless",
+        title="a harmless warning: torch's code runs on this GPU",
+        meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
+    ),
+    of("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed")(
+        lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
+        install_torch,
+        title="torch has no code for this GPU's architecture",
+        certainty="proof",
+    ),
+    of("cuda.capability")(
+        r"in this version of the container|to run this container",
+        "a newer release of the image: nvcr.io/nvidia/pytorch:25.01-py3 is the first one for Blackwell",
+        title="this container image does not support this GPU",
+    ),
+    of("cuda.capability", "architecture.")(lambda facts: bool(facts.capabilities), install_torch),
+    of("cuda.no_kernel")(
+        # The GPUs between these capabilities have code in torch's own wheels.
+        lambda facts: (
+            facts.has_code is None
+            and any(value >= 100 or value < 70 for value in map(fixes.number, facts.capabilities) if value)
+            and not facts.names & {"kernels", "native", "llama"}
+        ),
+        install_torch,
+        title="this torch has no code for this GPU's architecture",
+    ),
+    of("build.extension")(
+        r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
+        "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
+        title="an extension's build of an earlier run is incomplete",
+        meaning="torch found its folder and took it for built.",
+    ),
+    of("compile.ptxas")(
+        "ptxas",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas and TRITON_PTXAS_BLACKWELL_PATH to the same (Triton "
+        "brings an older ptxas, which does not know this GPU; that of CUDA 13 does), or use a newer torch",
+    ),
+)
