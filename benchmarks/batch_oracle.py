@@ -202,6 +202,12 @@ def searched(report: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def used_before(report: dict[str, Any], device: str) -> int:
+    """The bytes that the driver counted as used before the search, 3.25 MiB of an idle H200; 0 where it did not say."""
+    used = [one["memory_used_bytes"] for one in report["facts"]["devices"] if one["id"] == device]
+    return (used[0] or 0) if used else 0
+
+
 def run(workload: str, limit: str, time_budget: str, device: str) -> Run:
     """Search, then train with the answer and beyond. Raises CalledProcessError where the command itself fails."""
     command = [sys.executable, "-m", "gpucheck", "find-batch-size", workload, "--device", device, "--json", "--quiet"]
@@ -211,11 +217,11 @@ def run(workload: str, limit: str, time_budget: str, device: str) -> Run:
     took = time.monotonic() - started
     if not done.stdout:
         raise subprocess.CalledProcessError(done.returncode, command)
-    found = searched(json.loads(done.stdout))
+    report = json.loads(done.stdout)
+    found = searched(report)
     answer, budget = found.get("max_batch_size"), units.parse_size(limit, "--memory-limit")
     there = device != "cpu"
-    # What the driver keeps of an idle GPU, 3.25 MiB of an H200.
-    idle = found["total_bytes"] - found["free_bytes"] if found and there else 0
+    idle = used_before(report, device) if there else 0
     once: dict[int, Trained] = {}
 
     def at(size: int) -> Trained:
@@ -275,7 +281,14 @@ def trained(workload: str, size: int, budget_bytes: int, device: str = "cpu", id
 
 
 class Training:
-    """Plain steps of a model on a device, with AdamW and cross-entropy."""
+    """Plain steps of a model on a device, with AdamW and cross-entropy.
+
+    A step's batch and scores live on until the next step's replace them, as the variables of a loop do: near the budget
+    a loop that releases them trains larger sizes.
+    """
+
+    batch: Any = None
+    scores: Any = None
 
     def __init__(self, model: Any, device: str) -> None:
         import torch
@@ -287,10 +300,11 @@ class Training:
         """One step with this batch."""
         import torch
 
+        self.batch = data.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        scores = self.model(data.to(self.device)).flatten(0, -2)
-        classes = torch.randint(scores.shape[-1], scores.shape[:-1], device=self.device)
-        torch.nn.functional.cross_entropy(scores, classes).backward()
+        self.scores = self.model(self.batch).flatten(0, -2)
+        classes = torch.randint(self.scores.shape[-1], self.scores.shape[:-1], device=self.device)
+        torch.nn.functional.cross_entropy(self.scores, classes).backward()
         self.optimizer.step()
 
 

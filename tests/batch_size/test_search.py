@@ -400,6 +400,20 @@ def test_an_answer_that_ran_because_the_cache_was_emptied_needs_the_next_smaller
     assert search.next() is None
 
 
+def test_a_confirmed_size_a_little_smaller_stands_for_the_next_smaller_one() -> None:
+    """Of 1 GiB, 17597 and 18164 ran, and 18448 did not: the trial of 18163 was the eighth, and changed nothing."""
+
+    def following(size: int, smaller: int, failed: int) -> Attempt | None:
+        answer = replace(tried(size, "fits", 1024 * MIB), purpose="confirm", allocation_retries=2)
+        trials = [replace(answer, batch_size=smaller), answer, tried(failed, "out-of-memory", purpose="confirm")]
+        return Search(budget_bytes=1024 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE, trials=trials).next()
+
+    assert following(18164, 17597, 18448) is None
+    assert following(18164, 17400, 18448) == Attempt(18163, "confirm")
+    # Coarse sizes differ in how the allocator packs them.
+    assert following(42, 40, 43) == Attempt(41, "confirm")
+
+
 def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
     def is_narrow(failed: int, *more: TrialResult, tolerance: float = DEFAULT_TOLERANCE) -> bool:
         trials = [tried(1000, "fits"), tried(failed, "out-of-memory"), *more]

@@ -381,7 +381,7 @@ def test_a_box_without_a_figure_is_held_against_its_own_copies() -> None:
 
 def test_wrong_data_fails_and_names_its_ranks() -> None:
     (result, *_) = found(of("all-to-all", ranks=4, wrong={0: 2, 2: 5}), of(ranks=4))
-    assert (result.verdict, result.title) == ("fail", "wrong data on rank 0, 2")
+    assert (result.verdict, result.title) == ("fail", "wrong data on ranks 0, 2")
     assert result.message == "rank 0 (cuda:0): 2 elements in all-to-all, 8 GiB; rank 2 (cuda:2): 5 elements in " + (
         "all-to-all, 8 GiB"
     )

@@ -11,6 +11,7 @@ import pytest
 from judged import run
 
 from gpucheck.bench import judge
+from gpucheck.bench.devices import out_of_time
 from gpucheck.config import Limit
 from gpucheck.measure import runs as merging
 from gpucheck.render import measured
@@ -182,3 +183,15 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
     assert "verified" not in measured.rests_on(wrong)
+
+
+def test_rows_that_there_was_no_time_for_are_named_below_the_table() -> None:
+    sound = whole(*COPYING["bandwidth"])
+    (device,) = {row.device.id for row in sound.measurements}
+    late = out_of_time("bandwidth", "some rows were not measured", device)
+    assert measured.rests_on(replace(sound, findings=(*sound.findings, late))) == (
+        f"{measured.rests_on(sound)}; some rows were not measured: out of time"
+    )
+    # A device without rows has a line with the reason.
+    elsewhere = replace(late, device="cuda:7")
+    assert "not measured" not in measured.rests_on(replace(sound, findings=(elsewhere,)))

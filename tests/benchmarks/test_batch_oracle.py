@@ -92,6 +92,15 @@ def test_a_line_of_the_file_is_the_run(oracle: ModuleType) -> None:
         assert oracle.Run.from_json(json.loads(json.dumps(asdict(run)))) == run
 
 
+def test_what_an_idle_gpu_holds_is_read_from_the_facts_of_the_search(oracle: ModuleType) -> None:
+    def report(used: int | None) -> dict[str, Any]:
+        devices = [{"id": None, "memory_used_bytes": 7}, {"id": "cuda:0", "memory_used_bytes": used}]
+        return {"facts": {"devices": devices}, "results": {}}
+
+    assert [oracle.used_before(report(used), "cuda:0") for used in (3 * MIB, 0, None)] == [3 * MIB, 0, 0]
+    assert oracle.used_before(report(5), "cuda:1") == 0
+
+
 def test_the_figures_to_reach(oracle: ModuleType) -> None:
     good, wrong = made(oracle), made(oracle, beyond=oracle.Trained(106, 1000 * MIB))
 

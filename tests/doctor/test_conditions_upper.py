@@ -451,6 +451,9 @@ def test_a_foreign_library_is_taken_out_of_the_variable_that_brought_it() -> Non
     assert seen is not None
     assert seen.message == f"loaded from elsewhere: {path}, through LD_LIBRARY_PATH (/usr/local/cuda/lib64)"
     assert seen.fix == "remove /usr/local/cuda/lib64 from LD_LIBRARY_PATH"
+    both = judged("torch.foreign_libraries", with_variables(found, LD_PRELOAD="x"))
+    assert both is not None and both.message == f"{seen.message} or LD_PRELOAD"
+    assert both.fix == f"{seen.fix}, and its libraries from LD_PRELOAD"
     preloaded = judged("torch.foreign_libraries", with_variables(with_torch(foreign_libraries=(path,)), LD_PRELOAD="x"))
     assert preloaded is not None and preloaded.fix == "unset LD_PRELOAD"
     unknown = judged("torch.foreign_libraries", with_torch(foreign_libraries=(path,)))

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from gpucheck import errors
-from gpucheck.report.events import Failed
+from gpucheck.render import text
+from gpucheck.report.events import Failed, Notice
 from gpucheck.report.fault import Fault, Kind
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.report import Collector, exit_code, verdict
+from gpucheck.report.report import OUT_OF_TIME, Collector, exit_code, verdict
 
 
 def findings(*verdicts: Verdict) -> tuple[Finding, ...]:
@@ -72,3 +73,27 @@ def test_a_document_is_incomplete_for_the_fault_that_ended_the_work(
     collector(Failed(Fault(kind, "find-batch-size", device, "RuntimeError", "text")))
     made = collector.report(version="", command="find-batch-size", argv=(), started="", elapsed_s=1.0, code=code)
     assert made.incomplete == said
+
+
+def test_a_document_that_ran_out_of_time_says_so_and_advises_more_time() -> None:
+    def shown(*events: Notice) -> list[str]:
+        collector = Collector()
+        for event in events:
+            collector(event)
+        argv = ("bench", "transfer", "--time-budget", "10s")
+        made = collector.report(
+            version="",
+            command="bench transfer",
+            argv=argv,
+            started="",
+            elapsed_s=1.0,
+            code=errors.UNDECIDED,
+            complete=False,
+        )
+        return [line.text for line in text.parts_of(made, verbose=False)[0] if isinstance(line, text.Line)][-2:]
+
+    assert shown(Notice(OUT_OF_TIME, "warning")) == ["! not complete: out of time", "→ use a longer --time-budget"]
+    assert shown() == [
+        "! not complete: the command was cut off",
+        "→ gpucheck bench transfer --time-budget 10s",
+    ]

@@ -25,6 +25,7 @@ from gpucheck.machine import choose, inventory
 from gpucheck.machine import host as machine_host
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.choose import Usable
+from gpucheck.messages import FIX
 from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding
@@ -460,8 +461,9 @@ def test_a_loader_that_loses_or_bends_items_is_found(monkeypatch: pytest.MonkeyP
         smoke_data.data_loader(CPU)
     monkeypatch.setattr(smoke_data, "_batches", real)
     monkeypatch.setattr(smoke_data, "Numbered", Bent)
-    with pytest.raises(Wrong, match="1 values of a batch are wrong on the device"):
+    with pytest.raises(Wrong, match="1 values of a batch are wrong on the device") as raised:
         smoke_data.data_loader(CPU)
+    assert raised.value.fix == FIX["wrong data"]  # a small /dev/shm changes no value
 
 
 class Bent(smoke_data.Numbered):

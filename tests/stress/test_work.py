@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from broken_device import COUNT, Counting
 
+from gpucheck.bench.matmul.product import First, check_first
 from gpucheck.machine import accel
 from gpucheck.stress import work as work_module
 from gpucheck.stress.work import PATTERNS, Work, checksum, text_of
@@ -194,6 +196,29 @@ def test_a_first_product_that_is_wrong_is_found_by_float64(seed: int, monkeypatc
     work = made(seed)
     (wrong,) = work.check()
     assert (wrong.against, wrong.place) == ("float64", place) and (wrong.worst_of_bound or 0.0) > 1
+
+
+@pytest.mark.parametrize(
+    ("faults", "text"),
+    [
+        ({"not_finite": 3}, "3 elements are not finite"),
+        ({"miscounted": True}, "the device's own count is invalid: whether elements are finite is unknown"),
+        ({"worst": 2.0, "row": 1, "column": 2, "got": 5.0, "expected": 4.0}, "got 5, float64 gives 4"),
+    ],
+)
+def test_what_is_wrong_with_a_first_product_is_said(
+    faults: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampled element within its bound is not named as wrong."""
+    work = made()
+
+    def faulty(*given: Any) -> First:
+        verified = check_first(*given)
+        return replace(verified, rows=replace(verified.rows, **faults))
+
+    monkeypatch.setattr(work_module, "check_first", faulty)
+    (wrong,) = work.check()
+    assert (wrong.text, wrong.place) == (text, 66 if "row" in faults else None)
 
 
 def test_a_product_that_is_not_computed_at_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from gpucheck.report import events
 from gpucheck.report.events import Emit, Event, Failed, Judged, Notice, Progress, Skipped
 from gpucheck.report.fault import DEVICE_ERROR, Fault
 from gpucheck.report.finding import of_error
-from gpucheck.report.report import Collector, Judge, Report, document
+from gpucheck.report.report import OUT_OF_TIME, Collector, Judge, Report, document
 
 if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.cli.outputs import Outputs, Wanted
@@ -35,11 +35,10 @@ if TYPE_CHECKING:  # a help page needs no rich
 Moment = tuple[datetime.datetime, float]
 # Exceptions that end the work early, with the message and the exit status.
 CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
-    watchdog.OutOfTime: ("out of time: this is the report so far", errors.UNDECIDED),
+    watchdog.OutOfTime: (OUT_OF_TIME, errors.UNDECIDED),
     KeyboardInterrupt: ("interrupted: this is the report so far", errors.INTERRUPTED),
     Terminated: ("terminated: this is the report so far", errors.TERMINATED),
 }
-OUT_OF_TIME = Notice(CUT_OFF[watchdog.OutOfTime][0], "warning")
 # Events that would be lost if the process died before they were written.
 _RESULTS = (events.Measured, Judged, events.Answered, Skipped, Failed)
 
@@ -156,7 +155,7 @@ class _Session:
 
     def leave(self) -> None:
         """End the process: the time budget ended in a call that cannot be interrupted."""
-        self._leave(OUT_OF_TIME, errors.UNDECIDED, errors.UNDECIDED)
+        self._leave(Notice(OUT_OF_TIME, "warning"), errors.UNDECIDED, errors.UNDECIDED)
 
     def _leave(self, why: Event, ended: int | None, code: int) -> None:
         """Write the report and end the process."""
@@ -242,7 +241,7 @@ def report_of(
     judge: Judge | None = None,
 ) -> Report:
     cut_off = (errors.INTERRUPTED, errors.TERMINATED, errors.USAGE, errors.BUG)
-    is_cut_off = OUT_OF_TIME.text in collector.notices or code in cut_off
+    is_cut_off = OUT_OF_TIME in collector.notices or code in cut_off
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,

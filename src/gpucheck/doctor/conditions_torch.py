@@ -331,11 +331,13 @@ def _foreign(evidence: Evidence) -> Seen | None:
     if not probe.foreign_libraries or "undefined symbol: " in (probe.error or ""):
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
-    by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
+    # The loader takes a preloaded library before those in any folder.
+    is_preloading = "LD_PRELOAD" in evidence.variables
+    by = f", through LD_LIBRARY_PATH ({', '.join(folders)}){' or LD_PRELOAD' * is_preloading}" if folders else ""
     fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
     if folders:
-        fix = fixes.out_of_library_path(folders)
-    elif "LD_PRELOAD" in evidence.variables:
+        fix = fixes.out_of_library_path(folders) + ", and its libraries from LD_PRELOAD" * is_preloading
+    elif is_preloading:
         fix = "unset LD_PRELOAD"
     details = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
     return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)

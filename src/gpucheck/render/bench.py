@@ -232,8 +232,12 @@ def crossover_page(report: Report) -> Page:
         """Return `GPU pays from matmul 512×512; not elementwise`, with copies if any entry timed them."""
         copied = [entry for entry in entries if entry.transfers] or entries
         won = [entry for entry in copied if entry.device_faster_from is not None]
-        # The answer holds for the sizes tried, which the table has.
-        lost = ", ".join(entry.operation for entry in copied if entry.device_faster_from is None)
+        # The answer holds for the sizes tried. The table has the largest; the line has it too if sizes stopped early.
+        lost = ", ".join(
+            entry.operation + (f" up to {size_text(entry.operation, entry.largest)}" if entry.ended_by else "")
+            for entry in copied
+            if entry.device_faster_from is None
+        )
         if not won:
             return Answer(device, f"GPU does not pay for {lost}") if entries else None
         pays = ", ".join(f"{entry.operation} {size(entry, entry.device_faster_from)}" for entry in won)

@@ -206,7 +206,8 @@ def remarks_once(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def rests_on(report: Report) -> str:
-    """Return the line below the tables: number of samples, their spread, and whether all results were verified."""
+    """Return the line below the tables: number of samples, their spread, whether all results were verified, and whether
+    the time ran out before the last row."""
     times = [row.time_s for row in report.measurements if row.time_s]
     parts = []
     if samples := sorted(time.n for time in times):
@@ -218,7 +219,9 @@ def rests_on(report: Report) -> str:
     checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
     beside = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
     parts += ["all results verified"] if checks == {"pass"} and not beside & {"fail", "inconclusive"} else []
-    return "; ".join(parts)
+    on = {row.device.id for row in report.measurements}
+    late = [row for row in report.findings if row.verdict == "skip" and row.id.endswith(".time") and row.device in on]
+    return "; ".join([*parts, *dict.fromkeys(f"{row.title}: {row.message}" for row in late)])
 
 
 def pages_of(

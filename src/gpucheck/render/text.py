@@ -274,7 +274,9 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     findings = tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     report = replace(report, findings=findings)
     page: Page = resolve_name(f"gpucheck.render.{LAYOUTS[report.command]}")(report)
-    again = typed(report.argv) if report.argv else ""
+    # The same budget would end too soon again.
+    late = "use a longer --time-budget" if report.incomplete == "out of time" else ""
+    again = late or (typed(report.argv) if report.argv else "")
     parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
         # A benchmark with --baseline shows its measurements first, then the changes.

@@ -20,6 +20,8 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 
 SCHEMA = "gpucheck.report/1"
+# The notice of a command whose time budget ended before its work.
+OUT_OF_TIME = "out of time: this is the report so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Report:
         if self.faults and self.summary.exit not in (errors.INTERRUPTED, errors.TERMINATED):
             kind, device = self.faults[0].kind, self.faults[0].device or "the device"
             return {"device": f"{device} failed", "memory": "memory ran out", "error": "the command failed"}[kind]
+        if OUT_OF_TIME in self.notices:
+            return "out of time"
         failed = self.summary.exit == errors.USAGE and any(finding.verdict == "fail" for finding in self.findings)
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 

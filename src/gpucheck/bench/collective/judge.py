@@ -57,7 +57,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
         alike = runs.by(lambda answer: answer.why, ranks)
         texts = [f"{few([_rank(answer.rank, ready) for answer in mine], ', ')}: {why}" for why, mine in alike.items()]
-        title += f": rank {', '.join(str(answer.rank) for answer in ranks[:4])} failed"
+        title += f": {_ranks([answer.rank for answer in ranks])} failed"
         blamed = {"blamed": [answer.rank for answer in ranks]}
         return Finding(f"collective.{finding}", verdict, title, few(texts), {**evidence, **blamed}, fix)
 
@@ -86,6 +86,11 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     message = f"every rank entered it, and none finished: {bad[0].why}"
     fix = "rerun on an idle machine, or with a longer --timeout" if on_cpu else _NCCL
     return Finding("collective.hang", blame, f"{what} hangs", message, evidence, fix)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in words: `rank 1`, `ranks 0, 2` or `ranks 0, 2, and 5 more`."""
+    return f"rank{'s' * (len(ranks) != 1)} {few([str(rank) for rank in ranks], ', ')}"
 
 
 def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
@@ -189,11 +194,11 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     for rank, (first, *_) in runs.by(lambda entry: entry["rank"], wrong).items():
         host = f", {first['host']}" if case["hosts"] > 1 else ""
         texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
-    ranks = few(list(dict.fromkeys(str(entry["rank"]) for entry in wrong)), ", ")
+    ranks = list(dict.fromkeys(entry["rank"] for entry in wrong))
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
     if case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"
-    return Finding("collective.result", "fail", f"wrong data on rank {ranks}", few(texts), {"wrong": wrong}, fix)
+    return Finding("collective.result", "fail", f"wrong data on {_ranks(ranks)}", few(texts), {"wrong": wrong}, fix)
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
