@@ -880,6 +880,8 @@ def test_metal_that_gives_nothing_is_not_full() -> None:
         "We did not see any GPU has fallen off the bus",
         "None of these were in the log:\n- `GPU has fallen off the bus`\n- `Xid 79`",
         "No related messages in the journal:\n* `GPU has fallen off the bus`",
+        "There is no CUDA error: illegal memory access in the log, it is just slow.",
+        "Neither CUDA out of memory nor an NCCL timeout is shown.",
     ],
 )
 def test_what_a_text_denies_is_no_cause(denied: str) -> None:

@@ -502,6 +502,8 @@ def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:
     message = "".join(line.format("9c", number) for number in (48, 63, 94, 154))
     (first, *_) = find(message, TEXTS, OF_CONDITIONS)
     assert (first.text.id, first.certainty) == ("xid.48", "proof")
+    (first, *_) = find(line.format("9c", 79) + "RuntimeError: CUDA error: unknown error", TEXTS, OF_CONDITIONS)
+    assert (first.text.id, first.certainty) == ("xid.79", "proof")
     (first, *_) = find(line.format("9c", 48) + line.format("1a", 79), TEXTS, OF_CONDITIONS)
     assert first.doubt == "the paste has other causes too"
 

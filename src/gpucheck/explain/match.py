@@ -404,8 +404,9 @@ _HARMLESS = re.compile(
 )
 # Words before an error that a sentence only mentions: the sentence denies it, warns of it or asks about it.
 _DENIED = re.compile(
-    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+){0,2}$|\b(is|was|are|were|do|does|did|have|has)( "
-    r"not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+){0,2}$|\b(if|in case) "
+    r"\b(no|never|without|neither|nor)( (a|an|any|such|more|single))?( \w+){0,2}( errors?:)?$|"
+    r"\b(is|was|are|were|do|does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see| "
+    r"the)*( \w+){0,2}$|\b(if|in case) "
     r"(you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( also)? "
     r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
     r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
@@ -438,8 +439,8 @@ _QUOTE = re.compile(r"[a-z] [a-z]+ [(\[]?[\"`“](\w[^\"`”]* [^\"`”]* [^\"`�
 _REPORTED = re.compile(r"\b(?:fail(?:s|ed)|says|prints|exit(?:s|ed)|reports)(?: with)? [\"“`]")
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
-    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|"
-    r"mentions?|claims?|rul\w+|exclud\w+|unrelated|rather)\b"
+    r"\b(no|never|without|neither|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|"
+    r"states?|mentions?|claims?|rul\w+|exclud\w+|unrelated|rather)\b"
 )
 # The kernel's log has one writer, so its lines are in the order of events.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
@@ -697,6 +698,8 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         # another Xid of the same fault, or a less serious fault of another GPU, is no other cause
         and (place.text.id not in _BLAME or other.text.title.partition(":")[2] != place.text.title.partition(":")[2])
         and not _is_less_grave(other, {first.text.id: place.line})
+        # a fault of the GPU ends the program with one of these
+        and not (_BLAME.get(first.text.id) == "device" and other.text.id.startswith(_CRASHES))
         and (
             other.line.group == place.line.group
             # it is unknown which of two ranks failed first
@@ -753,6 +756,7 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     )
 
 
+_CRASHES = ("cuda.illegal", "cuda.launch_failure", "cuda.unknown", "cuinit.999")
 _BLAME = {f"xid.{row.number}": row.blame for row in xid.CATALOGUE}
 
 
