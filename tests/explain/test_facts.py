@@ -170,6 +170,68 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
     assert words in answer.then
 
 
+# The id, words of the step, and the paste, in which // ends a line.
+ADVISED = """
+oom.cuda|set_device(int(os.environ["LOCAL_RANK"]))|[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
+oom.cuda|LOCAL_RANK|-- Process 1 terminated//CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
+oom.cuda|--processes|[rank0]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
+oom.cuda|--tensor-parallel-size|load_model vllm/v1/w//[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
+oom.cuda|without speculative|vllm serve m --speculative-config x//torch.OutOfMemoryError: CUDA out of memory.
+oom.cuda|map_location|in _cuda_deserialize//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
+oom.cuda|plan_experiment|nnUNetv2_train//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
+oom.cuda|IMS_PER_BATCH|detectron2//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
+oom.vllm|--max-num-seqs|ValueError: max_num_seqs exceeds available Mamba cache blocks (350).
+oom.vllm|--max-running-requests|RuntimeError: alloc_req_slots runs out of memory.
+oom.other|it is only slower|ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory
+cudnn.failed|FLAGS_allocator|CUDNN error(4), CUDNN_STATUS_INTERNAL_ERROR. (at /paddle/paddle/fluid/context.h:4)
+cublas.failed|pip install|RTX 3090, cudatoolkit=10.2, torch 1.8.0//RuntimeError: CUBLAS_STATUS_EXECUTION_FAILED
+tensor.placed|pip install -U|in from_pretrained//in dispatch_model//`.to` is not supported for `4-bit` models
+tensor.device_mismatch|torchrun|in parallel_apply//RuntimeError: but found at least two devices, cuda:1 and cuda:0!
+tensor.device_mismatch|torchrun|replica 1//to have the same device as tensor for argument; but device 1 does not equal 0
+tensor.dtype|from_numpy|RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float
+tensor.dtype|before FSDP|ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32
+tensor.load|no CUDA|Driver Version: 535.1//0MiB/9MiB//dont know how to restore data location of is_available() is False
+tensor.load|num_gpus=1|ray::f()//Attempting to deserialize object on a CUDA device but torch.cuda
+nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
+nccl.infiniband|first error of its rank|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
+dist.world_size|or weights of another|Weight size = 7392 is not divisible by weight quantization block_k = 128
+dist.set_device|moves each part|FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.
+dist.mismatch|same collectives|RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running
+cuda.ordinal|LOCAL_RANK|torchrun --nnodes=2 train.py//RuntimeError: CUDA error: invalid device ordinal
+cuda.fork|restart the notebook|RuntimeError: Lightning can't create new processes if CUDA is already initialized.
+cuda.capture|capturable=True|AssertionError: Attempting CUDA graph capture of step() but capturable is False.
+torch.internal|--enforce-eager|RuntimeError: captures_underway.empty() INTERNAL ASSERT FAILED at "../c10/x.cpp":3085
+cuda.handle|LOCAL_RANK|dist.barrier()//RuntimeError: CUDA error: invalid resource handle
+cuda.initialization|--gpus all|Last error://Cuda failure 'initialization error'
+cuda.argument|pin memory once|hipErrorHostMemoryAlreadyRegistered
+cuda.argument|pip uninstall xformers|CUDA error (xformers/third_party/flash-attention/hopper/a.h:180): invalid argument
+cuda.resources|fewer blocks|RuntimeError: CUDA error: too many blocks in cooperative launch
+cuda.illegal_access|2³¹|CUDA error: an illegal memory access was encountered//numel exceeds the int32 range
+cuda.no_kernel|Vulkan|LM Studio//CUDA error: no kernel image is available for execution on the device
+cusolver.failed|smaller batch|cupy.CUSOLVERError: CUSOLVER_STATUS_INVALID_VALUE
+hip.hang|power-cycle|amdgpu: [Hardware Error]: uncorrectable hardware errors//HW Exception by GPU node-2
+attention.kernel|-ctk f16|Unsupported KV type combination for head_size 128. Compile with GGML_CUDA_FA_ALL_QUANTS
+shm.open|max_map_count|RuntimeError: unable to mmap 96 bytes from file </torch_2341_12>: Cannot allocate memory (12)
+shm.bus|faulthandler|DataLoader worker is killed by signal: Bus error. I use --shm-size=64g
+xpu.none|libze1|ImportError: libze_loader.so.1: cannot open shared object file: No such file or directory torch/xpu
+bitsandbytes.setup|unset BNB|BNB_CUDA_VERSION=125 found//bitsandbytes: Configured CUDA binary not found
+torch.no_accelerator|device.type|ValueError: Expected a cuda device, but got: cpu
+torch.no_accelerator|"auto"|`XLAAccelerator` can not run on your system since the accelerator is not available.
+vllm.start|VLLM_HOST_IP|ValueError: Current node has no GPU available. vLLM engine cannot start without GPU.
+ray.resources|ray status|GetTimeoutError: Placement group creation timed out: no node has {'GPU': 8.0}
+kubernetes.plugin|restart k3s|k3s: Incompatible strategy detected auto. If this is a GPU node, did you configure
+kernel.nvrm|0.7|NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] returned from _memdesc
+nvml.not_loaded|install dkms|sudo: dkms: command not found//NVIDIA-SMI couldn't communicate with the NVIDIA driver
+"""
+
+
+@pytest.mark.parametrize("row", ADVISED.strip().splitlines())
+def test_a_step_by_what_the_paste_shows(row: str) -> None:
+    id, words, pasted = row.split("|", 2)
+    answer = first(pasted.replace("//", "\n"))
+    assert (answer.id, words in answer.then) == (id, True), answer.then
+
+
 def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -> None:
     assert first("RuntimeError: CUDA error: out of memory").certainty == "strong"
     assert first("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB").certainty == "proof"

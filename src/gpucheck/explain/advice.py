@@ -14,6 +14,113 @@ from gpucheck.explain.text import BACKEND
 # The first matching row applies.
 ADVICE: tuple[Advice, ...] = (
     *advice_setup.ADVICE,
+    of("tensor.placed")(
+        r"in from_pretrained\b[\s\S]*in dispatch_model\b",
+        "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these releases "
+        "do not fit each other",
+    ),
+    of("oom.cuda", "oom.hip")(
+        lambda facts: "server" in facts.names and facts.holds(r"--speculative|speculative_config"),
+        "start it without speculative decoding first: the draft model takes memory too, and without its own path "
+        "(SGLang --speculative-draft-model-path) it is the whole model again",
+    ),
+    of("oom.vllm")(
+        r"alloc_req_slots|warming up sampler|mamba cache blocks",
+        "fewer requests at once: vLLM --max-num-seqs (256, not above the blocks in the message; SGLang "
+        "--max-running-requests); vLLM --gpu-memory-utilization (SGLang --mem-fraction-static) smaller where the "
+        "warm-up failed, larger where slots or blocks are too few and nvidia-smi shows free memory",
+    ),
+    of("oom.other")(
+        r"cuda_host_malloc|of pinned memory",
+        "nothing where the program goes on: it is only slower; else ulimit -l unlimited (docker run --ulimit "
+        "memlock=-1), or GGML_CUDA_NO_PINNED=1",
+        title="llama.cpp could not pin host memory",
+    ),
+    of("oom.cuda", "cublas.", "cudnn.", "cusolver.")(
+        r"\bpaddle",
+        "a smaller batch and input first: memory is usually full (nvidia-smi shows who else holds it; export FLAGS_"
+        "allocator_strategy=auto_growth); else paddle.utils.run_check(), and a Paddle for the CUDA in nvidia-smi",
+    ),
+    of("dist.set_device")(
+        r"offloading enabled has parameters on|materialized on cpu when enabling cpu offload",
+        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
+        title="a module whose parameters FSDP keeps on the CPU is on the GPU",
+    ),
+    of("cuda.fork")(
+        r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
+        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
+        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
+        'strategy="ddp_notebook")',
+        title="the notebook had started CUDA before it started processes",
+    ),
+    of("cuda.capture")(
+        r"capturable (?:is|=) ?false|graph capture of step",
+        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
+        'group["capturable"] = True',
+        title="the optimizer was not made for CUDA graphs",
+    ),
+    of("cuda.handle")(
+        r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
+        meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
+    ),
+    of("cuda.argument")(
+        r"already mapped|memory_?(?:already|not)_?registered",
+        "pin memory once: no pin_memory() or cudaHostRegister of memory that another call or library has pinned",
+        title="host memory was pinned twice, or unpinned without being pinned",
+        certainty="strong",
+    ),
+    of("cuda.resources")(
+        r"too many blocks in cooperative launch|cooperative_?launch_?too_?large",
+        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU",
+        title="a cooperative kernel needs more blocks at once than the GPU runs",
+        meaning="All blocks of a cooperative launch have to run at once, and this GPU has fewer multiprocessors.",
+    ),
+    of("cuda.illegal")(
+        r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
+        r"\b(?:int ?32|32[- ]bit).{0,30}(?:overflow|index|range|limit)|overflow\w* .{0,20}int ?32",
+        "keep each tensor below 2³¹ elements (a smaller batch, or in chunks) until the library has a fix; "
+        "compute-sanitizer python … names the kernel for the report",
+        title="a kernel's 32-bit index overflowed",
+        certainty="strong",
+    ),
+    of("hip.fault", "hip.hang")(
+        r"uncorrectable hardware error|\[hardware error\]|poison",
+        "drain the node and power-cycle it; where sudo amd-smi metric --ecc (older: rocm-smi --showrasinfo all) shows "
+        "new errors, replace the GPU that the address names",
+        title="the AMD GPU reports an uncorrectable hardware error",
+    ),
+    of("attention.kernel")(
+        r"unsupported kv type combination|ggml_cuda_fa_all_quants",
+        "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
+        "-DGGML_CUDA_FA_ALL_QUANTS=ON",
+        title="llama.cpp was built without the attention kernels for this type of cache",
+    ),
+    of("cusolver.failed")(
+        r"cusolver_status_invalid_value",
+        "smaller matrices or a smaller batch of them (split it), svd(x, full_matrices=False), or the CPU for that "
+        "call; in torch torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        title="cuSOLVER does not take a matrix or batch of this size",
+        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
+    ),
+    of("shm.open")(
+        r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
+        "sudo sysctl -w vm.max_map_count=1048576 (each small tensor of a batch is one mapping), or a dataset that "
+        "returns few large tensors, not lists of many; free -h shows whether RAM is short",
+        title="the process has too many memory mappings, or no RAM, for one more shared tensor",
+    ),
+    of("crash.bus", "shm.bus")(
+        "shm",
+        "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk); sudo dmesg | tail "
+        "shows a failing disk or RAM; python -X faulthandler … names the line",
+        title="a memory-mapped file ended, or the hardware failed: the text says that shared memory is not short",
+        certainty="hint",
+    ),
+    of("tensor.dtype")(
+        r"must flatten tensors with uniform|flatparameter`? requires uniform",
+        "one type for all parameters before FSDP: the same torch_dtype in every from_pretrained, p.data = "
+        "p.data.to(torch.bfloat16) for adapters and heads in float32; QLoRA: bnb_4bit_quant_storage=torch.bfloat16",
+    ),
     of("assert.index", "assert.label")(
         "server",
         "the tokenizer and the model of one folder and release, whose vocabulary (vocab_size in config.json) has all "
@@ -53,8 +160,9 @@ ADVICE: tuple[Advice, ...] = (
     of("nccl.in", "nccl.un", "nccl.re")(r"\blo:127[\s\S]*nccl warn.*refused", becomes="nccl.interface"),
     of("nccl.timeout")(
         r"sav(?:e|ing)\b.{0,60}(?:checkpoint|model|weights|state)|save_(?:checkpoint|pretrained|model)|checkpoint sav|"
-        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|generating train split|skip_first_batches|"
-        r"skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+        r"running tokenizer|tokeniz(?:ing|e) .{0,20}dataset|preprocess\w* .{0,30}data|map \(num_proc|"
+        r"generating train split|skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|"
+        r"\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
         "a longer limit for it: init_process_group(timeout=timedelta(hours=2)), in the Trainer ddp_timeout=7200; save "
         "in parts (FSDP: SHARDED_STATE_DICT; with ZeRO-3 and FSDP every rank calls the save), prepare data once "
         "before the run, and skip them faster (ignore_data_skip=True, a sampler with a state)",
@@ -82,6 +190,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: "pinned" in facts.names and not facts.platforms - {"wsl"},
         "pin less: DataLoader(pin_memory=False), smaller or fewer buffers (WSL limits it, memory= in .wslconfig raises "
         "that); ulimit -l shows the limit (docker run --ulimit memlock=-1), free -h what is free",
+        title="host memory could not be pinned",
     ),
     of("oom.killed")(
         r"requires more system memory",
@@ -91,14 +200,15 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The program compared what the model needs with the free RAM, and did not start it.",
     ),
     of("dist.world_size")(
-        r"attention heads",
-        "a tensor-parallel size that divides the number of heads in the message: vLLM --tensor-parallel-size N "
-        "(SGLang --tp N); the other GPUs by --pipeline-parallel-size or --data-parallel-size",
-        title="the number of attention heads cannot be divided among these GPUs",
-        meaning="Tensor parallelism gives each GPU the same number of heads.",
+        r"attention heads|quantization block_|min_thread_|block_size_k|quantized weight shape",
+        "a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang --tp N); "
+        "the other GPUs by --pipeline-parallel-size or --data-parallel-size; or weights of another quantisation",
+        title="the number of attention heads, or of blocks of the weights, cannot be divided among these GPUs",
+        meaning="Tensor parallelism gives each GPU the same number of heads, and whole blocks of quantised weights.",
     ),
     of("cuda.ordinal")(
-        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|--nnodes[= ][2-9]",
+        r"parallel[_ -]?size .{0,40}(?:larger|greater) than|local_world_size \(\d|"
+        r"(?:vllm|sglang)[\s\S]*--nnodes[= ][2-9]",
         "vLLM --tensor-parallel-size (SGLang --tp) not above the number of GPUs that nvidia-smi -L lists where the "
         "server runs, times the nodes (one GPU on each of 2: --tp 2, --nnodes 2); where it lists more, unset "
         "CUDA_VISIBLE_DEVICES, or start the container with --gpus all",
@@ -109,7 +219,7 @@ ADVICE: tuple[Advice, ...] = (
         "ComfyUI: --disable-cuda-malloc; else unset PYTORCH_CUDA_ALLOC_CONF: this GPU's driver has no cudaMallocAsync",
     ),
     of("attention.flash", "attention.kernel")(
-        lambda facts: "server" in facts.names or "vllm" in facts.names,
+        lambda facts: bool(facts.names & {"server", "vllm"}) or facts.holds("flashinfer|unsupported max_mma_kv"),
         "let the server choose (unset VLLM_ATTENTION_BACKEND, no --attention-backend), with an FP8 cache "
         f"--kv-cache-dtype auto; else {BACKEND}, or a newer release",
     ),
@@ -131,8 +241,9 @@ ADVICE: tuple[Advice, ...] = (
         title="the process group has no backend for the device of a tensor",
         meaning="A collective got a tensor on the device that the message names; the group was made for another.",
     ),
-    of("tensor.type_mismatch")(
+    of("tensor.type_mismatch", "tensor.dtype")(
         # The device is the same, but the data types differ.
+        r"(?:found|got|and|expected) \W?(?:double|float64)\b|\b(?:double|float64) and |"
         r"input type \((torch\.cuda\.|torch\.|cuda|mps|xpu)\w+\) and (?:weight|bias) type \(\1(?!cuda\.)\w+\)|input "
         r"type \((?:c10::)?(?:b?float\d*|half|double)\) and (?:weight|bias) type \((?:c10::)?(?:b?float|half|double)",
         'x.to(next(model.parameters()).dtype) for the input, or the step under torch.autocast("cuda"); NumPy\'s '
@@ -250,6 +361,12 @@ ADVICE: tuple[Advice, ...] = (
         'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
     ),
     of("tensor.device_mismatch")(
+        r"(?:data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py)[\s\S]*(?:devices, \w+:\d+ and \w+:"
+        r"\d|device \d+ does not equal \d|on different gpus)",
+        "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
+        "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
+    ),
+    of("tensor.device_mismatch")(
         r"devices, \w+:\d+ and \w+:\d",
         'x.device (in a LightningModule self.device) in place of "cuda" and "cuda:0", which are GPU 0 in every '
         "process, and torch.cuda.set_device(local_rank) before the model is made",
@@ -327,8 +444,8 @@ ADVICE: tuple[Advice, ...] = (
         "the weights were loaded; nvidia-smi shows whether others hold memory",
     ),
     of("tensor.backend")(r"could not run aten::\S+ with arguments from the \w*mps backend", becomes="mps.operation"),
-    of("ray.resources")(
-        r"ray does not allocate any gpus on the driver node",
+    of("ray.resources", "vllm.start")(
+        r"ray does not allocate any gpus on the driver node|current node has no gpu available",
         "start vllm on a node whose GPUs Ray lists (ray status; not a head node without one), and give VLLM_HOST_IP "
         "the address that ray list nodes shows for it, without a slash or a port",
         title="vLLM's driver process finds none of Ray's GPUs on its own node",
@@ -351,6 +468,13 @@ ADVICE: tuple[Advice, ...] = (
         "leave more of the GPU free: vLLM --gpu-memory-utilization 0.85 or less with a smaller --max-model-len and "
         "--max-num-seqs and --max-num-batched-tokens (SGLang --mem-fraction-static 0.8 or less with a smaller "
         "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
+    ),
+    of("oom.cuda")(
+        r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
+        r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn its '
+        'first argument), and no "cuda:0" in the program: a rank other than 0 is on GPU 0, where another process is '
+        "too, probably the job's own rank 0",
     ),
     of("oom.killed", "process.killed")(
         "colab",

@@ -18,6 +18,10 @@ _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Reasons why xFormers does not take an operator.
 _NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
 _SHAPE = r"max\(query\.shape|dtype=torch"
+_NO_GRAPHS = (
+    "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above "
+    "it is the cause if there is one, else a newer release"
+)
 
 
 def _operators(reason: str) -> Callable[[Facts], bool]:
@@ -29,6 +33,59 @@ def _operators(reason: str) -> Callable[[Facts], bool]:
 
 
 ADVICE: tuple[Advice, ...] = (
+    of("nvml.not_loaded", "kernel.", "cuinit.no_driver")(
+        r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
+        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
+        "module for this kernel; reboot",
+    ),
+    of("kubernetes.plugin", "container.no_runtime")(
+        r"\bk3s\b|\brke2\b",
+        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent, rke2-server): it "
+        "configures NVIDIA's runtime itself (grep nvidia /var/lib/rancher/*/agent/etc/containerd/config.toml); then "
+        "runtimeClassName: nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and those with a GPU",
+    ),
+    of("xpu.none")(
+        r"lib(?:ur_loader|sycl|ze_loader)\.so",
+        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero), Intel's loader of its driver; libsycl "
+        f"and libur_loader: pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        title="a library of Intel's driver or of its SYCL runtime is not found",
+    ),
+    of("bitsandbytes.setup")(
+        r"bnb_cuda_version=\S",
+        "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
+        "bitsandbytes; python -m bitsandbytes shows what it needs",
+    ),
+    of("torch.no_accelerator")(
+        r"expected a cuda device, but got:? ?(?:cpu|meta|mps)|\b(?:tpu|xla)accelerator\b",
+        "call torch.cuda functions only where device.type is cuda; in ComfyUI and the like update the custom node that "
+        "the traceback names, without options that put the model on the CPU (--cpu, device: cpu); in a Trainer "
+        'accelerator="auto", or one that the message lists',
+        title="the program asks for another kind of device than it has",
+        certainty="strong",
+    ),
+    of("cuda.initialization")(
+        r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
+        "nvidia-smi inside the container or job has to list the GPU (--gpus all, nvidia.com/gpu in resources.limits); "
+        "where it does and the program forks: start its processes by spawn, and touch CUDA only in them",
+        title="CUDA did not start in this process: it has no GPU, or was forked after CUDA had started",
+        certainty="hint",
+    ),
+    of("cuda.argument", "cuda.no_kernel")(
+        r"flash[-_]attention[/\\]hopper",
+        "pip uninstall xformers (torch's own attention does without), or a newer xformers: its FlashAttention 3 is for "
+        "Hopper alone and was chosen on another GPU",
+        title="xformers chose an attention kernel that this GPU cannot run",
+    ),
+    of("tensor.load")(
+        lambda facts: "smi" in facts.names and facts.build[:2] != "cu" and facts.holds(r"is_available\W+is false"),
+        lambda facts: f"torch has no CUDA, or one that is too new for the driver: {install_torch(facts)}",
+    ),
+    of("kernel.nvrm")(
+        r"nv_err_no_memory",
+        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
+        "less: vLLM --gpu-memory-utilization 0.7",
+        title="the driver found no memory for itself",
+    ),
     of("nvml.wsl", "nvml.not_loaded")(
         lambda facts: "own_kernel" in facts.names and "wsl" in facts.text,
         "take kernel= out of %UserProfile%\\.wslconfig, wsl --update and wsl --shutdown: Microsoft's kernel has it; "
@@ -270,11 +327,8 @@ ADVICE: tuple[Advice, ...] = (
         '--no-build-isolation --no-cache-dir, which builds it; attn_implementation="sdpa" does without it',
         title="flash-attn was built for another torch than the one in place",
     ),
-    of("cuda.capture")(
-        "server",
-        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
-        "above it is the cause if there is one, else a newer release",
-    ),
+    of("cuda.capture")("server", _NO_GRAPHS),
+    of("torch.internal")(r"captures_underway", _NO_GRAPHS, title="memory was emptied while a CUDA graph was recorded"),
     of("torch.cpu_only")(
         r"compiled with mps|support for mps devices",
         "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "
@@ -410,12 +464,16 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("import.dll")(r"error 1455|paging file is too small", becomes="oom.host"),
     of("cuda.no_kernel")(
+        r"\blm[- ]?studio\b|\bllmster\b|\bollama\b",
+        "its newest release, or another of its runtimes (LM Studio: Settings, Runtime): Vulkan runs on any GPU",
+        title="the program's CUDA runtime has no code for this GPU",
+    ),
+    of("cuda.no_kernel")(
         lambda facts: "native" in facts.names and not (facts.torch or facts.packages or "pytorch" in facts.names),
         lambda facts: (
             "build it again: cmake -DCMAKE_CUDA_ARCHITECTURES="
             + (";".join(facts.capabilities).replace(".", "") or "86 for 8.6 (nvidia-smi --query-gpu=compute_cap …)")
-            + ", with a toolkit that knows this GPU; a program that came ready-made (LM Studio, Ollama): its newest "
-            "release, or another runtime, such as Vulkan"
+            + ", with a toolkit that knows this GPU; a program that came ready-made: its newest release"
         ),
         title="the program was not built for this GPU's architecture",
         meaning="Its CUDA code is for other GPUs than this one.",
@@ -580,7 +638,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
         install_torch,
     ),
-    of("cuinit.100", "torch.no_accelerator")(
+    of("cuinit.100", "torch.no_accelerator", "torch.sees_none", "tensor.load")(
         "ray",
         "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other one; vLLM "
         'on several GPUs: num_gpus=0 and a placement group of N bundles {"GPU": 1}, in Ray Data by ray_remote_args_fn, '
@@ -619,7 +677,7 @@ ADVICE: tuple[Advice, ...] = (
         title="a harmless warning: torch's code runs on this GPU",
         meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
-    of("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed")(
+    of("cuda.capability", "cuda.no_kernel", "architecture.", "cudnn.failed", "cublas.failed", "cufft.failed")(
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
         install_torch,
         title="torch has no code for this GPU's architecture",

@@ -209,7 +209,7 @@ _NAMED = {
     r"launch)|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|text[-_]generation[-_](?:launcher|server)|"
     r"tritonserver|\blmdeploy\b",
     "function": r"invalid device function(?! at \S*(?:conda-bld/pytorch|/thc/))",  # torch's own files
-    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
+    "kernels": r"running sage|(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|"
     r"exllama\w*|nunchaku)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm (?:serve|version|api)|llm_engine\.py|no module named vllm|enginecore|"
@@ -337,8 +337,8 @@ def _torch(text: str) -> tuple[str, str]:
     build = build if re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build) else ""
     build = build or ("xpu" if re.search(r"xpu used to build pytorch: \d", text) else "")
     cuda = (
-        r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?|torch was compiled with|compile\s+pytorch)"
-        r"[ \t:=(]+(none|n/a|\d+\.\d+)"
+        r"(?:cuda used to build pytorch|cuda build|torch\.version\.cuda\)?|torch was compiled with|compile\s+pytorch|"
+        r"cudatoolkit)[ \t:=(]+(none|n/a|\d+\.\d+)"
     )
     if not build and (built := re.search(cuda, text)):
         without = "" if re.search(r"rocm used to build pytorch: \d", text) else "cpu"

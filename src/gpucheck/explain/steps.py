@@ -267,6 +267,9 @@ _PROGRAMS: tuple[tuple[str, str], ...] = (
 
 
 _FRAMES: tuple[tuple[str, str], ...] = (
+    (r"_cuda_deserialize|in restore_location", 'torch.load(path, map_location="cpu"), and load_state_dict from there'),
+    (r"nnunet", "a plan for less memory (nnUNetv2_plan_experiment -gpu_memory_target 8); to predict --not_on_device"),
+    (r"mmcv|mmdet|mmengine|detectron2", "a smaller batch (samples_per_gpu, IMS_PER_BATCH) or image scale, with AMP"),
     (
         r"torch[/\\]optim[/\\]\w+\.py[^\n]*\n(?:[^\n]*\n){0,5}[^\n]*out ?of ?memory",
         'an optimizer with smaller states (optim="adamw_8bit" of a Trainer, bitsandbytes), LoRA, or the states spread '

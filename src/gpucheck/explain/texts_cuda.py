@@ -250,8 +250,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         fix='torch.multiprocessing.set_start_method("spawn") under if __name__ == "__main__": (DataLoader: '
         'multiprocessing_context="spawn"), or touch CUDA only in the children (celery --pool solo, gunicorn without '
-        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless. In a notebook restart its kernel, "
-        "and let no line before notebook_launcher touch the GPU",
+        "--preload); PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
     ),
     strong(
         "cuda.peer",
@@ -536,7 +535,7 @@ TEXTS: tuple[Condition, ...] = (
         r"\bXPU is not available\b",
         meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
         fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
-        "devices); libze_loader: apt-get install libze1; libsycl and libur_loader: torch's wheel for XPU again",
+        "devices)",
     ),
     proof(
         "xpu.memory_query",

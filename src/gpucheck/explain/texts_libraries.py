@@ -108,8 +108,7 @@ TEXTS: tuple[Condition, ...] = (
         r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
         r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         meaning="Usually full memory, else a failed earlier kernel, or a torch whose CUDA is older than the GPU.",
-        fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause; with CUDA 10 on a "
-        "GPU of 2020 or later a newer torch",
+        fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
     ),
@@ -391,7 +390,7 @@ TEXTS: tuple[Condition, ...] = (
         "a rank's GPU is not set, or is not the one that its tensors are on",
         r"inconsistent compute device and `?'?device_id",
         r"FSDP got the argument `?device_id`? .{0,60}which does not have an explicit index",
-        r"FSDP-managed module .{0,60}(unexpectedly )?has parameters on",
+        r"FSDP-managed module .{0,60}has parameters on|FSDP parameters should be materialized on CPU",
         r"FSDP (only supports single device modules|does not support modules with different device types)",
         r"support a module with both CPU and GPU params, please pass in device_id",
         r"is given device_id argument .{1,12}but is on",
@@ -428,8 +427,14 @@ TEXTS: tuple[Condition, ...] = (
         r"not aligned with the quantized weight shape",
         meaning="Batch size, attention heads, a mesh, or a checkpoint's parts are for another number of processes.",
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
-        "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
-        "of the number of attention heads",
+        "DeepSpeed train_batch_size = micro batch × accumulation steps × processes",
+    ),
+    proof(
+        "dist.mismatch",
+        "the ranks do not call the same collectives",
+        r"Detected mismatch between collectives on ranks|CollectiveFingerPrint|Mismatched collective detected",
+        meaning="One rank takes another branch, or tensors of another shape.",
+        fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
     ),
     proof(
         "dist.model",
@@ -460,7 +465,7 @@ TEXTS: tuple[Condition, ...] = (
     strong(
         "ray.resources",
         "Ray has no node with the GPUs that were asked for",
-        r"No available node types can fulfill resource request",
+        r"No available node types can fulfill resource request|placement group creation timed out",
         r"resource request cannot be scheduled right now: ?\{.{0,60}GPU",
         r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
         r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
@@ -529,6 +534,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Placeholder storage has not been allocated on MPS device",
         r"Expected object of (device type|backend) \w+ but got (device type|backend) \w+",
         r"Input and (hidden|parameter) tensors are not at the same device",
+        r"to have the same device as tensor for argument",
         r"arguments are located on different GPUs|expected device \w+(:\d)? but got device",
         r"legacy constructor expects device type|argument should be a 1D CPU int64 tensor",
         r"\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device",
