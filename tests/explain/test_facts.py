@@ -174,19 +174,20 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
 ADVISED = """
 oom.cuda|set_device(int(os.environ["LOCAL_RANK"]))|[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
 oom.cuda|LOCAL_RANK|-- Process 1 terminated//CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
+oom.cuda|LOCAL_RANK|CUDA out of memory. GPU 0 has 2 GiB. Process 16746 has 1 GiB memory. Process 16747 has 1 GiB memory
 oom.cuda|--processes|[rank0]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 has 1 GiB
 oom.cuda|--tensor-parallel-size|load_model vllm/v1/w//[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
 oom.cuda|without speculative|vllm serve m --speculative-config x//torch.OutOfMemoryError: CUDA out of memory.
 oom.cuda|map_location|in _cuda_deserialize//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
 oom.cuda|plan_experiment|nnUNetv2_train//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
-oom.cuda|IMS_PER_BATCH|detectron2//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
-oom.vllm|--max-num-seqs|ValueError: max_num_seqs exceeds available Mamba cache blocks (350).
 oom.vllm|--max-running-requests|RuntimeError: alloc_req_slots runs out of memory.
 oom.other|it is only slower|ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory
 cudnn.failed|FLAGS_allocator|CUDNN error(4), CUDNN_STATUS_INTERNAL_ERROR. (at /paddle/paddle/fluid/context.h:4)
 cublas.failed|pip install|RTX 3090, cudatoolkit=10.2, torch 1.8.0//RuntimeError: CUBLAS_STATUS_EXECUTION_FAILED
 tensor.placed|pip install -U|in from_pretrained//in dispatch_model//`.to` is not supported for `4-bit` models
-tensor.device_mismatch|torchrun|in parallel_apply//RuntimeError: but found at least two devices, cuda:1 and cuda:0!
+tensor.device_mismatch|torchrun|but found at least two devices, cuda:1 and cuda:0!//model = nn.DataParallel(model)
+tensor.device_mismatch|x.device|but found at least two devices, cuda:1 and cuda:0!//DistributedDataParallel(model)
+tensor.device_mismatch|model.device|but found at least two devices, cuda:1 and cuda:0!//device_map='auto'
 tensor.device_mismatch|torchrun|replica 1//to have the same device as tensor for argument; but device 1 does not equal 0
 tensor.dtype|from_numpy|RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float
 tensor.dtype|before FSDP|ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32

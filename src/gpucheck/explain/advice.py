@@ -26,9 +26,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.vllm")(
         r"alloc_req_slots|warming up sampler|mamba cache blocks",
-        "fewer requests at once: vLLM --max-num-seqs (256, not above the blocks in the message; SGLang "
-        "--max-running-requests); vLLM --gpu-memory-utilization (SGLang --mem-fraction-static) smaller where the "
-        "warm-up failed, larger where slots or blocks are too few and nvidia-smi shows free memory",
+        "fewer requests at once: vLLM --max-num-seqs 256 or less (SGLang --max-running-requests); for more slots or "
+        "blocks a larger, for a warm-up a smaller vLLM --gpu-memory-utilization (SGLang --mem-fraction-static)",
     ),
     of("oom.other")(
         r"cuda_host_malloc|of pinned memory",
@@ -55,14 +54,12 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.capture")(
         r"capturable (?:is|=) ?false|graph capture of step",
-        "capturable=True for the optimizer; after load_state_dict: for group in optimizer.param_groups: "
-        'group["capturable"] = True',
+        'capturable=True for the optimizer (after load_state_dict: group["capturable"] = True in its param_groups)',
         title="the optimizer was not made for CUDA graphs",
     ),
     of("cuda.handle")(
         r"\bdist\.(?:barrier|all_?reduce|all_?gather|broadcast|reduce)|distributed_c10d|\bnccl warn\b",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group and the first tensor',
-        meaning="A collective runs on the current device, which is cuda:0 in every process that sets none.",
     ),
     of("cuda.argument")(
         r"already mapped|memory_?(?:already|not)_?registered",
@@ -74,7 +71,6 @@ ADVICE: tuple[Advice, ...] = (
         r"too many blocks in cooperative launch|cooperative_?launch_?too_?large",
         "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU",
         title="a cooperative kernel needs more blocks at once than the GPU runs",
-        meaning="All blocks of a cooperative launch have to run at once, and this GPU has fewer multiprocessors.",
     ),
     of("cuda.illegal")(
         r"\bint(?:32)?_max\b|2(?:\^|\*\*)31\b|\b2,?147,?483,?64[78]\b|"
@@ -356,13 +352,13 @@ ADVICE: tuple[Advice, ...] = (
         "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
     ),
     of("tensor.device_mismatch")(
-        r"(?:accelerate[/\\]hooks|device_map|dispatch_model)[\s\S]*devices, \w+:\d+ and \w+:\d",
+        r"\A(?=[\s\S]*(?:accelerate[/\\]hooks|device_map|dispatch_model))[\s\S]*devices, \w+:\d+ and \w+:\d",
         "inputs.to(model.device), and x.to(y.device) in the line that the traceback names; pip install -U transformers "
         'accelerate; a model that fits on one GPU: device_map={"": 0}, or CUDA_VISIBLE_DEVICES=0',
     ),
     of("tensor.device_mismatch")(
-        r"(?:data_parallel|parallel_apply|replica \d|transformers[/\\]trainer\.py)[\s\S]*(?:devices, \w+:\d+ and \w+:"
-        r"\d|device \d+ does not equal \d|on different gpus)",
+        r"\A(?=[\s\S]*(?:(?<!distributed)(?<!distributed_)data_?parallel|replica \d|transformers[/\\]trainer\.py))"
+        r"[\s\S]*(?:devices, \w+:\d+ and \w+:\d|device \d+ does not equal \d|on different gpus)",
         "one process for each GPU (torchrun --nproc-per-node=N, or accelerate launch), or CUDA_VISIBLE_DEVICES=0: "
         "DataParallel copies the model to every GPU, and a tensor made on a fixed device stays there: x.device",
     ),
@@ -385,9 +381,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.illegal", "cuda.launch_failure", "cuda.argument", "cuda.handle", "hip.fault", "cublas.", "cudnn.")(
         "ui",
-        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-cuda-malloc and "
-        "--use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: --opt-sub-quad-attention, no "
-        "--xformers); then the newest driver, and update the program and the node that the traceback names last",
+        "a smaller image or fewer frames first, which tells whether memory is short; ComfyUI --disable-pinned-memory, "
+        "--disable-cuda-malloc and --use-pytorch-cross-attention or, on AMD, --use-split-cross-attention (A1111: "
+        "--opt-sub-quad-attention, no --xformers); then the newest driver, and update the program and the node that "
+        "the traceback names last",
     ),
     of("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal")(
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
@@ -470,11 +467,12 @@ ADVICE: tuple[Advice, ...] = (
         "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
     ),
     of("oom.cuda")(
+        # A rank other than 0 beside another process, or processes with neighboring IDs.
         r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
-        r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has",
+        r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has|"
+        r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has[^\n]{0,99}\bprocess \1\d\d? has",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made (in a function of spawn its '
-        'first argument), and no "cuda:0" in the program: a rank other than 0 is on GPU 0, where another process is '
-        "too, probably the job's own rank 0",
+        'first argument), and no "cuda:0" in the program: several ranks, probably of this job, are on GPU 0',
     ),
     of("oom.killed", "process.killed")(
         "colab",

@@ -61,7 +61,6 @@ ADVICE: tuple[Advice, ...] = (
         "the traceback names, without options that put the model on the CPU (--cpu, device: cpu); in a Trainer "
         'accelerator="auto", or one that the message lists',
         title="the program asks for another kind of device than it has",
-        certainty="strong",
     ),
     of("cuda.initialization")(
         r"cuda failure\W{0,3}(?:3 )?\W?initiali[sz]ation error",
