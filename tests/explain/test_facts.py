@@ -192,7 +192,7 @@ tensor.device_mismatch|torchrun|replica 1//to have the same device as tensor for
 tensor.dtype|from_numpy|RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float
 tensor.dtype|before FSDP|ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32
 tensor.load|no CUDA|Driver Version: 535.1//0MiB/9MiB//dont know how to restore data location of is_available() is False
-tensor.load|num_gpus=1|ray::f()//Attempting to deserialize object on a CUDA device but torch.cuda
+tensor.load|num_gpus=1|import ray//Attempting to deserialize object on a CUDA device but torch.cuda
 nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
 nccl.infiniband|first error of its rank|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
 dist.world_size|or weights of another|Weight size = 7392 is not divisible by weight quantization block_k = 128

@@ -153,7 +153,7 @@ _CODES = (
 # A frame of a traceback: the path of its file.
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
 _NAMED = {
-    "ray": r"\bray::|\bray\.exceptions|\(raylet\)|ray_distributed_executor|\braytaskerror",
+    "ray": r"\bray::|\b(?:import|from) ray\b|@ray\.|\bray\.exceptions|\(raylet\)|ray_distributed_executor|raytaskerror",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",

@@ -534,7 +534,7 @@ TEXTS: tuple[Condition, ...] = (
         r"Placeholder storage has not been allocated on MPS device",
         r"Expected object of (device type|backend) \w+ but got (device type|backend) \w+",
         r"Input and (hidden|parameter) tensors are not at the same device",
-        r"to have the same device as tensor for argument",
+        r"to have the same device as tensor for argument|assign a gradient with device type",
         r"arguments are located on different GPUs|expected device \w+(:\d)? but got device",
         r"legacy constructor expects device type|argument should be a 1D CPU int64 tensor",
         r"\(device=.{1,12}\) and weight\(device=.{1,12}\) +must be on the same device",
