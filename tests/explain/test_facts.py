@@ -179,7 +179,6 @@ oom.cuda|--processes|[rank0]: CUDA out of memory. GPU 0 has 2 GiB. Process 812 h
 oom.cuda|--tensor-parallel-size|load_model vllm/v1/w//[rank1]: CUDA out of memory. GPU 0 has 2 GiB. Process 8 has 1
 oom.cuda|without speculative|vllm serve m --speculative-config x//torch.OutOfMemoryError: CUDA out of memory.
 oom.cuda|map_location|in _cuda_deserialize//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
-oom.cuda|plan_experiment|nnUNetv2_train//CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8 GiB total capacity
 oom.vllm|--max-running-requests|RuntimeError: alloc_req_slots runs out of memory.
 oom.other|it is only slower|ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory
 cudnn.failed|FLAGS_allocator|CUDNN error(4), CUDNN_STATUS_INTERNAL_ERROR. (at /paddle/paddle/fluid/context.h:4)
@@ -194,7 +193,7 @@ tensor.dtype|before FSDP|ValueError: Must flatten tensors with uniform dtype but
 tensor.load|no CUDA|Driver Version: 535.1//0MiB/9MiB//dont know how to restore data location of is_available() is False
 tensor.load|num_gpus=1|import ray//Attempting to deserialize object on a CUDA device but torch.cuda
 nccl.timeout|ddp_timeout|Map (num_proc=16): 43%//Watchdog caught collective operation timeout: Work(SeqNum=1,
-nccl.infiniband|first error of its rank|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
+nccl.infiniband|its rank's first error|NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=11 len=0
 dist.world_size|or weights of another|Weight size = 7392 is not divisible by weight quantization block_k = 128
 dist.set_device|moves each part|FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.
 dist.mismatch|same collectives|RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running

@@ -21,8 +21,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("oom.cuda", "oom.hip")(
         lambda facts: "server" in facts.names and facts.holds(r"--speculative|speculative_config"),
-        "start it without speculative decoding first: the draft model takes memory too, and without its own path "
-        "(SGLang --speculative-draft-model-path) it is the whole model again",
+        "start it without speculative decoding first: the draft model takes memory too",
     ),
     of("oom.vllm")(
         r"alloc_req_slots|warming up sampler|mamba cache blocks",
@@ -47,9 +46,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("cuda.fork")(
         r"notebook_launcher|lightning cant|running any instruction using|accelerator.? should only be init",
-        'restart the notebook\'s kernel, and let nothing before the launch touch the GPU: no .to("cuda"), no '
-        "torch.cuda call and no Accelerator() outside the function that is launched (Lightning: "
-        'strategy="ddp_notebook")',
+        "restart the notebook's kernel, and touch the GPU only in the function that is launched: no .to('cuda'), "
+        "torch.cuda call or Accelerator() before (Lightning: strategy='ddp_notebook')",
         title="the notebook had started CUDA before it started processes",
     ),
     of("cuda.capture")(
@@ -88,8 +86,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("attention.kernel")(
         r"unsupported kv type combination|ggml_cuda_fa_all_quants",
-        "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
-        "-DGGML_CUDA_FA_ALL_QUANTS=ON",
+        "-ctk f16 -ctv f16 (an unquantised cache), or llama.cpp built with -DGGML_CUDA_FA_ALL_QUANTS=ON",
         title="llama.cpp was built without the attention kernels for this type of cache",
     ),
     of("cusolver.failed")(
@@ -101,8 +98,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("shm.open")(
         r"unable to mmap \d{1,6} bytes[^\n]{0,90}(?:\(12\)|cannot allocate)",
-        "sudo sysctl -w vm.max_map_count=1048576 (each small tensor of a batch is one mapping), or a dataset that "
-        "returns few large tensors, not lists of many; free -h shows whether RAM is short",
+        "sudo sysctl -w vm.max_map_count=1048576, or a dataset that returns few large tensors, not many small ones "
+        "(each is one mapping); free -h shows whether RAM is short",
         title="the process has too many memory mappings, or no RAM, for one more shared tensor",
     ),
     of("crash.bus", "shm.bus")(
@@ -467,7 +464,6 @@ ADVICE: tuple[Advice, ...] = (
         "--cuda-graph-max-bs and --chunked-prefill-size); nvidia-smi shows whether others hold memory",
     ),
     of("oom.cuda")(
-        # A rank other than 0 beside another process, or processes with neighboring IDs.
         r"(?:\[(?:rank|default)[1-7]\][^\n]{0,200}|-- process [1-7] terminated[\s\S]{0,4000}?)out of memory"
         r"[\s\S]{0,160}?\bgpu 0 has[\s\S]{0,200}?\bprocess \d+ has|"
         r"\bgpu 0 has[\s\S]{0,200}?\bprocess (\d{2,})\d\d? has[^\n]{0,99}\bprocess \1\d\d? has",

@@ -18,10 +18,6 @@ _RELATIVES = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90c": "9.0.0"}
 # Reasons why xFormers does not take an operator.
 _NOT_BUILT, _TOO_OLD, _ON_CPU = r"wasnt buil[dt]", "requires device with capability", "device=cpu"
 _SHAPE = r"max\(query\.shape|dtype=torch"
-_NO_GRAPHS = (
-    "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error above "
-    "it is the cause if there is one, else a newer release"
-)
 
 
 def _operators(reason: str) -> Callable[[Facts], bool]:
@@ -40,14 +36,13 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("kubernetes.plugin", "container.no_runtime")(
         r"\bk3s\b|\brke2\b",
-        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent, rke2-server): it "
-        "configures NVIDIA's runtime itself (grep nvidia /var/lib/rancher/*/agent/etc/containerd/config.toml); then "
-        "runtimeClassName: nvidia for the plugin's pods (Helm: --set runtimeClassName=nvidia) and those with a GPU",
+        "on the node install nvidia-container-toolkit and sudo systemctl restart k3s (k3s-agent, rke2-server), which "
+        "finds NVIDIA's runtime itself; then runtimeClassName: nvidia for the plugin's pods and those with a GPU",
     ),
     of("xpu.none")(
         r"lib(?:ur_loader|sycl|ze_loader)\.so",
-        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero), Intel's loader of its driver; libsycl "
-        f"and libur_loader: pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
+        "libze_loader: sudo apt-get install libze1 (Fedora: oneapi-level-zero); libsycl and libur_loader: pip install "
+        f"--force-reinstall torch --index-url {fixes.INDEX}/xpu, which brings them",
         title="a library of Intel's driver or of its SYCL runtime is not found",
     ),
     of("bitsandbytes.setup")(
@@ -326,8 +321,11 @@ ADVICE: tuple[Advice, ...] = (
         '--no-build-isolation --no-cache-dir, which builds it; attn_implementation="sdpa" does without it',
         title="flash-attn was built for another torch than the one in place",
     ),
-    of("cuda.capture")("server", _NO_GRAPHS),
-    of("torch.internal")(r"captures_underway", _NO_GRAPHS, title="memory was emptied while a CUDA graph was recorded"),
+    of("cuda.capture", "torch.internal")(
+        lambda facts: facts.holds("captures_underway" if facts.holds("internal assert") else "server"),
+        "vLLM --enforce-eager (SGLang --disable-cuda-graph) runs without CUDA graphs, more slowly. The first error "
+        "above it is the cause if there is one, else a newer release",
+    ),
     of("torch.cpu_only")(
         r"compiled with mps|support for mps devices",
         "on a Mac: python -c 'import platform; print(platform.machine(), platform.mac_ver()[0])' has to print arm64 "

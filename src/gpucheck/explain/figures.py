@@ -517,8 +517,7 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
 
 # The meanings of ibv_wc_status for a transfer (verbs.h in rdma-core), with the step. Status 5 is last, because it only
 # follows from another one.
-_OTHER = "the other machine's log, for the first error of its rank; dmesg | grep -i mlx5 on both; newer firmware"
-_STATUSES: tuple[tuple[int, str, str], ...] = (
+_STATUSES: tuple[tuple[int | str, str, str], ...] = (
     (
         4,
         "local protection error: this machine's adapter may not read or write the buffer",
@@ -531,9 +530,11 @@ _STATUSES: tuple[tuple[int, str, str], ...] = (
         "look for the first error of the rank on the other machine (it may have freed the buffer); the same NCCL "
         "release on all machines; NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
     ),
-    (9, "remote invalid request: the other machine's adapter rejected it", _OTHER),
-    (11, "remote operation error: the other machine's adapter could not do it", _OTHER),
-    (13, "receiver not ready: the other rank did not post a receive in time", _OTHER),
+    (
+        "9|11|13",
+        "the other machine's adapter rejected the request or failed, or its rank did not post a receive in time",
+        "the other machine's log, for its rank's first error; dmesg | grep -i mlx5 on both machines",
+    ),
     (
         12,
         "retries exceeded: no answer from the other machine's adapter",

@@ -699,7 +699,10 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and (place.text.id not in _BLAME or other.text.title.partition(":")[2] != place.text.title.partition(":")[2])
         and not _is_less_grave(other, {first.text.id: place.line})
         # a fault of the GPU ends the program with one of these
-        and not (_BLAME.get(first.text.id) == "device" and other.text.id.startswith(_CRASHES))
+        and not (
+            _BLAME.get(first.text.id) == "device"
+            and re.match(r"cuda\.(illegal|launch_failure|unknown)|cuinit\.999", other.text.id)
+        )
         and (
             other.line.group == place.line.group
             # it is unknown which of two ranks failed first
@@ -756,7 +759,6 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     )
 
 
-_CRASHES = ("cuda.illegal", "cuda.launch_failure", "cuda.unknown", "cuinit.999")
 _BLAME = {f"xid.{row.number}": row.blame for row in xid.CATALOGUE}
 
 

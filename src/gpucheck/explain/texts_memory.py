@@ -242,7 +242,7 @@ TEXTS: tuple[Condition, ...] = (
         r"ErrorOutOf(Device|Host)Memory|unable to allocate Vulkan\d* buffer",
         r"\b(Cuda|Hip|XPU|torch\.|torch\.cuda\.)OutOfMemoryError\b",
         r"not enough GPU (video )?memory|(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
-        r"cuda_host_malloc: failed to allocate|BFCArena::AllocateRawInternal|C10 Out of Memory",
+        r"cuda_host_malloc: failed to allocate|Mi?B of pinned memory: |BFCArena::AllocateRawInternal|C10 Out of Memory",
         messages.HPU,
         r"Failed to allocate memory for requested buffer of size",
         r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
