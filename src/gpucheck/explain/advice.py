@@ -194,8 +194,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     of("dist.world_size")(
         r"attention heads|quantization block_|min_thread_|block_size_k|quantized weight shape",
-        "a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang --tp N); "
-        "the other GPUs by --pipeline-parallel-size or --data-parallel-size; or weights of another quantisation",
+        "a tensor-parallel size that divides the number in the message: vLLM --tensor-parallel-size N (SGLang --tp N), "
+        "with the other GPUs in --pipeline-parallel-size or --data-parallel-size; or weights of another quantisation",
         title="the number of attention heads, or of blocks of the weights, cannot be divided among these GPUs",
         meaning="Tensor parallelism gives each GPU the same number of heads, and whole blocks of quantised weights.",
     ),
