@@ -194,8 +194,7 @@ class Run(Expressions):
         if isinstance(target, ast.Subscript):
             if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
                 processes.visible_devices(self, node)
-            key = self.key(target.value)
-            if key and self.value(target.value).kind == "items":
+            if (key := self.key(target.value)) and self.value(target.value).kind == "items":
                 tensors.kept_module(self, node, key, known)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self._summed(node, target, value)
@@ -224,10 +223,9 @@ class Run(Expressions):
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = self.value(node.target) if isinstance(node.target, (ast.Name, ast.Attribute)) else UNKNOWN
         added = self.value(node.value)
-        key = self.key(node.target)
         if isinstance(node.op, ast.Add):
             tensors.summed_loss(self, node, node.target, node.value, added, before)
-        if key:
+        if key := self.key(node.target):
             result = self.combined(node.value, [before, added])
             # x -= y changes a tensor in place: it is the same object.
             self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
@@ -287,8 +285,10 @@ class Run(Expressions):
             context = item.context_expr
             known = self.value(context)
             dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
-            is_unknown = isinstance(context, ast.Name)  # `with context:` may be anything
-            self.no_graph += dotted in tables.NO_GRAPH or is_unknown or self._may_stop_graphs(context)
+            # `with context:` may be anything.
+            self.no_graph += (
+                dotted in tables.NO_GRAPH or isinstance(context, ast.Name) or self._may_stop_graphs(context)
+            )
             self.on_device += known.kind == "device" or dotted == "torch.device"
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, UNKNOWN)
@@ -464,8 +464,9 @@ class Run(Expressions):
         for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
             if key not in elsewhere:
                 parts = tuple(in_list(part, key) for part in value.parts)
-                item = value.item and in_list(value.item, key)
-                owner.attributes[key] = replace(value, attribute=key, parts=parts, item=item)
+                owner.attributes[key] = replace(
+                    value, attribute=key, parts=parts, item=value.item and in_list(value.item, key)
+                )
         return owner.attributes
 
 

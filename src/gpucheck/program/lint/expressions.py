@@ -39,8 +39,8 @@ class Expressions(Place):
 
     def named(self, name: str) -> Value:
         """Return the known value of a name in this function or in an enclosing scope."""
-        known = self.flow.names.get(name)
-        return known or (UNKNOWN if name in self.local_names else self.outer.get(name, UNKNOWN))
+        outer = {} if name in self.local_names else self.outer
+        return self.flow.names.get(name) or outer.get(name, UNKNOWN)
 
     def visit_Name(self, node: ast.Name) -> Value:
         known = self.named(node.id)
@@ -286,8 +286,13 @@ class Expressions(Place):
                 return first if first.kind == "items" else Value("items", item=self.element(first), made=given.node)
             case "dict":
                 parts = () if given.open or given.args else tuple(given.named.values())
-                item = all_of(given.named.values())
-                return Value("items", item=item, parts=parts, keys=tuple(given.named), made=given.node)
+                return Value(
+                    "items",
+                    item=all_of(given.named.values()),
+                    parts=parts,
+                    keys=tuple(given.named),
+                    made=given.node,
+                )
             case "getattr" | "setattr":
                 return self._named_attribute(given)
             case "enumerate":
@@ -328,8 +333,7 @@ class Expressions(Place):
             return self._new_module(given, name)
         if name in tables.LOADERS:
             # A custom `collate_fn` may return anything as a batch.
-            has_own = given.named.get("collate_fn", NONE).kind != "none"
-            return UNKNOWN if has_own or given.open else Value("loader")
+            return UNKNOWN if given.open or given.named.get("collate_fn", NONE).kind != "none" else Value("loader")
         if name in ("copy.deepcopy", "copy.copy") and given.args:
             return replace(given.args[0], attribute="", made=node)
         if last in ("tqdm", "trange", "track"):
@@ -358,8 +362,7 @@ class Expressions(Place):
         each = [(value.parts or (value.item or UNKNOWN,)) if value.kind == "items" else (value,) for value in given.all]
         result = self.combined(given.node, [inner for values in each for inner in values])
         if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
-            is_reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
-            ndim = SCALAR if is_reduced else None
+            ndim = None if getattr(given.argument("reduction"), "value", "mean") == "none" else SCALAR
             return Value("tensor", result.place, ndim, given.node, graph=self._has_graph(given))
         if not result.is_tensor:
             # Functions of torch.nn.functional return a tensor even if their arguments are unknown.

@@ -17,9 +17,12 @@ def on_gpu(run: Place, node: ast.expr) -> None:
     """Record that CUDA starts here. Report it in a DataLoader worker, which must not use a GPU."""
     run.flow.started = run.flow.started or node
     if run.in_worker:
-        name = f"{run.name} runs in a DataLoader worker"
-        fix = "return CPU tensors; move the batch in the main process"
-        run.report("lint.device_in_worker", node, name=name, fix=fix)
+        run.report(
+            "lint.device_in_worker",
+            node,
+            name=f"{run.name} runs in a DataLoader worker",
+            fix="return CPU tensors; move the batch in the main process",
+        )
 
 
 def called(run: Place, node: ast.expr, effect: Place) -> Value:
@@ -37,8 +40,7 @@ def imported(run: Place, given: Given, name: str) -> None:
     if name in tables.STARTS_CUDA:
         run.flow.started = run.flow.started or node
     if name in ("os.environ.update", "os.environ.setdefault", "os.putenv"):
-        is_named = any(keyword.arg == _VARIABLE for keyword in node.keywords)
-        if is_named or any(names_variable(argument) for argument in node.args[:1]):
+        if any(keyword.arg == _VARIABLE for keyword in node.keywords) or any(map(names_variable, node.args[:1])):
             visible_devices(run, node)
     elif name in ("multiprocessing.Process", "torch.multiprocessing.Process"):
         child(run, given)
@@ -50,8 +52,12 @@ def child(run: Place, given: Given) -> None:
     if run.flow.started is None or run.file.spawns or run.quiet or function is None:
         return
     if run.effect_of(function).flow.started is not None:
-        name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
-        run.report("lint.device_in_worker", given.node, name=name, fix=_FORK_FIX)
+        run.report(
+            "lint.device_in_worker",
+            given.node,
+            name=f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}",
+            fix=_FORK_FIX,
+        )
 
 
 def names_variable(node: ast.expr | None) -> bool:
@@ -88,5 +94,11 @@ def hidden(run: Place, node: ast.Call, setting: ast.Assign) -> None:
         device = f"cuda:{value}" if by_number else str(value)
         kind, _, number = device.partition(":")
         if kind == "cuda" and number.isdecimal() and int(number) >= count > 0:
-            visible, last = f"{count} GPU{'s' * (count != 1)}", f" to cuda:{count - 1}" * (count != 1)
-            run.report("lint.hidden_device", argument, name=device, line=setting.lineno, count=visible, last=last)
+            run.report(
+                "lint.hidden_device",
+                argument,
+                name=device,
+                line=setting.lineno,
+                count=f"{count} GPU{'s' * (count != 1)}",
+                last=f" to cuda:{count - 1}" * (count != 1),
+            )

@@ -155,9 +155,8 @@ def kept_loss(run: Place, node: ast.expr, key: str, added: Value) -> None:
     """Report `losses.append(loss)` in a loop without a backward pass, if no later backward pass uses the list."""
     if not run.loops or not added.is_tensor or not added.graph or added.ndim != SCALAR:
         return
-    if run.has_framework_step or _backwards(run.loops[-1]) or _is_taken(run, key):
-        return
-    run.report("lint.kept_graph", node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
+    if not (run.has_framework_step or _backwards(run.loops[-1]) or _is_taken(run, key)):
+        run.report("lint.kept_graph", node, name=key, fix="keep only the number: loss.item(), or loss.detach()")
 
 
 def summed_loss(run: Place, node: ast.stmt, target: ast.expr, added: ast.expr, known: Value, before: Value) -> None:
@@ -210,26 +209,40 @@ def _backwards(within: ast.AST) -> frozenset[str]:
 
 def _is_plain(trained: set[str], loop: Loop) -> bool:
     """Return whether the loop turns one of these names into a number or detaches it, as `loss = loss.item()` does."""
-    sets = (node for node in walk(loop) if isinstance(node, ast.Assign))
-    values = [node.value for node in sets if trained & {getattr(target, "id", "") for target in node.targets}]
+    values = [
+        node.value
+        for node in walk(loop)
+        if isinstance(node, ast.Assign) and trained & {getattr(target, "id", "") for target in node.targets}
+    ]
     last = {called_name(value) if isinstance(value, ast.Call) else getattr(value, "attr", "") for value in values}
     return not last.isdisjoint(("item", "detach", "tolist", "numpy", "data"))
 
 
 def _is_taken(run: Place, key: str) -> bool:
     """Return whether a value is used for more than printing or a number: returned, passed on, or for backward."""
-    places = (node for node in walk(run.body) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)))
-    reads = (node for node in places if isinstance(node.ctx, ast.Load) and ast.unparse(node) == key)
-    return not all(_sinks(run, node) for node in reads)
+    return not all(
+        _sinks(run, node)
+        for node in walk(run.body)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+        if isinstance(node.ctx, ast.Load) and ast.unparse(node) == key
+    )
 
 
 def _sinks(run: Place, node: ast.AST) -> bool:
     """Return whether every result computed from a value is only printed or turned into a number."""
     above = run.parent(node)
     match above:
-        case ast.BinOp() | ast.UnaryOp() | ast.FormattedValue() | ast.JoinedStr() | ast.Compare() | ast.IfExp():
-            return _sinks(run, above)
-        case ast.Tuple() | ast.Dict() | ast.keyword():
+        case (
+            ast.BinOp()
+            | ast.UnaryOp()
+            | ast.Compare()
+            | ast.IfExp()
+            | ast.FormattedValue()
+            | ast.JoinedStr()
+            | ast.Tuple()
+            | ast.Dict()
+            | ast.keyword()
+        ):
             return _sinks(run, above)
         case ast.If() | ast.While() | ast.Expr():
             return True
