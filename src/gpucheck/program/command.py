@@ -30,9 +30,12 @@ def command(options: ModelOptions, emit: Emit) -> None:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
     emit(Progress("running the model on simulated devices", 0, 1))
-    # Real GPUs are hidden, because tensors on simulated devices have their data on the CPU.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    heard = child_protocol.run(python_argv(CHILD, json.dumps(asdict(options))), LONGEST_S, env=environment)
+    heard = child_protocol.run(
+        python_argv(CHILD, json.dumps(asdict(options))),
+        LONGEST_S,
+        # Real GPUs are hidden, because tensors on simulated devices have their data on the CPU.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""},
+    )
     answer = heard.merged
     if "raised" in answer:
         raise child_protocol.rebuilt(answer["raised"])

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeAlias
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.machine import torch_private
@@ -59,8 +59,7 @@ def _temporary_bytes(name: str, args: Sequence[Any], out: Any, gpu: Device) -> i
     if is_embedding or name == "aten::_embedding_bag_backward":
         indices = args[1].numel()
         runs = indices // 10 + min(indices, out.shape[0])  # the float32 sums of runs of ten equal indices
-        sums: int = runs * out.shape[1] * max(4, out.element_size())
-        return sums + int(_SORTED * indices)
+        return int(runs * out.shape[1] * max(4, out.element_size()) + _SORTED * indices)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
         return _SORTED * max((index.numel() for index in args[1] if index is not None), default=0)
     return 0
@@ -115,10 +114,10 @@ class DeviceMismatch(Exception):
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
         entry = mismatch.entry
         places = sorted({operand.device for operand in entry.operands})
-        found = " and ".join(places)
+        named = " and ".join(places)
         wrong = ", ".join(operand.name for operand in entry.operands if operand.is_wrong)
-        apart = f"{rules.APART}, but found at least two devices, {found}! ({entry.operation})"
-        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {found}"
+        apart = f"{rules.APART}, but found at least two devices, {named}! ({entry.operation})"
+        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {named}"
         super().__init__(text or (apart if len(places) > 1 else alone))
         self.mismatch = mismatch
 
@@ -217,15 +216,15 @@ class World:
             behind = devices.stale(frame, expected, self.claims) if expected != "cpu" else None
             expected, cached = behind or (expected, None)
             peer, own = devices.peer_and_device(frame, expected, self.claims) if frame is not None else (None, None)
-            running = (own for own, _ in devices.methods(sys._getframe(1)) if isinstance(own, nn.Module))
-            modules = (self.names.get(id(module)) for module in running)
+            modules = (self.names.get(id(owner)) for owner, _ in devices.methods(sys._getframe(1)))
 
             def described(operand: rules.Operand, tensor: Tensor) -> MismatchedTensor:
                 is_wrong, variable, device = operand in verdict.wrong, None, None
                 origin = self.claims.of(tensor).origin
                 if frame is not None and operand.device != expected:
-                    has_name = not operand.written
-                    origin, variable, device = devices.cause(frame, tensor, expected, self.claims, has_name=has_name)
+                    origin, variable, device = devices.cause(
+                        frame, tensor, expected, self.claims, has_name=not operand.written
+                    )
                 if cached is not None:  # the cached tensor is wrong, not the one that moved with the module
                     is_wrong = operand.device not in (expected, None)
                     origin, variable = (cached, f"self.{cached.what}") if is_wrong else (origin, variable)
@@ -323,8 +322,7 @@ _OF_DATA = torch.ops.aten.lift_fresh.default
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """Return the names of an operation's arguments, and whether it writes to each."""
-    arguments = func._schema.arguments
-    return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in arguments)
+    return tuple((each.name, bool(each.alias_info and each.alias_info.is_write)) for each in func._schema.arguments)
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -344,9 +342,8 @@ def _numbers(func: Any, args: Any) -> Any:
     """Return the arguments, with a tensor for each number that takes its place, if all are numbers (TorchScript)."""
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    takes_tensor = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
-    pairs = zip(args, takes_tensor, strict=False)
-    return tuple(torch.tensor(value, device=CPU) if is_tensor else value for value, is_tensor in pairs)
+    pairs = zip(args, func._schema.arguments, strict=False)
+    return tuple(torch.tensor(value, device=CPU) if str(given.type) == "Tensor" else value for value, given in pairs)
 
 
 def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
@@ -355,8 +352,7 @@ def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
 
 def _base(func: Any) -> str:
     """Return the name that an operation of torch shares with its in-place form."""
-    name: str = func._schema.name
-    return name.removeprefix("aten::").removesuffix("_")
+    return str(func._schema.name).removeprefix("aten::").removesuffix("_")
 
 
 def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
@@ -487,11 +483,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     claims.put(tensor, device)
-        origins = (claims.of(tensor).origin for _, tensor in operands if device == CPU)
-        origin = next((each for each in origins if each is not None), None)
+        origin = next(filter(None, (claims.of(tensor).origin for _, tensor in operands if device == CPU)), None)
         known = {id(storage) for storage in storages if storage is not None}
-        results = out if isinstance(out, (list, tuple)) else (out,)
-        for position, result in enumerate(results):
+        for position, result in enumerate(out if isinstance(out, (list, tuple)) else (out,)):
             on_host = position in verdict.on_host
             for tensor in tensors_in(result):
                 storage = devices.storage_of(tensor)
@@ -554,8 +548,7 @@ def device_of_storage(world: World, storage: Any) -> Any:
     real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
     callers = sys._getframe(1), sys._getframe(2)  # the second frame is the caller if `is_cuda` asks
     is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
-    is_loaded = real == CPU and not world.has_values
-    return real if device in (None, CPU) or is_sent or is_loaded else device
+    return real if device in (None, CPU) or is_sent or (real == CPU and not world.has_values) else device
 
 
 _BASE = torch_private.need("torch._C.StorageBase")
@@ -577,8 +570,7 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
     def restore(storage: Any, location: str) -> Any:
         if location.split(":")[0] not in CLAIMED:
             return None
-        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
-        _claimed(world, plain, devices.device_of(location))
+        _claimed(world, storage.untyped(), devices.device_of(location))
         return storage
 
     yield from torch_private.replacing(

@@ -29,15 +29,13 @@ def findings(result: results.ModelResult) -> list[Finding]:
     if not any(finding.verdict in ("fail", "warn") for finding in found) and not missing:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
-    ran = _run(result.run, result.not_run, result.proposed)
-    return [*found, *missing, *ran]
+    return [*found, *missing, *_run(result.run, result.not_run, result.proposed)]
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
     """Return a finding for features that are not followed, because this torch lacks a private name."""
     title = f"with {torch} not followed: {', '.join(texts)}"
-    evidence = {"not_followed": [*texts]}
-    return [Finding(name, "inconclusive", title, evidence=evidence, fix=_FOLLOWED[2])] if texts else []
+    return [Finding(name, "inconclusive", title, "", {"not_followed": [*texts]}, _FOLLOWED[2])] if texts else []
 
 
 def _meta(result: results.ModelResult) -> Iterator[Finding]:
@@ -102,8 +100,8 @@ def _fix(part: results.LeftBehind) -> str:
         plain = _ORIGIN_FIXES["attribute"].format(name=part.attribute)
         return at + (f"self.{part.attribute} = nn.Parameter(…)" if part.is_trained else plain)
     if part.holder == "container":
-        is_trained = part.is_trained
-        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if is_trained else _ORIGIN_FIXES["container"])
+        fix = _ORIGIN_FIXES["container"]
+        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else fix)
     kind = "nn.Parameter" if part.is_trained else "register_buffer"
     return f"{at}make it a member of the module ({kind}) and read it from there"
 
@@ -111,8 +109,7 @@ def _fix(part: results.LeftBehind) -> str:
 def mismatch(entry: results.DeviceMismatchEntry, behind: Mapping[str, results.LeftBehind] | None = None) -> Finding:
     """Return the finding for operands on different devices. `behind` are the parts that stayed on the CPU, by name."""
     wrong = next((operand for operand in entry.operands if operand.is_wrong), entry.operands[0])
-    where = " in ".join(part for part in (entry.place, entry.module) if part)
-    title = where or "in torch's own code"
+    title = " in ".join(filter(None, (entry.place, entry.module))) or "in torch's own code"
     operation = entry.operation if entry.operation[0].isalpha() else f"`{entry.operation}`"
     name = _called(wrong, entry.operation)
     message = f"{operation} needs {_device(entry.expected)}, but {name} is on {_device(wrong.device)}"

@@ -181,8 +181,7 @@ def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> 
             low = torch.get_autocast_dtype("cuda")
             if name in rules.SUMMED or name == rules.NORMED:
                 arguments = [argument.name for argument in func._schema.arguments]
-                is_asked = "dtype" in kwargs or "dtype" in arguments[: len(args)]
-                if not is_asked and _is_cast(world, args[0]):
+                if "dtype" not in (*kwargs, *arguments[: len(args)]) and _is_cast(world, args[0]):
                     kwargs = {**kwargs, "dtype": torch.float32}
                     if name == rules.NORMED:
                         args += tuple(argument.default_value for argument in func._schema.arguments[len(args) :])
@@ -256,8 +255,7 @@ def _attention(
     if torch.is_autocast_enabled("cuda"):
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of the kernels add the mask to each score
-        zero = torch.zeros((), dtype=given[0].dtype, device=device)
-        given[3] = torch.where(given[3], zero, float("-inf"))
+        given[3] = torch.where(given[3], torch.zeros((), dtype=given[0].dtype, device=device), float("-inf"))
     added = given[3] if attn_mask is not None else None
     with _CHOOSING:
         if not _is_fused(given[0], given[1], given[2], attn_mask, options.get("enable_gqa", False)):
@@ -344,8 +342,10 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
         return tuple(original(*parts(tensors)))
 
     def shapes(*tensors: Tensor) -> Made:
-        width = states[0].shape[-1] * directions
-        return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(state) for state in states))
+        return (
+            args[0].new_empty(*args[0].shape[:-1], states[0].shape[-1] * directions),
+            *map(torch.empty_like, states),
+        )
 
     with world.calling(f"torch.{name}", device):
         return _Kernel.apply(world, compute, shapes, kept, 0, device, args[0], *states, *weights)

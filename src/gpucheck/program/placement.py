@@ -127,12 +127,10 @@ def _place_of(module: nn.Module, name: str) -> Place | None:
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, results.Holder]]:
     """Yield the contents of a container, a function or an object, each with its path in Python notation."""
-    if isinstance(value, Mapping):
+    if isinstance(value, (Mapping, list, tuple, set, frozenset, deque)):
         if len(value) <= LONGEST:
-            yield from ((f"[{key!r}]", item, "container") for key, item in list(value.items()))
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        if len(value) <= LONGEST:
-            yield from ((f"[{index}]", item, "container") for index, item in enumerate(value))
+            pairs = list(value.items()) if isinstance(value, Mapping) else enumerate(value)
+            yield from ((f"[{key!r}]", item, "container") for key, item in pairs)
     elif isinstance(value, functools.partial):
         yield from (("", part, "closure") for part in (value.func, value.args, value.keywords))
     elif isinstance(value, types.MethodType):
@@ -208,11 +206,11 @@ def size_of(tensor: Tensor) -> int:
 
 def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     """Return the model and its modules with weights, down to `depth`. Equal neighbours share a row."""
-    seen: set[int] = set()  # a tied tensor counts where it is first found
+    counted: set[int] = set()  # a tied tensor counts where it is first found
 
     def with_children(module: nn.Module, name: str, level: int) -> list[ModuleRow]:
-        parameters = [parameter for parameter in module.parameters() if id(parameter) not in seen]
-        buffers = [buffer for buffer in module.buffers() if id(buffer) not in seen]
+        parameters = [parameter for parameter in module.parameters() if id(parameter) not in counted]
+        buffers = [buffer for buffer in module.buffers() if id(buffer) not in counted]
         both = [*parameters, *buffers]
         row = ModuleRow(
             name=name,
@@ -226,7 +224,7 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
         )
         children = module.named_children() if level < depth else ()
         below = [with_children(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
-        seen.update(map(id, both))
+        counted.update(map(id, both))
         weighty = [child for child in below if child[0].parameters or child[0].buffer_bytes]
         made = [row]
         # Equal modules have equal rows, but for the part of the names that is their own.
@@ -274,12 +272,13 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer, device
         if device == "cpu":
             raise
         return _state_bytes(parameters, make, "cpu")  # the optimizer reads values
-    total = 0
-    for stand_in, count in stand_ins.items():
-        states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
+    return sum(
+        count * size_of(state)
+        for stand_in, count in stand_ins.items()
+        for state in optimizer.state[stand_in].values()
         # A counter is a single number on the CPU, and is left out.
-        total += count * sum(size_of(state) for state in states if state.dim() > 0 or stand_in.dim() == 0)
-    return total
+        if isinstance(state, Tensor) and (state.dim() > 0 or stand_in.dim() == 0)
+    )
 
 
 # The search ends after this many mismatches, because they are enough to repair first.
@@ -393,8 +392,7 @@ class _Examination:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
-            elements = sum(tensor.numel() for tensor in part.tensors)
-            what = f"{type(part.value).__name__} with {elements} parameters"
+            what = f"{type(part.value).__name__} with {sum(tensor.numel() for tensor in part.tensors)} parameters"
         return LeftBehind(
             name=part.name,
             kind=part.kind,
@@ -432,9 +430,9 @@ class _Examination:
         """Name the tensors on the CPU, so that a mismatch can report whose tensor is wrong."""
         claims = self.world.claims
         for part in things:
+            origin = Origin("parameter" if part.kind == "parameter" else "attribute", part.name, part.place)
             for tensor in part.tensors:
-                kind: results.OriginKind = "parameter" if part.kind == "parameter" else "attribute"
-                claims.put(tensor, CPU, Origin(kind, part.name, part.place))
+                claims.put(tensor, CPU, origin)
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
@@ -471,24 +469,24 @@ class _Examination:
                     continue
                 stopped, stopped_at = self._stop(error, found)
             break
-        places = {name: devices.text_of(place) for name, place in self.world.unjudged.items()}
-        unjudged = (results.UnjudgedOperation(operation=name, place=place) for name, place in places.items())
         return results.ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
             mismatches=tuple(causes(mismatch.entry for mismatch in found)),
-            unjudged=tuple(unjudged),
+            unjudged=tuple(
+                results.UnjudgedOperation(operation=name, place=devices.text_of(place))
+                for name, place in self.world.unjudged.items()
+            ),
             stopped=stopped,
             stopped_at=devices.text_of(stopped_at),
         )
 
     def _step(self, workload: work.Workload, train: bool) -> None:
+        self.world.phase = "step" if train else "forward"
         if train:
-            self.world.phase = "step"
             workload.model.train()
             work.step(workload, self._batch(workload))
             return
-        self.world.phase = "forward"
         # This is no_grad and not inference mode, because a forward pass may compute gradients itself.
         with torch.no_grad(), work.autocast(self.asked.amp, workload.device):
             work.forward(workload, self._batch(workload))
@@ -523,10 +521,9 @@ class _Examination:
         if isinstance(given, torch.optim.Optimizer):
             kind: Any = type(given)
             names = [name for name in inspect.signature(kind.__init__).parameters if name != "params"]
-            options = [{name: group[name] for name in names if name in group} for group in given.param_groups]
             groups = [
-                (group["params"], functools.partial(kind, **own))
-                for group, own in zip(given.param_groups, options, strict=True)
+                (group["params"], functools.partial(kind, **{name: group[name] for name in names if name in group}))
+                for group in given.param_groups
             ]
             return training(groups, f"{kind.__name__} of the target")
         if callable(given) and not isinstance(given, nn.Module):

@@ -277,8 +277,7 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
         return Verdict(device, misplaced, CPU, rule.on_host)
-    devices = {operand.device for operand in core}
-    if len(devices) < 2:
+    if len({operand.device for operand in core}) < 2:
         return Verdict(device, (), None, rule.on_host)
     # The device of most operands that are not on the CPU; in a tie, the first of these devices.
     away = [str(operand.device) for operand in core if operand.device != CPU]

@@ -192,8 +192,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 if out is not tensor:
                     self.world.claims.put(out, device)
                 return out
-            plain = not devices.is_transformed(tensor)
-            if plain and tensor.requires_grad and torch.is_grad_enabled():
+            if not devices.is_transformed(tensor) and tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
 
@@ -302,8 +301,7 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         dtype = rest.pop(0) or dtype
     flags = [flag for flag in rest if isinstance(flag, bool)]
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
-    if device is None:
-        device = surface.world.claims.device(tensor) or CPU
+    device = device or surface.world.claims.device(tensor) or CPU
     return surface.move(tensor, device, dtype, copy, kwargs.get("memory_format"))
 
 
@@ -336,8 +334,9 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
 
 def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Create a tensor from data on the device of another tensor, unless a device is named."""
-    device = kwargs.get("device") or _device_get(surface, tensor)
-    return surface._made(func, (tensor, *args), {**kwargs, "device": device})
+    return surface._made(
+        func, (tensor, *args), {**kwargs, "device": kwargs.get("device") or _device_get(surface, tensor)}
+    )
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -590,8 +589,15 @@ def _set_device(world: World, device: Any) -> None:
 def _cuda_functions(world: World) -> dict[str, Any]:
     gpu = world.gpu
     major, minor = gpu.capability
-    properties = {"name": gpu.name, "major": major, "minor": minor, "uuid": None, "warp_size": 32}
-    properties |= {"multi_processor_count": gpu.multiprocessors, "total_memory": gpu.readable_bytes}
+    properties = types.SimpleNamespace(
+        name=gpu.name,
+        major=major,
+        minor=minor,
+        uuid=None,
+        warp_size=32,
+        multi_processor_count=gpu.multiprocessors,
+        total_memory=gpu.readable_bytes,
+    )
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
         *("manual_seed", "manual_seed_all", "seed", "seed_all"),
@@ -610,7 +616,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(gpu.name),
         "get_device_capability": _constant(gpu.capability),
-        "get_device_properties": _constant(types.SimpleNamespace(**properties)),
+        "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
         "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
@@ -779,8 +785,8 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    chunks = tensor.chunk(len(gpus), dim)
-    return tuple(chunk.to(devices.device_of(gpu)) for gpu, chunk in zip(gpus, chunks, strict=False))
+    pairs = zip(gpus, tensor.chunk(len(gpus), dim), strict=False)
+    return tuple(chunk.to(devices.device_of(gpu)) for gpu, chunk in pairs)
 
 
 def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:

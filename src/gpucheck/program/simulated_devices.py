@@ -154,7 +154,7 @@ class Claims:
         return self.of(tensor).device
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
-        claim = self._claim(storage.untyped() if isinstance(storage, torch.TypedStorage) else storage)
+        claim = self._claim(storage.untyped())
         return CPU if claim is None else claim.device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
@@ -319,8 +319,8 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     named = {name: value for name, value in known.items() if isinstance(value, nn.Module)}
     for own in (*(own for own, _ in methods(frame) if isinstance(own, nn.Module)), *named.values()):
         for name, value in attributes(own):
-            is_derived = origin is not None and origin.place is not None and isinstance(value, Tensor)
-            is_derived = is_derived and claims.of(value).origin == origin
+            has_place = origin is not None and origin.place is not None
+            is_derived = has_place and isinstance(value, Tensor) and claims.of(value).origin == origin
             if (is_derived or _same(value, tensor)) and (place := assigned(type(own), name)) is not None:
                 return Origin("attribute", name, place)
             if isinstance(value, (list, tuple, dict)):
