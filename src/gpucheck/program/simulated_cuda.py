@@ -334,9 +334,8 @@ def _tolist(surface: Surface, tensor: Tensor) -> Any:
 
 def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Create a tensor from data on the device of another tensor, unless a device is named."""
-    return surface._made(
-        func, (tensor, *args), {**kwargs, "device": kwargs.get("device") or _device_get(surface, tensor)}
-    )
+    device = kwargs.get("device") or _device_get(surface, tensor)
+    return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -524,8 +524,14 @@ class Place:
             for at in (node.col_offset, node.end_col_offset if last == node.lineno else None)
         )
         column += 1
-        place = {"line": node.lineno, "column": column, "end_line": last, "function": self.name or None}
-        evidence = {**place, "source": line, "width": max(end - column + 1, 1)}
+        evidence = {
+            "line": node.lineno,
+            "column": column,
+            "end_line": last,
+            "function": self.name or None,
+            "source": line,
+            "width": max(end - column + 1, 1),
+        }
         message, fix = row.message.format_map(words), row.fix.format_map(words)
         ignored = [ids for at, ids in self.file.ignored.items() if node.lineno <= at <= last]
         is_ignored = any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in ignored)

@@ -113,8 +113,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
         if failure is not None or not read.head[counters.TORCH_NS]:
             emit(Judged(judge.not_seen(failure, running.child)))
             return code or UNDECIDED
-        at = time.perf_counter_ns()
-        counted = answer(read, Ended(options.program, code, began, at, None, None, began_s=began_s))
+        counted = answer(read, Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s))
         result = judge.dry_result(read, counted, options, os.getcwd(), not_reached(read, began_s))
     emit(Answered("run_dry", result))
     findings = judge.dry_findings(result, counted, os.getcwd())
@@ -148,7 +147,9 @@ def _watched(
             if watch is None:  # only the first device that the program uses is watched
                 uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
                 if (uuid := next(filter(None, uuids), None)) is not None:
-                    watch = Watch(uuid, start=_sampler)
+                    watch = Watch(
+                        uuid, start=lambda given: LineChild(python_argv("gpucheck.machine.nvml_sampler", given, "busy"))
+                    )
             if watch is not None:
                 rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
                 busy += [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
@@ -160,10 +161,6 @@ def _watched(
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _sampler(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
@@ -217,8 +214,7 @@ class Started:
 
     def wait(self) -> int | None:
         """Wait briefly, and return the program's exit status, negative for a signal. Return None if it still runs."""
-        is_seen = self.memory[counters.TORCH_BYTE]
-        code = self.program.wait(_LOOK_EVERY_S if is_seen else _LOOK_FOR_TORCH_EVERY_S)
+        code = self.program.wait(_LOOK_EVERY_S if self.memory[counters.TORCH_BYTE] else _LOOK_FOR_TORCH_EVERY_S)
         if code is None and self.memory[0] and not self.memory[counters.TORCH_BYTE]:
             # The hook sets its byte before the library is mapped. The second look at the byte avoids a race.
             is_mapped = mapped_library(_LIBTORCH, self.program.pid) is not None

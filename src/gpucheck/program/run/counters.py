@@ -30,16 +30,20 @@ PHASES = ("forward", "backward", "step")
 
 # One row for each device.
 DEVICES_AT, MOST_DEVICES = 64, 16
-DEVICE = ["seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase"]
-DEVICE += ["retries", "reserved_at_peak"]
+DEVICE = [
+    *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase"),
+    *("retries", "reserved_at_peak"),
+]
 
 # One row for each line that copies or waits, and each kind of copy or wait.
 SITES_AT, MOST_SITES = 512, 2048
 SITE = ["count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"]
 
 # A ring buffer of the latest steps.
-STEP = ["end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns"]
-STEP += ["allocated", "reserved", "resident", "number", "cpu_ns"]
+STEP = [
+    *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns"),
+    *("allocated", "reserved", "resident", "number", "cpu_ns"),
+]
 STEPS_AT, MOST_KEPT = SITES_AT + MOST_SITES * len(SITE), 4096
 assert STEPS_AT + MOST_KEPT * len(STEP) <= CELLS
 

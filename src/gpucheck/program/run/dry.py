@@ -50,8 +50,10 @@ _simulated = contextlib.ExitStack()
 _steps = _began_ns = 0
 _trains = False
 # Modules that keep references to parts of torch as they load, and so load before torch is simulated.
-_OF_TORCH = ("distributions", "distributed", "distributed.tensor", "nn.parallel", "utils.checkpoint", "amp")
-_EARLY = tuple(f"torch.{name}" for name in _OF_TORCH)
+_EARLY = (
+    *("torch.distributions", "torch.distributed", "torch.distributed.tensor", "torch.nn.parallel"),
+    *("torch.utils.checkpoint", "torch.amp"),
+)
 
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
@@ -201,8 +203,11 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
 
 
 _OF_NCCL = "NCCL is replaced by gloo"
-_GROUP_NAMES = ("_new_process_group_helper", "_get_object_coll_device", "_world")
-_OF_GROUPS = tuple(f"torch.distributed.distributed_c10d.{name}" for name in _GROUP_NAMES)
+_OF_GROUPS = (
+    "torch.distributed.distributed_c10d._new_process_group_helper",
+    "torch.distributed.distributed_c10d._get_object_coll_device",
+    "torch.distributed.distributed_c10d._world",
+)
 
 
 def _is_of_nccl(group: Any) -> bool:
@@ -313,8 +318,13 @@ def _spare() -> None:
 def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
     """Record a user's line that was left before its function ended."""
     if rank(code.co_filename) == 0:
-        function = 0 if code.co_name == "<module>" else code.co_firstlineno
-        _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
+        _say(
+            "left",
+            file=hooks.lines.path(code.co_filename),
+            function=0 if code.co_name == "<module>" else code.co_firstlineno,
+            line=line,
+            is_loop=is_loop,
+        )
 
 
 # The code objects that called torch.
@@ -396,10 +406,13 @@ def _sparing(began_ns: int) -> list[tuple[Any, str, Any]]:
         return owner, name, call
 
     opened = io.open
-    patches = [(builtins, "open", opening), (io, "open", opening)]
-    patches += [sparing(owner, "save", 1, "f") for owner in (torch, torch.jit, torch.serialization)]
-    patches += [sparing(os, name, 1) for name in ("replace", "rename")]
-    patches += [sparing(os, name, 0) for name in ("remove", "unlink")]
+    patches = [
+        (builtins, "open", opening),
+        (io, "open", opening),
+        *(sparing(owner, "save", 1, "f") for owner in (torch, torch.jit, torch.serialization)),
+        *(sparing(os, name, 1) for name in ("replace", "rename")),
+        *(sparing(os, name, 0) for name in ("remove", "unlink")),
+    ]
     if (safetensors := sys.modules.get("safetensors.torch")) is not None:
         patches.append(sparing(safetensors, "serialize_file", 1, "filename"))
     return patches
@@ -410,8 +423,7 @@ def _end() -> None:
     memory = _world.claims.memory
     with memory_peaks.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        refused = sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)
-        for mismatch in refused[:_MOST_ROWS]:
+        for mismatch in sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)[:_MOST_ROWS]:
             row = {"mismatch": to_json(mismatch.entry), "ended": mismatch is ended_by}
             _say("mismatch", **row, assumed=mismatch.assumed, times=mismatch.times)
         if error is not None and ended_by is None:
@@ -445,8 +457,13 @@ def _say_error(error: BaseException) -> None:
         place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
-    of_device = placement.is_of_device(error, text)
-    _say("stopped", kind=type(error).__name__, text=text, place=text_of(place), of_device=of_device)
+    _say(
+        "stopped",
+        kind=type(error).__name__,
+        text=text,
+        place=text_of(place),
+        of_device=placement.is_of_device(error, text),
+    )
 
 
 def _row_of(moment: Moment[Place]) -> dict[str, Any]:

@@ -267,8 +267,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
     def following(self: Any) -> Any:
         began = now()
         copies, waits = cells[counters.COPIES_NS], cells[counters.WAITS_NS]
-        frame = sys._getframe(1)
-        site = _site("data", frame)
+        site = _site("data", sys._getframe(1))
         forward_begins()
         try:
             batch = original(self)
@@ -401,11 +400,16 @@ def step() -> None:
 
 device_of = memory_peaks.device_of
 
-_SCALARS = {"item": "item", "__bool__": "bool", "is_nonzero": "bool", "__float__": "float", "__int__": "int"}
-_SCALARS |= {"__complex__": "complex", "__index__": "index"}
+_SCALARS = {
+    "item": "item",
+    "is_nonzero": "bool",
+    **{f"__{kind}__": kind for kind in ("bool", "float", "int", "complex", "index")},
+}
 # Only methods are replaced: TorchScript and subclasses compare functions such as torch.nonzero with the originals.
-_READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
-_READERS |= {"__repr__": "print", "__format__": "print"}
+_READERS = {
+    **{name: name for name in ("nonzero", "equal", "masked_select", "tolist")},
+    **dict.fromkeys(("__repr__", "__format__"), "print"),
+}
 LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
 LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
 # Attributes that were replaced: the holder, the name, and the original; None if it was inherited.

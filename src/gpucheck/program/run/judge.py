@@ -149,15 +149,13 @@ def _growth(result: RunResult, folder: str) -> Finding:
     of = "the device's memory" if growth.of == "allocated" else "the program's memory"
     message = f"{capacity(growth.bytes_per_step)} a step over {growth.steps} steps, {capacity(growth.bytes)} in all"
     kept = [line for line in (result.traced.lines if result.traced else ()) if line.kept_bytes_per_step > 0]
-    fix = None
+    fix = None if kept else "gpucheck run --trace 5 … names the line that creates the remaining tensors"
     if kept:
         worst = max(kept, key=lambda line: line.kept_bytes_per_step)
         message += f"; most is created at {at(worst.file, worst.line, folder)}"
         # A graph is held by no container, but its loss may be.
         held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
-    else:
-        fix = "gpucheck run --trace 5 … names the line that creates the remaining tensors"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
@@ -462,8 +460,7 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         return
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
-    by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'
-    fixed = by_number if rules.NO_ACCELERATOR in stop.text else None
+    fixed = f'{place}: write torch.device("cuda", N) for torch.device(N)' if rules.NO_ACCELERATOR in stop.text else None
     yield Finding("run.dry.followed", "inconclusive", f"not judged from {place} on", text, evidence, fixed)
 
 
@@ -508,8 +505,9 @@ def _remarks(result: DryResult) -> Iterator[Finding]:
     if result.assumed_count:
         places = dict.fromkeys(f"{value.what} {value.place or ''}".strip() for value in result.assumed)
         first = "; ".join([*places][:3])
-        title = f"{result.assumed_count} values were assumed"
-        yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
+        yield Finding(
+            "run.dry.assumed", "info", f"{result.assumed_count} values were assumed", f"{first}: 0 or False each"
+        )
     if result.unjudged:
         listed = model_judge.listed(result.unjudged)
         yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", listed)

@@ -49,9 +49,11 @@ def device_of(tensor: Any) -> str | None:
 
 def is_used() -> bool:
     """Return whether this process uses an accelerator. No call waits for a device if it does not."""
-    if torch.cuda.is_initialized() or torch.xpu.is_initialized():
-        return True
-    return bool(torch.backends.mps.is_available() and torch.mps.current_allocated_memory())
+    return bool(
+        torch.cuda.is_initialized()
+        or torch.xpu.is_initialized()
+        or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory())
+    )
 
 
 _OURS = os.path.join(os.path.dirname(os.path.abspath(gpucheck.__file__)), "")
@@ -151,9 +153,8 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
     for index in range(min(torch.cuda.device_count(), counters.MOST_DEVICES)):
         if index not in _devices and stats_of(index)["reserved_bytes"]["all"]["peak"]:
             if not _devices:
-                attach = torch_private.find("torch._C._cuda_attach_out_of_memory_observer")
-                if attach is not None:
-                    attach(_out_of_memory)
+                attach = "torch._C._cuda_attach_out_of_memory_observer"
+                torch_private.find(attach, lambda observer: None)(_out_of_memory)
             _devices.append(index)
             properties = torch.cuda.get_device_properties(index)
             uuid = getattr(properties, "uuid", None)
@@ -187,8 +188,7 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
     """Record the error that ended the program: class, text and the user's line. Add the holders if memory ran out."""
-    chain = messages.chain_of(error)
-    cause, link = messages.cause_in(chain)
+    cause, link = messages.cause_in(messages.chain_of(error))
     # Pinned memory is on the host, so its tensors fill no device.
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory, so the known tensors do not explain how it was filled.
@@ -196,9 +196,19 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     trace = traceback.walk_tb(error.__traceback__)  # outermost first
     frames = [(frame, line) for frame, line in trace if _lines.rank(frame.f_code.co_filename) == 0]
     file, line = (_lines.path(frames[-1][0].f_code.co_filename), frames[-1][1]) if frames else (None, None)
-    where = {"file": file, "line": line, "step": step, "phase": phase}
-    named = {"kind": type(error).__name__, "text": link.message[:_TEXT], "cause": cause.id if cause else None}
-    _say({"say": "error", **named, **where, "memory": is_memory})
+    _say(
+        {
+            "say": "error",
+            "kind": type(error).__name__,
+            "text": link.message[:_TEXT],
+            "cause": cause.id if cause else None,
+            "file": file,
+            "line": line,
+            "step": step,
+            "phase": phase,
+            "memory": is_memory,
+        }
+    )
     if is_memory:
 
         def counts(tensor: Any) -> bool:
@@ -247,24 +257,20 @@ def size(tensor: Any) -> int:
 
 def _once(tensor: Any, counted: set[int]) -> int:
     """Return the bytes of a tensor's storages that are not in `counted`, and add them to it."""
-    new = 0
     try:
-        for part in parts(tensor):
-            storage = part.untyped_storage()
-            if storage._cdata not in counted:
-                counted.add(storage._cdata)
-                new += storage.nbytes()
+        storages = [part.untyped_storage() for part in parts(tensor)]
+        sizes = {storage._cdata: int(storage.nbytes()) for storage in storages if storage._cdata not in counted}
     except (RuntimeError, NotImplementedError):  # fake and wrapped tensors have no storage
         return 0
-    return new
+    counted.update(sizes)
+    return sum(sizes.values())
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
     if issubclass(type(value), torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple, set, dict)):
-        members = value.values() if isinstance(value, dict) else value
-        for member in list(members)[:_MOST_MEMBERS]:
+        for member in list(value.values() if isinstance(value, dict) else value)[:_MOST_MEMBERS]:
             yield from _tensors(member, depth - 1)
 
 
@@ -275,8 +281,14 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
         for name, value in list(frame.f_locals.items()):
             members = [held for held in _tensors(value, _DEPTH) if counts(held)]
             if members:
-                where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
-                rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
+                row = {
+                    "name": name,
+                    "kind": type(value).__name__,
+                    "tensors": len(members),
+                    "file": _lines.path(frame.f_code.co_filename),
+                    "line": frame.f_lineno,
+                }
+                rows.append((row, members))
     rows.sort(key=lambda held: -sum(_once(member, set()) for member in held[1]))
     counted: set[int] = set()
     holders = [row | {"bytes": sum(_once(member, counted) for member in members)} for row, members in rows]
@@ -316,8 +328,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         returns = func._schema.returns if len(func._schema.returns) == len(results) else [None] * len(results)
         with contextlib.suppress(RuntimeError, NotImplementedError):  # tensors without storage are not counted
             for made, returned in zip(results, returns, strict=True):
-                is_new = returned is None or returned.alias_info is None  # no view and no in-place result
-                if is_new and isinstance(made, torch.Tensor):
+                # A view and an in-place result have a storage that existed before.
+                if isinstance(made, torch.Tensor) and (returned is None or returned.alias_info is None):
                     self.memory.put(made.untyped_storage(), is_held=True)
         return result
 
@@ -374,9 +386,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
                 kept.setdefault(owner, []).append(key)
         # Storages that remain from every step are growth. Those that only the first step leaves are a cache.
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
-        step_ns = self.spent_ns // max(self.step, 1)
-        row: dict[str, Any] = {"steps": self.step, "last_step": last_step, "step_ns": step_ns}
-        say({"say": "trace", "peak": top.allocated_bytes, **row})
+        times = {"last_step": last_step, "step_ns": self.spent_ns // max(self.step, 1)}
+        say({"say": "trace", "peak": top.allocated_bytes, "steps": self.step, **times})
         at_peak = dict(top.held)
         sizes = {owner: sum(live[key][0] for key in keys) for owner, keys in kept.items()}
         owners = sorted({**at_peak, **sizes}, key=lambda owner: -max(at_peak.get(owner, 0), sizes.get(owner, 0)))
@@ -384,9 +395,18 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         for owner in owners[:_MOST_LINES]:
             place, phase = owner
             file, line, module = place or ("", 0, "")
-            row = {"file": file, "line": line, "module": module or None, "phase": phase}
-            row |= {"peak_bytes": at_peak.get(owner, 0), "kept_bytes_per_step": sizes.get(owner, 0) / counted}
-            say({"say": "traced", **row, "held_by": holders.get(owner)})
+            say(
+                {
+                    "say": "traced",
+                    "file": file,
+                    "line": line,
+                    "module": module or None,
+                    "phase": phase,
+                    "peak_bytes": at_peak.get(owner, 0),
+                    "kept_bytes_per_step": sizes.get(owner, 0) / counted,
+                    "held_by": holders.get(owner),
+                }
+            )
 
 
 def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
@@ -412,8 +432,7 @@ def _name_of(container: Any) -> str | None:
     """Return the program's name for a container: a variable of the main module or of a running function."""
     frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
     places = [frame.f_locals for frame in frames if "gpucheck" not in str(frame.f_globals.get("__name__", ""))]
-    main = sys.modules.get("__main__")
-    places.append(vars(main) if main is not None else {})
+    places.append(getattr(sys.modules.get("__main__"), "__dict__", {}))
     for names in places:
         for name, value in list(names.items()) if names is not container else ():
             if value is container:

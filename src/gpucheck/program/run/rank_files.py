@@ -106,9 +106,12 @@ class RankRecord:
                 self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
                 self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
             case "kind":
-                sizes, dtypes = [list(map(int, size)) for size in line["sizes"]], [*map(str, line["dtypes"])]
-                named = {"group": str(line["group"]), "name": visible(str(line["name"]))}
-                self.kinds[int(line["kind"])] = {**named, "sizes": sizes, "dtypes": dtypes}
+                self.kinds[int(line["kind"])] = {
+                    "group": str(line["group"]),
+                    "name": visible(str(line["name"])),
+                    "sizes": [list(map(int, size)) for size in line["sizes"]],
+                    "dtypes": [*map(str, line["dtypes"])],
+                }
             case "group":
                 self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
             case "calls":
@@ -157,8 +160,11 @@ class RankRecord:
         self.lost_peer = bool(line.get("lost_peer"))
         if line.get("raised"):
             kind, text, file, at = line["raised"]
-            where = None if file is None else _at(visible(str(file)), int(at))
-            self.raised = RankError(type=visible(str(kind)), message=visible(str(text))[:MOST_TEXT], place=where)
+            self.raised = RankError(
+                type=visible(str(kind)),
+                message=visible(str(text))[:MOST_TEXT],
+                place=None if file is None else _at(visible(str(file)), int(at)),
+            )
 
     def offset(self, at_ns: int) -> tuple[float, float]:
         """Return the correction of this rank's time and its uncertainty, in seconds, between two readings."""
@@ -292,7 +298,7 @@ def result(folder: Path) -> RanksResult:
 def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
     """Return the verdict, which is undecided if the records do not show every cause of a late rank."""
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
-    seen = len({rank for call in table.calls for rank in call.arrivals})
+    arrived = len({rank for call in table.calls for rank in call.arrivals})
     done = min((record.steps_made for record in ranks), default=0)
     reason = verdict.reason
     if len(ranks) < world:  # all of these ranks may wait for one that wrote nothing
@@ -303,8 +309,8 @@ def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequen
         reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
     elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = ranks_judge.too_few(done)
-    elif seen < world and not own and verdict.outcome != "not_decided":
-        reason = f"collectives of {seen} of {world} ranks were seen"
+    elif arrived < world and not own and verdict.outcome != "not_decided":
+        reason = f"collectives of {arrived} of {world} ranks were seen"
     return verdict if reason == verdict.reason else Verdict("not_decided", reason=reason)
 
 
@@ -416,8 +422,13 @@ def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> Pe
     share = times * period.extra / whole_s
     if share <= ranks_judge.LEAST_PERIODIC:
         return None
-    who = verdict.ranks if verdict.every == period.every else ()
-    return PeriodicWork(every=period.every, extra_s=period.extra, share=share, times=times, ranks=who)
+    return PeriodicWork(
+        every=period.every,
+        extra_s=period.extra,
+        share=share,
+        times=times,
+        ranks=verdict.ranks if verdict.every == period.every else (),
+    )
 
 
 def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
@@ -492,10 +503,13 @@ def _collective(record: RankRecord, key: _Key) -> Collective:
     kind, _ = record.calls[key]
     made = record.kinds[kind]
     place = record.places.get(key) or record.of_kind.get(kind)
-    where = None if place is None else _at(*place[:2])
-    name = made["name"].partition(":")[2] or made["name"]
-    sizes = visible(f"{made['sizes']} {'/'.join(made['dtypes'])}".strip())
-    return Collective(name=name, group=key[0], number=key[1], sizes=sizes, place=where)
+    return Collective(
+        name=made["name"].partition(":")[2] or made["name"],
+        group=key[0],
+        number=key[1],
+        sizes=visible(f"{made['sizes']} {'/'.join(made['dtypes'])}".strip()),
+        place=None if place is None else _at(*place[:2]),
+    )
 
 
 def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:

@@ -57,8 +57,12 @@ class Job:
 
     def asked(self) -> dict[str, Any]:
         """Return the recorder's options for the program's process."""
-        hosts = self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ  # only torchrun says how many ranks a host has
-        return {"path": str(self.path), "hang_after_s": self.hang_after_s, "hosts": hosts}
+        return {
+            "path": str(self.path),
+            "hang_after_s": self.hang_after_s,
+            # Only torchrun says how many ranks a host has.
+            "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
+        }
 
     def write(self, line: dict[str, Any]) -> None:
         counters.append(str(self.path), line)
@@ -98,12 +102,22 @@ class Job:
         error = None if measured is None else measured.error
         # If the program failed, the launcher ends this process too, which must write its report before that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
+        ended_ns = time.time_ns()
         # The program's own connections may fail with the same text. torch's has gloo's file name, or its class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
-        raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
-        self.write({"say": "end", **end, "lost_peer": bool(lost_peer), "raised": raised})
+        self.write(
+            {
+                "say": "end",
+                "exit": code,
+                "at_ns": ended_ns,
+                "steps": steps,
+                "lines": lines,
+                "devices": devices,
+                "lost_peer": bool(lost_peer),
+                "raised": error and [error.kind, error.text[:MOST_TEXT], error.file, error.line],
+            }
+        )
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -152,9 +166,18 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
             return None
         why = os.strerror(error.errno or 0)
         raise CannotLook(f"{str(path)!r} cannot be written", why, "give another folder") from error
-    host = {"host": socket.gethostname(), "local_rank": os.environ.get("LOCAL_RANK", ""), "job": _job_key()}
-    ours = {"rank": member.rank, "world": member.world, "hosts": member.has_hosts, "at_ns": time.time_ns()}
-    member.write({"say": "rank", **ours, **host})
+    member.write(
+        {
+            "say": "rank",
+            "rank": member.rank,
+            "world": member.world,
+            "hosts": member.has_hosts,
+            "at_ns": time.time_ns(),
+            "host": socket.gethostname(),
+            "local_rank": os.environ.get("LOCAL_RANK", ""),
+            "job": _job_key(),
+        }
+    )
     return member
 
 
@@ -206,8 +229,7 @@ def _ask_stack(pid: int, status: Mapping[str, str]) -> None:
     number = getattr(signal, "SIGRTMIN", None)
     if number is None or status.get("State", "")[:1] in ("T", "t", "Z", "X", ""):
         return
-    caught = int(status.get("SigCgt", "0"), 16)
-    if caught >> (number + 7 - 1) & 1:
+    if int(status.get("SigCgt", "0"), 16) >> (number + 7 - 1) & 1:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number + 7)
 

@@ -96,8 +96,7 @@ def _of_hang(job: RanksResult) -> Finding | None:
 
 def _was_killed(row: JobRank, hang: JobHang) -> bool:
     """Return whether a signal ended a rank before the hang was detected."""
-    is_before = row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
-    return row.exit is not None and row.exit < 0 and is_before
+    return (row.exit or 0) < 0 and row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
 
 
 def _state(row: JobRank, hang: JobHang) -> str:
@@ -265,9 +264,8 @@ def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding
     chosen = job.busiest or job.late
     evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1
-    mine = _span(own[rank] for rank in chosen)
     others = _span(value for rank, value in own.items() if rank not in chosen)
-    verb = f"own work takes {mine} of a step of {step}"
+    verb = f"own work takes {_span(own[rank] for rank in chosen)} of a step of {step}"
     cost, its = units.duration(job.cost_s or 0.0), "its" if is_one else "their"
     name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
     if job.since is not None:

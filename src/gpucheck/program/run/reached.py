@@ -168,10 +168,9 @@ def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Fun
         name, called = called_name(call), call.func
         if any(_works(other, known, asked) for other in known.get(name, ())):
             return True
-        if isinstance(called, ast.Name):
-            if name in held:
-                return True
-        elif isinstance(called, ast.Attribute):
+        if isinstance(called, ast.Name) and name in held:
+            return True
+        if isinstance(called, ast.Attribute):
             root: ast.AST = called
             while isinstance(root, ast.Attribute):
                 root = root.value

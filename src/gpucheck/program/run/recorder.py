@@ -145,8 +145,12 @@ class Recorder:
 
     def kind(self, entry: dict[str, Any]) -> int:
         """Return the number of this operation with these shapes. A new operation is written to the file."""
-        what = {"group": str(entry["process_group"][0]), "name": entry["profiling_name"]}
-        what |= {"sizes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
+        what = {
+            "group": str(entry["process_group"][0]),
+            "name": entry["profiling_name"],
+            "sizes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
+        }
         key = json.dumps(what)
         if key not in self.kinds:
             self.kinds[key] = len(self.kinds)
@@ -167,8 +171,7 @@ class Recorder:
         """Write the ranks of each group, because the recorder does not know them for gloo's groups."""
         world = torch_private.need("torch.distributed.distributed_c10d._world")
         for group, ranks in list(world.pg_group_ranks.items()):
-            name = str(world.pg_names.get(group))
-            line = {"say": "group", "name": name, "ranks": sorted(ranks)}
+            line = {"say": "group", "name": str(world.pg_names.get(group)), "ranks": sorted(ranks)}
             if (key := json.dumps(line)) not in self.groups:
                 self.groups.add(key)
                 self.write(line)
@@ -321,7 +324,7 @@ def serve(server: socket.socket) -> None:
 
 def offset_ns(host: str, port: int) -> tuple[int, int]:
     """Return the correction of this host's time and its uncertainty, which is half the shortest round trip."""
-    best: tuple[int, int] | None = None
+    best = 0, sys.maxsize  # any answer is better
     with socket.create_connection((host, port), timeout=5.0) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(PINGS):
@@ -332,9 +335,8 @@ def offset_ns(host: str, port: int) -> tuple[int, int]:
             if len(answer) < 8:  # rank 0 gave up: a process that was stopped answers nothing for seconds
                 raise ConnectionError("rank 0 closed the connection")
             theirs = int.from_bytes(answer, "little")
-            if best is None or ended - began < 2 * best[1]:
+            if ended - began < 2 * best[1]:
                 best = theirs - (began + ended) // 2, (ended - began + 1) // 2
-    assert best is not None
     return best
 
 

@@ -78,9 +78,9 @@ def _begin():
     def look():
         sys.path.insert(0, root)
         try:
-            if dry:
-                import json
+            import json
 
+            if dry:
                 from gpucheck.program.run import dry as claiming
 
                 claiming.begin(memory, folder, json.loads(dry))
@@ -89,8 +89,6 @@ def _begin():
 
                 hooks.begin(memory, folder, int(trace))
                 if ranks:
-                    import json
-
                     from gpucheck.program.run import recorder
 
                     recorder.begin(json.loads(ranks))
