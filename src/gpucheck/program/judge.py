@@ -23,13 +23,13 @@ _HOLDERS = {
 def findings(result: results.ModelResult) -> list[Finding]:
     behind = {part.name: part for part in result.left_behind}
     mismatches = (mismatch(entry, behind) for entry in (result.run.mismatches if result.run else ()))
-    found = [*_meta(result), *mismatches, *_left_behind(result.left_behind, result.run)]
-    found.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
+    judged = [*_meta(result), *mismatches, *_left_behind(result.left_behind, result.run)]
+    judged.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     missing = not_followed(result.not_followed, "this torch", "model.followed")
-    if not any(finding.verdict in ("fail", "warn") for finding in found) and not missing:
+    if not any(finding.verdict in ("fail", "warn") for finding in judged) and not missing:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
-        found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
-    return [*found, *missing, *_run(result.run, result.not_run, result.proposed)]
+        judged.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
+    return [*judged, *missing, *_run(result.run, result.not_run, result.proposed)]
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:

@@ -79,7 +79,7 @@ def _is_users(kind: type) -> bool:
 
 def held(model: nn.Module) -> list[Held]:
     """Return every part that a model holds without registering it, each once, under the first name found."""
-    found: list[Held] = []
+    parts: list[Held] = []
     # Registered parts, and parts already found. They are kept alive, so that no id is reused.
     met: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers(), *model.modules())}
 
@@ -90,11 +90,11 @@ def held(model: nn.Module) -> list[Held]:
             return
         met[id(value)] = value
         if isinstance(value, Tensor):
-            found.append(Held(name, "tensor", value, [value], holder, place, attribute))
+            parts.append(Held(name, "tensor", value, [value], holder, place, attribute))
         elif isinstance(value, nn.Module):  # the parts of a module belong to the module
             tensors = [*value.parameters(), *value.buffers()]
             met.update({id(part): part for part in (*value.modules(), *tensors)})
-            found.append(Held(name, "module", value, tensors, holder, place, attribute))
+            parts.append(Held(name, "module", value, tensors, holder, place, attribute))
         else:
             for key, inner, kind in _inside(value):
                 better = kind if holder in ("attribute", "class") else holder
@@ -117,7 +117,7 @@ def held(model: nn.Module) -> list[Held]:
                 is_theirs = code and devices.rank(code.co_filename) < 2
                 place = Place(code.co_filename, code.co_firstlineno) if is_theirs else None
                 look(hook, f"{above}forward hook", "hook", place, "")
-    return found
+    return parts
 
 
 def _place_of(module: nn.Module, name: str) -> Place | None:
@@ -361,7 +361,7 @@ class _Examination:
         return str(self.world.claims.device(tensor) or "unknown")
 
     def _left(self) -> list[Held]:
-        found = [
+        behind = [
             replace(part, tensors=behind)
             for part in held(self.built.model)
             if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
@@ -372,8 +372,8 @@ class _Examination:
                 above, _, part = owner.rpartition(".")  # the module that contains a module of torch
                 place = _place_of(self.built.model.get_submodule(owner), attribute)
                 place = place or _place_of(self.built.model.get_submodule(above), part)
-                found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
-        return found
+                behind.append(Held(name, "parameter", tensor, [tensor], "attribute", place, attribute))
+        return behind
 
     def _cached(self) -> list[LeftBehind]:
         """Return tensors that forward created once and keeps in a plain attribute, also when the model moves again."""
@@ -453,26 +453,26 @@ class _Examination:
             device=torch.device(self.device),
             recipe=StepRecipe(amp=asked.amp),
         )
-        found: list[Mismatch] = []
+        mismatches: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
         self.world.met = set()
-        while len(found) < MOST_MISMATCHES:
+        while len(mismatches) < MOST_MISMATCHES:
             self.world.last = None
             try:
                 self._step(workload, train)
             except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
                 mismatch = mismatch_in(self.world, error)
                 if mismatch is not None:
-                    found.append(mismatch)
+                    mismatches.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                stopped, stopped_at = self._stop(error, found)
+                stopped, stopped_at = self._stop(error, mismatches)
             break
         return results.ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
-            mismatches=tuple(causes(mismatch.entry for mismatch in found)),
+            mismatches=tuple(causes(mismatch.entry for mismatch in mismatches)),
             unjudged=tuple(
                 results.UnjudgedOperation(operation=name, place=devices.text_of(place))
                 for name, place in self.world.unjudged.items()
@@ -501,14 +501,14 @@ class _Examination:
                     self.world.claims.put(tensor, device, Origin("input", name))
         return batch
 
-    def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
+    def _stop(self, error: Exception, mismatches: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Return why and where the analysis stops. Raises TargetError for an error of the program itself."""
         if isinstance(error, GpucheckError):
             # `find-batch-size` raises the same error, and names its own option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = f"{type(error).__name__}: {' '.join(message_of(error).split())}"
-        if not is_of_device(error, text) and not found:
+        if not is_of_device(error, text) and not mismatches:
             what = "the training step" if self.asked.train else "the forward pass"
             raise work.raised(f"{what} of {self.target.text}", error) from error
         return text[:MOST_TEXT], innermost(error.__traceback__)

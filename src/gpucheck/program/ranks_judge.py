@@ -121,8 +121,8 @@ def judge(table: Table) -> Verdict:
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     # A checkpoint or an evaluation of one rank: chance does not make a rank late at equal distances.
-    found = period(lost)
-    regular, few_times = _regular(lateness, [steps[at] for at in found.places], found.every) if found else (None, "")
+    cycle = period(lost)
+    regular, few_times = _regular(lateness, [steps[at] for at in cycle.places], cycle.every) if cycle else (None, "")
 
     def cost(ranks: Iterable[int]) -> float:
         costs = lateness.costs(ranks)
@@ -133,7 +133,7 @@ def judge(table: Table) -> Verdict:
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        every = found.every if found is not None and named == (regular,) else None
+        every = cycle.every if cycle is not None and named == (regular,) else None
         return Verdict("straggler", tuple(sorted(named)), cost(named), means, "", shares, where, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
@@ -232,23 +232,23 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
             size = len(values) // count
             rest = values[len(values) - size * count :]
             blocks[rank] = [statistics.fmean(rest[n * size : (n + 1) * size]) for n in range(count)]
-        seen = statistics.fmean(map(_lag1, blocks.values()))
+        sample = statistics.fmean(map(_lag1, blocks.values()))
         # A short series seems to correlate less than it does, by (1 + 3 r) / n (Marriott and Pope 1954).
-        correlation = seen + (1 + 3 * max(seen, 0.0)) / count
+        correlation = sample + (1 + 3 * max(sample, 0.0)) / count
         if correlation < stats.LARGEST_CORRELATION:
             break
     correlation = min(max(correlation, 0.0), 0.8)
     count = len(next(iter(blocks.values())))
     widened = math.sqrt((1 + correlation) / (1 - correlation) / count)
     own = {rank: statistics.variance(means) for rank, means in blocks.items()}
-    found = {}
+    widths = {}
     for rank, mine in own.items():
         others = statistics.fmean(value for other, value in own.items() if other != rank)
         # The ranks of a job show the spread of a block together, but a rank that varies more keeps its own.
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
-        found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
-    return found
+        widths[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
+    return widths
 
 
 def _lag1(values: Sequence[float]) -> float:
@@ -306,12 +306,12 @@ class _Lateness:
 
     def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
         """Return for each step the largest sum over one rank's calls: groups without a common rank wait at once."""
-        found: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        sums: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for step, own in self.own:
             each = seconds(own)
             for rank in own:
-                found[step][rank] += each
-        return {step: max(of_ranks.values()) for step, of_ranks in found.items()}
+                sums[step][rank] += each
+        return {step: max(of_ranks.values()) for step, of_ranks in sums.items()}
 
 
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
@@ -325,7 +325,7 @@ def releases(table: Table) -> tuple[list[Call], list[bool]]:
 
 def _lateness(table: Table) -> _Lateness:
     calls, releasing = releases(table)
-    found = _Lateness({rank: defaultdict(float) for rank in table.ranks})
+    lateness = _Lateness({rank: defaultdict(float) for rank in table.ranks})
     released: dict[int, float] = {}
     for call, is_release in zip(calls, releasing, strict=True):
         if not is_release:
@@ -336,14 +336,16 @@ def _lateness(table: Table) -> _Lateness:
             ordered = sorted(own.values())
             for rank, value in own.items():  # compared with the median of the other ranks in the group
                 later = value - stats.median_without(ordered, bisect.bisect_left(ordered, value))
-                found.late[rank][call.step] += later
-                found.at[rank][call.position] += later
+                lateness.late[rank][call.step] += later
+                lateness.at[rank][call.position] += later
             latest = max(own, key=own.__getitem__)
-            found.waited[latest] += _behind_middle(ordered)
-            found.last[call.step] = max(found.last.get(call.step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
-            found.own.append((call.step, own))
+            lateness.waited[latest] += _behind_middle(ordered)
+            lateness.last[call.step] = max(
+                lateness.last.get(call.step, (0.0, latest)), (ordered[-1] - ordered[-2], latest)
+            )
+            lateness.own.append((call.step, own))
         released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
-    return found
+    return lateness
 
 
 def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:

@@ -41,9 +41,9 @@ def judge(pipeline: Pipeline) -> Verdict:
         return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
     step_s = statistics.fmean(pipeline.step_s)
     least = max(LEAST_SHARE * step_s, LEAST_S)
-    found = stages(pipeline)
+    all_stages = stages(pipeline)
     slow: dict[int, float] = {}
-    for stage in (stage for stage in found if len(stage) > 1):
+    for stage in (stage for stage in all_stages if len(stage) > 1):
         slow |= _behind_siblings({rank: own[rank] for rank in stage}, least)
     if slow:
         return Verdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
@@ -54,7 +54,7 @@ def judge(pipeline: Pipeline) -> Verdict:
         cost = statistics.fmean(pipeline.step_s[since:]) - statistics.fmean(pipeline.step_s[:since])
         gains = {rank: _gain(own[rank], at) for rank, at in slower.items()}
         return Verdict("straggler", tuple(sorted(slower)), cost, gains, since=since + APART + 1)
-    busiest = _busiest(found, pipeline, least)
+    busiest = _busiest(all_stages, pipeline, least)
     return Verdict("busiest" if busiest else "alike", busiest)
 
 
@@ -120,14 +120,16 @@ def _gain(values: Sequence[float], at: int) -> float:
     return statistics.fmean(values[at:]) - statistics.fmean(values[:at])
 
 
-def _busiest(found: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
+def _busiest(all_stages: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
     """Return the ranks of the stages whose own time stands out, at most half of the stages; empty if none does."""
-    series = [[*map(statistics.fmean, zip(*(pipeline.own_s[rank] for rank in stage), strict=True))] for stage in found]
-    order = sorted(range(len(found)), key=lambda place: -statistics.fmean(series[place]))
+    series = [
+        [*map(statistics.fmean, zip(*(pipeline.own_s[rank] for rank in stage), strict=True))] for stage in all_stages
+    ]
+    order = sorted(range(len(all_stages)), key=lambda place: -statistics.fmean(series[place]))
     for place in range(1, len(order) // 2 + 1):
         above, below = series[order[place - 1]], series[order[place]]
         gap = [high - low for high, low in zip(above, below, strict=True)]
-        error = ranks_judge.errors({0: gap, 1: [-value for value in gap]}, 1 - 2 * LEVEL / len(found))[0]
+        error = ranks_judge.errors({0: gap, 1: [-value for value in gap]}, 1 - 2 * LEVEL / len(all_stages))[0]
         if statistics.fmean(gap) > max(least, MORE * statistics.fmean(below), error):
-            return tuple(sorted(rank for stage in order[:place] for rank in found[stage]))
+            return tuple(sorted(rank for stage in order[:place] for rank in all_stages[stage]))
     return ()

@@ -99,8 +99,8 @@ class Recorder:
             except (OSError, RuntimeError) as error:
                 self.clock = None
                 self.write({"say": "failed", "why": f"the clocks of the hosts were not compared: {error}"[:500]})
-        if (seen := repr(groups)) != self.status:
-            self.status, self.since = seen, now
+        if (latest := repr(groups)) != self.status:
+            self.status, self.since = latest, now
         enqueued = [int(group["last_enqueued_collective"]) for group in groups.values()]
         new = sum(enqueued) - self.read_count
         # A pipeline may have no collective at all.
