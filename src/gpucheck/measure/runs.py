@@ -73,17 +73,14 @@ def rate(time: TimeStats, work: float, unit: str) -> Rate:
 
 def sample_flags(samples: Sequence[float]) -> tuple[str, ...]:
     """Return the flags that follow from the samples alone."""
-    flags = []
     interval = stats.interval(samples)
-    if interval is not None and interval.autocorrelated:
-        flags.append("autocorrelated")
-    if drifts(samples):
-        flags.append("drift")
-    if len(samples) >= stats.FEWEST_SAMPLES:
-        spread = stats.quantile(samples, 0.75) - stats.quantile(samples, 0.25)
-        if spread > NOISY * stats.median(samples):
-            flags.append("noisy")
-    return tuple(flags)
+    raised = {
+        "autocorrelated": interval is not None and interval.autocorrelated,
+        "drift": drifts(samples),
+        "noisy": len(samples) >= stats.FEWEST_SAMPLES
+        and stats.quantile(samples, 0.75) - stats.quantile(samples, 0.25) > NOISY * stats.median(samples),
+    }
+    return tuple(flag for flag, is_raised in raised.items() if is_raised)
 
 
 def drifts(samples: Sequence[float]) -> bool:
@@ -161,11 +158,11 @@ def _merged(rows: Sequence[Measurement]) -> Measurement:
     if len(rows) == 1:
         return first
     # Each run keeps the details that differ from process to process: addresses of buffers, clocks, other load.
-    of_runs = [run for row in rows for run in each(row)]
+    details = {**first.method.details, "each_run": [run for row in rows for run in each(row)]}
     return replace(
         first,
         memory=_largest([row.memory for row in rows]),
-        method=replace(first.method, details={**first.method.details, "each_run": of_runs}),
+        method=replace(first.method, details=details),
         telemetry=None,
         flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)),
     )

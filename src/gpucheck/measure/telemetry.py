@@ -181,11 +181,10 @@ def _violations(
     """Return for how many seconds each cause lowered the clock, of how many between the readings around the run."""
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
     counted = [sample for sample in samples if sample.get("violations_s") is not None]
-    before = [sample for sample in counted if sample["at_s"] <= first]
-    after = [sample for sample in counted if sample["at_s"] >= last]
-    if not before or not after:
+    start = next((sample for sample in reversed(counted) if sample["at_s"] <= first), None)
+    end = next((sample for sample in counted if sample["at_s"] >= last), None)
+    if start is None or end is None:
         return None, None
-    start, end = before[-1], after[0]
     span_s = end["at_s"] - start["at_s"]
     pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
     # A counter that ran backwards was reset by a reload of the driver.

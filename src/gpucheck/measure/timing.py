@@ -470,13 +470,13 @@ def watched(watch: Watch, threads: int, take: Callable[[], Timed]) -> Timed:
     return beside(timed, threads, used, *watch.during(timed.run, runs.lead_in(timed.run, timed.details)))
 
 
-def beside(timed: Timed, threads: int, used: Others, seen: dict[str, Any] | None, why_not: str) -> Timed:
+def beside(timed: Timed, threads: int, used: Others, summary: dict[str, Any] | None, why_not: str) -> Timed:
     """Return the samples with telemetry, or the reason why there is none, and the cores that others `used`."""
-    details = {"cores_used_by_others": used.cores, **({} if seen is not None else {"no_telemetry_because": why_not})}
+    details = {"cores_used_by_others": used.cores, **({"no_telemetry_because": why_not} if summary is None else {})}
     # Load on the CPU distorts only times on the host's clock.
     busy = timed.clock == "host" and host.is_busy(used, threads, psutil.cpu_count())
-    flags = (*telemetry.flags(seen), *(("cpu-busy",) if busy else ()))
-    return replace(timed, telemetry=seen, beside_flags=flags, beside_details=details)
+    flags = (*telemetry.flags(summary), *(("cpu-busy",) if busy else ()))
+    return replace(timed, telemetry=summary, beside_flags=flags, beside_details=details)
 
 
 def with_cores_of_others(watch: Watch, work: Callable[[], Done]) -> tuple[Done, Others]:
@@ -501,8 +501,7 @@ def measured(
 ) -> Measurement:
     """Return the row of work that is timed while the device is watched; `verify` returns details of the row."""
     timed = watched(watch, threads, lambda: measure(accel, work, clock=clock, limits=limits))
-    memory = accel.memory()
-    return measurement(name, accel.ref, timed, memory=memory, details=verify(), **columns)
+    return measurement(name, accel.ref, timed, memory=accel.memory(), details=verify(), **columns)
 
 
 def measurement(

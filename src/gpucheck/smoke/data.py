@@ -52,8 +52,9 @@ def pinned(accel: Accel) -> Passed:
 def _pinned(accel: Accel) -> Passed:
     host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    copy = device_lifetime.own(torch.zeros(8).pin_memory())
-    expect(copy.is_pinned(), "pin_memory() returned memory that is not pinned")
+    expect(
+        device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned"
+    )
     return _copies(accel, host, home)
 
 
@@ -73,8 +74,9 @@ def _copies(accel: Accel, host: torch.Tensor, home: torch.Tensor) -> Passed:
         there.copy_(host, non_blocking=True)
         accel.synchronize()
         # The device compares, so that an error of the copy back cannot hide or cause a difference.
-        differ = there != wanted.to(accel.device)
-        _expect_none(differ, f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample)
+        _expect_none(
+            there != wanted.to(accel.device), f"of {COPY_ELEMENTS} elements wrong on the device", sample=sample
+        )
         home.copy_(there, non_blocking=True)
         accel.synchronize()
         _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
@@ -287,8 +289,9 @@ def round_trip(accel: Accel) -> Passed:
             raise Wrong(f"{name_of(dtype)} came back with {changed}")
         moved.append(name_of(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
-    evidence = {"dtypes": moved, "not_taken": not_taken}
-    return Passed(f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", evidence)
+    return Passed(
+        f"{len(moved)} dtypes bit for bit, NaN payloads too{untaken}", {"dtypes": moved, "not_taken": not_taken}
+    )
 
 
 def one_pebibyte(accel: Accel) -> Passed:

@@ -55,8 +55,7 @@ class Product:
 def matrix_products(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
     for seed, (m, k, n) in enumerate(SHAPES):
         left, right = random((m, k), seed).to(dtype), random((k, n), seed + 100).to(dtype)
-        result = (left.to(device) @ right.to(device)).cpu()
-        yield Product(f"{m}×{k}×{n}", left, right, result)
+        yield Product(f"{m}×{k}×{n}", left, right, (left.to(device) @ right.to(device)).cpu())
 
 
 def convolutions(device: torch.device, dtype: torch.dtype) -> Iterator[Product]:
@@ -108,8 +107,7 @@ def _override_hint() -> str | None:
 def matmul(accel: Accel) -> Passed:
     """Check that products agree with float64, and that float32 in IEEE precision is really float32."""
     with precision.precision("ieee"):
-        left, right, out = (torch.zeros(256, 256, device=accel.device) for _ in range(3))
-        real = precision.observed(left, right, out)
+        real = precision.of_device(accel.device)
     if real != "float32":
         text = f"float32 products in IEEE precision were requested, torch computes {real}"
         raise Wrong(text, _override_hint(), precision_observed=real)
@@ -131,8 +129,7 @@ def has_tf32(accel: Accel) -> str | None:
 def tf32(accel: Accel) -> Passed:
     """Check that products and convolutions stay within the bound of TF32 where that is allowed."""
     with precision.precision("tf32"):
-        left, right, out = (torch.zeros(256, 256, device=accel.device) for _ in range(3))
-        real = precision.observed(left, right, out)
+        real = precision.of_device(accel.device)
         text = f"TF32 products were requested, torch computes {real}"
         expect(real in ("tf32", "float32"), text, precision_observed=real)
         made = [*matrix_products(accel.device, torch.float32), *convolutions(accel.device, torch.float32)]
@@ -208,8 +205,11 @@ def one_step(
 
     first = loss()
     first.backward()
-    named = model.named_parameters()
-    gradients = {name: weight.grad.detach().cpu().double() for name, weight in named if weight.grad is not None}
+    gradients = {
+        name: weight.grad.detach().cpu().double()
+        for name, weight in model.named_parameters()
+        if weight.grad is not None
+    }
     optimizer.step()
     with torch.no_grad():
         second = loss()

@@ -77,6 +77,11 @@ def precision(wanted: Precision) -> Iterator[None]:
             setattr(owner, attribute, value)
 
 
+def of_device(device: torch.device) -> str:
+    """Return the observed precision of float32 products on a device under the current settings."""
+    return observed(*(torch.empty((256, 256), device=device) for _ in range(3)))
+
+
 def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:
     """Return the precision of a product on these very buffers, which it overwrites: a dtype, `tf32`, or `lower`.
 

@@ -174,10 +174,10 @@ def check_elements(
     expected = terms.sum(1)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
     share = _share((values - expected).abs_(), made.bound(expected, terms.square_().sum(1).sqrt_()))
-    elements = [
+    elements = (
         Element(row, column, float(mine), float(right), float(worst))
         for row, column, mine, right, worst in zip(rows, columns, values, expected, share, strict=True)
-    ]
+    )
     return sorted(elements, key=lambda element: -element.worst)
 
 

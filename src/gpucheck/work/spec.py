@@ -178,8 +178,8 @@ def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
 
 def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
     """Return the `__init__` of this class or of a base class in the same file; None if the file has none."""
-    methods = (node for node in classes[name].body if isinstance(node, ast.FunctionDef))
-    own = next((method for method in methods if method.name == "__init__"), None)
+    body = classes[name].body
+    own = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
     bases = [_name_of(base) for base in classes[name].bases if _name_of(base) != name]
     return own or next((_init_of(classes, base) for base in bases if base in classes), None)
 

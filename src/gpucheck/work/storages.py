@@ -108,8 +108,7 @@ class Storages:
 
 
 def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int]) -> None:
-    known = storages()
-    if known is not None:
+    if (known := storages()) is not None:
         known.collecting(phase, info["generation"])
 
 

@@ -210,8 +210,7 @@ def find_loss(output: Any) -> tuple[Tensor, str]:
     dictionary of losses alone. The fallback is cross-entropy against random classes if a floating output has a class
     axis (the second, or of three axes the last, with more than one class), else the mean square.
     """
-    own = _returned_loss(output)
-    if own is not None:
+    if (own := _returned_loss(output)) is not None:
         return own, "the model's own"
     if isinstance(output, Mapping) and output and all(map(_is_loss, output.values())):
         # Detection models return such a dictionary in training.
@@ -303,8 +302,9 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
         try:
             return chosen.build(parameters), chosen.text
         except (ValueError, TypeError) as error:
-            what = f"{chosen.text} cannot train {target.text}"
-            raise UsageError(what, str(error), "give another optimizer") from error
+            raise UsageError(
+                f"{chosen.text} cannot train {target.text}", str(error), "give another optimizer"
+            ) from error
     made = given if isinstance(given, torch.optim.Optimizer) or not callable(given) else given(parameters)
     if not isinstance(made, torch.optim.Optimizer):
         what = "returned" if callable(given) else "is"
@@ -407,8 +407,7 @@ def load(
     if recipe.amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
         raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
     built = build(target, inputs, factory)
-    cast = None if dtype is None else getattr(torch, dtype)
-    built.model = built.model.to(device=device, dtype=cast)
+    built.model = built.model.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
     return equip(built, target, mode=mode, optimizer=optimizer, dtype=dtype, device=device, recipe=recipe)
 
 
@@ -461,7 +460,6 @@ def equip(
 ) -> Workload:
     """Return the workload of a model that is on its device: its batches, loss and optimizer. Raises as `load` does."""
     model, inputs, whole = built.model, built.inputs, built.whole
-    cast = None if dtype is None else getattr(torch, dtype)
     model.train(mode == "train")
     # A module may use the names `loss` and `optimizer` for anything.
     own = None if isinstance(whole, nn.Module) else whole
@@ -469,18 +467,19 @@ def equip(
     if loss is not None and not callable(loss):
         raise TargetError(f"the loss of {target.text} is {kind(loss)}", "", "make it a function of output and target")
     if isinstance(loss, nn.Module):
-        loss = loss.to(device=device, dtype=cast)  # it may hold class weights
+        # It may hold class weights.
+        loss = loss.to(device=device, dtype=None if dtype is None else getattr(torch, dtype))
     make = getattr(whole, "make_batch", None)
-    if make is not None:
-        make_batch = own_batches(make, loss is not None, target, device, dtype, recipe)
-    else:
-        make_batch = random_batches(model, inputs, target, device, dtype, recipe)
+    make_batch = (
+        random_batches(model, inputs, target, device, dtype, recipe)
+        if make is None
+        else own_batches(make, loss is not None, target, device, dtype, recipe)
+    )
     given = getattr(own, "optimizer", None)
     chosen, text = make_optimizer(model, given, optimizer, target) if mode == "train" else (None, None)
-    scaling = None
-    if chosen is not None and recipe.amp == "float16" and device.type in SCALED:
-        # A scale of 1 costs no memory, and random data need none.
-        scaling = torch.amp.GradScaler(device.type, init_scale=1.0)
+    is_scaled = chosen is not None and recipe.amp == "float16" and device.type in SCALED
+    # A scale of 1 costs no memory, and random data need none.
+    scaling = torch.amp.GradScaler(device.type, init_scale=1.0) if is_scaled else None
     return Workload(model, make_batch, mode, device, loss, chosen, text, None, recipe, scaling, target.text)
 
 
@@ -529,8 +528,9 @@ def _loss(workload: Workload, output: Any, batch: Batch) -> Tensor:
     else:
         loss, workload.loss_text = find_loss(output)
     if not isinstance(loss, Tensor) or not loss.requires_grad:
-        why = "nothing in the model can be trained with it"
-        raise TargetError("the loss depends on no parameter", why, "add --mode infer")
+        raise TargetError(
+            "the loss depends on no parameter", "nothing in the model can be trained with it", "add --mode infer"
+        )
     if loss.numel() != 1:
         raise TargetError(f"the loss has {loss.numel()} elements, not one", "", "reduce it, as with loss.mean()")
     return loss

@@ -167,12 +167,6 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-def precision_of(accel: Accel) -> str:
-    """Return the observed precision of float32 products on a device under the current settings."""
-    a, b, out = (torch.empty((256, 256), device=accel.device) for _ in range(3))
-    return precision.observed(a, b, out)
-
-
 def measure(
     operation: Operation, size: int, accel: Accel, cpu: Accel, watch: Watch, observed: dict[str, str], budget_s: float
 ) -> list[Measurement]:
@@ -188,8 +182,12 @@ def measure(
     until_s = cpu.host_now() + budget_s
     cores = {"cpu": threads, "device": 1, "transfers": 1}
     taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
-    details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
-    details |= {"result_is_right": sides.check()}
+    details = {
+        "cpu": cpu.name,
+        "threads": threads,
+        "precision_state": precision.state(),
+        "result_is_right": sides.check(),
+    }
     return [
         timing.measurement(
             judge.NAME,
@@ -232,15 +230,22 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
     """Find the size from which each selected device is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
     on_cpu = devices.needs_gpu(judge.NAME, "no second device", "crossover compares this CPU with a GPU")
-    rows = partial(_rows, options, facts, emit)
-    devices.each(judge.NAME, options, emit, replace(shared, facts=facts), rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
+    devices.each(
+        judge.NAME,
+        options,
+        emit,
+        replace(shared, facts=facts),
+        partial(_rows, options, facts, emit),
+        lambda accel: DEFAULT_BUDGET_S,
+        on_cpu,
+    )
 
 
 def _rows(options: CrossoverOptions, facts: Facts, emit: Emit, accel: Accel, deadline: float) -> Iterator[Measurement]:
     todo = [operation for operation in OPERATIONS if operation.id in options.selected]
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
+        observed = {"cpu": precision.of_device(cpu.device), "device": precision.of_device(accel.device)}
         measured = partial(measure, accel=accel, cpu=cpu, watch=watch, observed=observed)
         most_bytes = room(options, accel)
         for place, operation in enumerate(todo):
