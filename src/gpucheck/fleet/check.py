@@ -221,8 +221,9 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
             if finding.verdict in asking:
                 texts = finding.title, finding.message, finding.fix or ""
                 title, message, fix = (documents.clean(text, MOST_TEXT) for text in texts)
-                problem = NodeProblem(part, finding.id, finding.verdict, title, message, fix or None, finding.device)
-                problems.append(problem)
+                problems.append(
+                    NodeProblem(part, finding.id, finding.verdict, title, message, fix or None, finding.device)
+                )
         # Devices and settings from earlier parts take precedence.
         devices = {device.id: device for device in node.devices}
         for device in report.facts.devices:

@@ -130,7 +130,6 @@ def _check(document: NodeDocument) -> None:
     known = {device.id for device in document.devices}
     figures = {(figure.device, figure.name, figure.case) for figure in document.figures}
     nodes, gpus = document.expected or 0, document.gpus or 0
-    are_whole = len(figures) == len(document.figures) and {device for device, _, _ in figures} <= known
     holds = {
         f"{document.host[:80]!r} is not a host name": hosts.is_safe(document.host),
         "no run id": bool(document.run),
@@ -140,7 +139,8 @@ def _check(document: NodeDocument) -> None:
         f"it counts {document.attempt:g} attempts, which no cluster has": document.attempt <= MOST_ATTEMPTS,
         "it is both finished and at a step, or neither": (document.exit is None) is bool(document.step),
         "it lists a device twice": len(known) == len(document.devices),
-        "it has figures of an unlisted device, or a device twice": are_whole,
+        "it has figures of an unlisted device, or a device twice": len(figures) == len(document.figures)
+        and {device for device, _, _ in figures} <= known,
         "a rate is too small": all(figure.rate >= LEAST_RATE for figure in document.figures),
     }
     if wrong := [why for why, is_so in holds.items() if not is_so]:

@@ -13,6 +13,7 @@ from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import MARKED_LINE, file_name
 from gpucheck.fleet.hosts import few, nodes_text
+from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import FleetNode, FleetResult, NodeDocument, NodeState, RefusedFile
 
@@ -149,11 +150,9 @@ def _one_each(
 
     A short and a full host name count as one node if the list has exactly one of them, and no third name is similar.
     """
-    short_of: dict[str, list[str]] = defaultdict(list)
-    for name in {*listed, *(document.host for document in documents)}:
-        short_of[name.partition(".")[0].lower()].append(name)
+    every = {*listed, *(document.host for document in documents)}
     name_of = {}
-    for short, names in short_of.items():
+    for short, names in runs.by(lambda name: name.partition(".")[0].lower(), every).items():
         names.sort(key=lambda name: name in listed)
         # Two full names with the same beginning are two nodes. Which of three similar names are the same is unknown.
         if len(names) == 2 and (names[0] in listed) < (names[1] in listed) and short in map(str.lower, names):
@@ -372,8 +371,9 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     if counts["blind"] == whole:
         return []
     out = [row.host for row in result.nodes if row.state in ("bad", "silent")]
-    texts = (f"{count} {'could not look' if state == 'blind' else state}" for state, count in counts.items() if count)
-    text = ", ".join(texts)
+    text = ", ".join(
+        f"{count} {'could not look' if state == 'blind' else state}" for state, count in counts.items() if count
+    )
     suspect = []
     if result.suspect:
         unsure = [host for host in out if host not in proven]

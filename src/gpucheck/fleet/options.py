@@ -33,8 +33,9 @@ def _run(text: str, name: str) -> str:
 
 def _host(text: str, name: str) -> str:
     if not hosts.is_safe(text):
-        fix = "use letters, digits, dots, dashes, underscores"
-        raise UsageError(f"{name} {text[:80]!r} is not a host name", "", fix)
+        raise UsageError(
+            f"{name} {text[:80]!r} is not a host name", "", "use letters, digits, dots, dashes, underscores"
+        )
     return text
 
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from gpucheck import errors, peaks, stats
 from gpucheck.fleet.hosts import few, nodes_text
+from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, SlowDevice
 
@@ -51,9 +52,7 @@ def place(
     a rate that is not positive.
     """
     logs = [math.log(figure.rate) for _, figure in members]
-    by_node: dict[str, list[int]] = defaultdict(list)
-    for index, (node, _) in enumerate(members):
-        by_node[node].append(index)
+    by_node = runs.by(lambda index: members[index][0], range(len(members)))
     centre = stats.median([stats.median([logs[index] for index in own]) for own in by_node.values()])
     from_centre = {index: log - centre for index, log in enumerate(logs)}
     # A value is left out of its own median, because one of three values would have no distance otherwise.
@@ -202,8 +201,10 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     figures, modes, findings = _in_modes(whole)
     compared = {key: by_host for key, by_host in figures.items() if len(by_host) >= LEAST_NODES}
     measured = {(host, figure.device) for group in compared.values() for host, own in group.items() for figure in own}
-    maybe = _slow_nodes(compared, NODE_LEVEL_MAYBE)
-    slow = {host: [replace(device, certain=False) for device in devices] for host, devices in maybe.items()}
+    slow = {
+        host: [replace(device, certain=False) for device in devices]
+        for host, devices in _slow_nodes(compared, NODE_LEVEL_MAYBE).items()
+    }
     slow = defaultdict(list, slow | _slow_nodes(compared, NODE_LEVEL))
     as_a_whole = {host for host, own in slow.items() if any(row.device == WHOLE and row.certain for row in own)}
     groups: list[FleetGroup] = []

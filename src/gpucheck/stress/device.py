@@ -82,15 +82,18 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
         state.check()
         # The libraries choose their kernels by these properties, so devices that share them are of one model.
         parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
-        ready = {
-            "model": " · ".join(str(part) for part in parts if part),
-            "dtype": dtype,
-            "side": work.side,
-            "filled_bytes": work.filled_bytes,
-            "reproducible": work.reproducible,
-            "unknown": {"telemetry": watch.reason} if watch.reason else {},
-        }
-        say({"ready": ready})
+        say(
+            {
+                "ready": {
+                    "model": " · ".join(str(part) for part in parts if part),
+                    "dtype": dtype,
+                    "side": work.side,
+                    "filled_bytes": work.filled_bytes,
+                    "reproducible": work.reproducible,
+                    "unknown": {"telemetry": watch.reason} if watch.reason else {},
+                }
+            }
+        )
         go()
         state.run(setup)
         state.check()
@@ -174,15 +177,16 @@ class State:
         self._report_wrong(self.work.check())
 
     def totals(self) -> dict[str, Any]:
-        totals = {
-            "steps": self.steps,
-            "wrong_steps": self.wrong_steps,
-            "checks": self.work.checks,
-            "worst_of_bound": self.work.worst_of_bound,
-            "checksums": self.work.checksums,
-            "memory_tested_bytes": self.work.tested_bytes if "memory" in self.plan.kinds else None,
+        return {
+            "totals": {
+                "steps": self.steps,
+                "wrong_steps": self.wrong_steps,
+                "checks": self.work.checks,
+                "worst_of_bound": self.work.worst_of_bound,
+                "checksums": self.work.checksums,
+                "memory_tested_bytes": self.work.tested_bytes if "memory" in self.plan.kinds else None,
+            }
         }
-        return {"totals": totals}
 
     def _report_wrong(self, wrong: Sequence[StressWrong]) -> None:
         if not wrong:

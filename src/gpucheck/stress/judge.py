@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpucheck import units
+from gpucheck.measure import runs
 from gpucheck.measure.telemetry import THROTTLED
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.fault import judge as of_fault
@@ -118,11 +119,10 @@ class Odd:
 
 def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
     """Return the groups of several devices that must compute equal results: one model, dtype and size."""
-    groups: dict[tuple[str, str, str, int], list[StressDevice]] = {}
-    for device in devices:
-        if device.checksums:
-            key = device.device.id.partition(":")[0], device.model, device.dtype, device.side
-            groups.setdefault(key, []).append(device)
+    groups = runs.by(
+        lambda device: (device.device.id.partition(":")[0], device.model, device.dtype, device.side),
+        (device for device in devices if device.checksums),
+    )
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -204,8 +204,7 @@ def _disagreements(differing: Sequence[Odd]) -> list[Finding]:
         title = f"{' and '.join(names)} computed different bits from the same data"
         why = f"in {each.result}; which of them is wrong is unknown"
         fix = _TEST.format(each.devices[0].device.id)
-        evidence = {"names": names, "results": [each.result]}
-        findings.append(Finding("stress.wrong", verdict, title, why, evidence, fix))
+        findings.append(Finding("stress.wrong", verdict, title, why, {"names": names, "results": [each.result]}, fix))
     return findings
 
 
@@ -247,8 +246,8 @@ def _kept_speed(gpus: Sequence[StressDevice], of: Sequence[str]) -> Finding:
     if not shares:
         why = "rates are too uneven" if judged else "too short" if gpus else "other programs share a CPU's cores"
         return Finding("stress.slow", "skip", "speed was not judged", why)
-    title = f"{len(judged)} of {len(gpus)} devices kept their speed"
-    title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else title
+    several = f"{len(judged)} of {len(gpus)} devices kept their speed"
+    title = f"{gpus[0].name} kept its speed" if len(gpus) == 1 else several
     texts = ", ".join(f"{kind} {units.percent(share)}" for kind, share in shares.items())
     message = f"last third of the run against the first: {texts}"
     if missing := [kind for kind in of if kind not in shares]:

@@ -287,8 +287,7 @@ class Work:
         at, number = self._mixed_at, self._turn % 64
         window = self.arena[at : at + len(self._index)]
         self._turn += 1
-        written = [lambda: self._write(window, at, "ones", number)]
-        slots, flop, seconds = self._fill_slots([self._exchange], written)
+        slots, flop, seconds = self._fill_slots([self._exchange], [lambda: self._write(window, at, "ones", number)])
         wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
         return Step(flop, self._kind.unit, seconds, wrong)
@@ -353,9 +352,9 @@ class Work:
         The pattern `address` counts from the beginning of the arena, the other patterns from that of the window.
         """
         size, number = len(self._index), self.seed + number if name == "random" else number
+        origin = at if name == "address" else 0
         for first, part in zip(range(0, len(window), size), window.split(size), strict=True):
-            start = at + first if name == "address" else first
-            yield first, part, pattern(name, self._index[: len(part)], start, number)
+            yield first, part, pattern(name, self._index[: len(part)], origin + first, number)
 
     def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> list[StressWrong]:
         """Read a pattern back. Compare every word with the written one, and the checksum with the first checksum."""
