@@ -268,8 +268,11 @@ class Copies:
     def finish(self) -> dict[str, int | None]:
         """Compare the last results, and return the result of all comparisons as details of a row."""
         self._compare()
-        first = self._first_wrong
-        return {"verified_slices": self._slices, "wrong_bytes": self._wrong_bytes, "first_wrong_byte": first}
+        return {
+            "verified_slices": self._slices,
+            "wrong_bytes": self._wrong_bytes,
+            "first_wrong_byte": self._first_wrong,
+        }
 
     def _compare(self) -> None:
         """Compare every slice that was copied since the last refill; needs the copies to be over."""

@@ -114,8 +114,10 @@ def watched(
     rows = {}
     for name, row in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
-        seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
-        rows[name] = timing.beside(row, threads[name], used, *seen)
+        summary = (
+            (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
+        )
+        rows[name] = timing.beside(row, threads[name], used, *summary)
     return rows
 
 

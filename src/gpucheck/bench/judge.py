@@ -34,8 +34,11 @@ def check(document: Report, name: str) -> None:
     planned = {(part.id, part.device) for part in document.parts}
     for row in document.measurements:
         if (_benchmark(row.name), row.device.id) not in planned:
-            why = visible(f"it has rows of {row.name} on {row.device.id}")
-            raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
+            raise UsageError(
+                f"{name} does not record which parts ran",
+                visible(f"it has rows of {row.name} on {row.device.id}"),
+                "measure it again",
+            )
     if unknown := [limit.id for limit in document.settings.thresholds if limit.id not in BY_ID]:
         why = f"it was written by another gpucheck, with {few(unknown)}"
         raise UsageError(f"{name} sets thresholds that this gpucheck does not know", why, "judge it with that one")
@@ -44,7 +47,7 @@ def check(document: Report, name: str) -> None:
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
     """Judge a document of `bench`. Without `thresholds`, the document's own thresholds apply."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, device)]
+    findings = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, device)]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [known.id for known in BENCHMARKS if any(part.id == known.id for part in document.parts)]
@@ -62,33 +65,36 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         for device in _devices(document.parts, benchmark):
             measured = _rows_of(document, benchmark, device)
             ceilings = rule.ceilings(measured)
-            found += skips.get((benchmark, device), ())
+            findings += skips.get((benchmark, device), ())
             whole = measured.parts.get(benchmark) == ""
-            findings: list[Finding] = []
+            of_device: list[Finding] = []
             if measured.rows or whole:
                 judged.append(measured)
-                findings = rule.findings(measured)
-                findings += judging.clock(benchmark, measured.rows)
-                findings += judging.cpu_busy(benchmark, measured.rows, document.facts)
+                of_device = rule.findings(measured)
+                of_device += judging.clock(benchmark, measured.rows)
+                of_device += judging.cpu_busy(benchmark, measured.rows, document.facts)
                 lines = rule.headlines(measured, ceilings)
                 headlines += lines
                 doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark, lines)]
-            findings += _not_begun(document, benchmark, device)
+            of_device += _not_begun(document, benchmark, device)
             if mine:
                 name = next((known.name for known in document.facts.devices if known.id == device), None)
-                findings += gated(measured.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
-            found += [replace(finding, device=device) for finding in findings]
-            found += faulty(benchmark, device)
-        of_several = (part.id for part in document.parts if part.device is None and _benchmark(part.id) == benchmark)
-        several = [part.partition(".")[2] for part in of_several]
-        found += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, several)]
-        found += [*faulty(benchmark, None), *doubts]
+                of_device += gated(measured.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
+            findings += [replace(finding, device=device) for finding in of_device]
+            findings += faulty(benchmark, device)
+        several = [
+            part.id.partition(".")[2]
+            for part in document.parts
+            if part.device is None and _benchmark(part.id) == benchmark
+        ]
+        findings += [*skips.get((benchmark, None), ()), *rule.together(judged, document.facts, several)]
+        findings += [*faulty(benchmark, None), *doubts]
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for measured in judged for answer in rule.answers(measured))
-    found += [*skips.get((None, None), ()), *faulty(None, None)]
+    findings += [*skips.get((None, None), ()), *faulty(None, None)]
     if ran and document.command.endswith(f" {ALL}"):
-        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark, found) for benchmark in ran))
-    return Judgement(tuple(found), results)
+        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark, findings) for benchmark in ran))
+    return Judgement(tuple(findings), results)
 
 
 def rule_of(benchmark: str) -> Judge:
@@ -240,13 +246,8 @@ def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
 def _too_far(figure: Figure, limit: Limit) -> str:
     """Return the gap to a threshold in words, if no recorded disturbance can explain it; else an empty string."""
     assert figure.value is not None
-    beside = list(figure.disturbed)
-    if figure.low is None or figure.high is None:
-        beside.append("no interval")
-    if figure.doubt:
-        beside.append("estimate")
-    if figure.why:
-        beside.append("warm")
+    doubts = {"no interval": None in (figure.low, figure.high), "estimate": figure.doubt, "warm": figure.why}
+    beside = [*figure.disturbed, *(reason for reason, applies in doubts.items() if applies)]
     best = max(value for value in (figure.value, figure.high, figure.best) if value is not None)
     if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
         return ""

@@ -100,8 +100,8 @@ def compared(rows: Iterable[Measurement], where: Callable[[Measurement], str]) -
             slices, wrong = details.get("verified_slices") or 0, details.get("wrong_bytes")
             if slices or wrong or row.time_s or row.rate:
                 # Without a count of wrong bytes, a run verified nothing.
-                slices = 0 if wrong is None else slices
-                comparisons.append(Compared(where(row), slices, wrong or 0, details.get("first_wrong_byte")))
+                verified = 0 if wrong is None else slices
+                comparisons.append(Compared(where(row), verified, wrong or 0, details.get("first_wrong_byte")))
     return comparisons
 
 
@@ -358,21 +358,19 @@ def part_in(device: Device) -> Part | Unknown | None:
     if device.kind == "cpu":
         return None
     major, _, minor = (device.compute_capability or "").partition(".")
-    # A MIG instance has only some of its GPU's memory slices, but runs at the GPU's clock.
-    sliced = (device.uuid or "").startswith("MIG-")
     return peaks.lookup(
         device.name,
         (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
         device.multiprocessors,
         device.memory_bus_width_bits,
         clock_hz=device.max_sm_clock_hz,
-        memory_clock_hz=None if sliced else device.max_memory_clock_hz,
+        # A MIG instance has only some of its GPU's memory slices, but runs at the GPU's clock.
+        memory_clock_hz=None if (device.uuid or "").startswith("MIG-") else device.max_memory_clock_hz,
     )
 
 
 def doubt_of(part: Part) -> str:
-    because = f": {part.because}" if part.because else ""
-    return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
+    return ": ".join(filter(None, ("the peak is an estimate", part.because))) if part.kind == "estimate" else ""
 
 
 def share_of(name: str, what: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
@@ -438,8 +436,8 @@ class DeviceRows:
     @property
     def part(self) -> Part | Unknown | None:
         """Return the data sheet's entry for the device; None for a CPU."""
-        known = next((device for device in self.facts.devices if device.id == self.id), None)
-        return part_in(known or Device(self.id.partition(":")[0]))
+        unlisted = Device(self.id.partition(":")[0])
+        return part_in(next((device for device in self.facts.devices if device.id == self.id), unlisted))
 
 
 @dataclass(frozen=True, slots=True)

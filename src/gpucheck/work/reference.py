@@ -96,11 +96,11 @@ def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | N
     if not result.is_floating_point:
         return Errors(0.0, 0.0, 0.0, exact=True)
     name = str(result).removeprefix("torch.")
-    seen = _ROUNDOFF[precision] if precision in ("tf32", "bfloat16") else 0.0
+    of_inputs = _ROUNDOFF[precision] if precision in ("tf32", "bfloat16") else 0.0
     accumulator = _ROUNDOFF["float64"] if name == "float64" else _ACCUMULATOR
     # float64 is its own reference: both sides round.
-    sigma = (2.0 if name == "float64" else 1.0) * (2 * seen + math.sqrt(k) * accumulator)
-    drift = k / _TERMS_AT_ONCE * accumulator if seen or name in ("float16", "bfloat16") else 0.0
+    sigma = (2.0 if name == "float64" else 1.0) * (2 * of_inputs + math.sqrt(k) * accumulator)
+    drift = k / _TERMS_AT_ONCE * accumulator if of_inputs or name in ("float16", "bfloat16") else 0.0
     if operand.itemsize == 1:
         promoted = k if precision == FAST_ACCUMULATION else _FLOAT8_PROMOTED
         # Each term loses up to one part in 2¹³ of the largest, which is about the sum of a promoted part.

@@ -256,7 +256,7 @@ def _floating(output: Any) -> Tensor | None:
     else:
         fields = getattr(output, "__dict__", {})  # a data class's, among others
         values = [getattr(output, name, None) for name in ("logits", "last_hidden_state", *fields)]
-    return next((found for value in values if value is not None and (found := _floating(value)) is not None), None)
+    return next((tensor for value in values if value is not None and (tensor := _floating(value)) is not None), None)
 
 
 # --- Optimizer --------------------------------------------------------------------------------------------------------

@@ -38,8 +38,10 @@ def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """Return the rate of each operation's largest arrays, as a share of the memory's peak."""
-    largest = largest_arrays(device.rows).values()
-    return [headline("bandwidth", label(row), row, known.get("memory"), "the peak") for row in largest]
+    return [
+        headline("bandwidth", label(row), row, known.get("memory"), "the peak")
+        for row in largest_arrays(device.rows).values()
+    ]
 
 
 def label(row: Measurement) -> str:

@@ -150,8 +150,9 @@ class Repeated:
             self._cursor = 0
             flat = self._flat(0, self.count * self.size // GRAIN).fill_(POISON)
             # The destination could still hold the correct result of an earlier call if it was not poisoned.
-            is_poisoned = reference.sample_is(flat, lambda start, stop: torch.full((stop - start,), POISON))
-            self._poison_missing |= not is_poisoned
+            self._poison_missing |= not reference.sample_is(
+                flat, lambda start, stop: torch.full((stop - start,), POISON)
+            )
 
     def finish(self) -> tuple[int, int]:
         """Return the number of compared slices and of wrong elements, until the first mismatch.
@@ -229,8 +230,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
 def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:
     """Return the sizes to measure. Raises UsageError if a requested size does not fit, and CannotLook if none does."""
     if room.array < GRAIN:
-        why = f"three arrays may use {units.capacity(3 * room.array)}"
-        raise too_little("to measure", why, "bandwidth.memory")
+        raise too_little("to measure", f"three arrays may use {units.capacity(3 * room.array)}", "bandwidth.memory")
     if options.sizes and options.sizes[-1] > room.array:
         why = f"three arrays are needed, but only {units.capacity(3 * room.array)} are available"
         raise too_large(options.sizes[-1], why, room.array)

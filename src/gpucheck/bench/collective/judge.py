@@ -55,11 +55,13 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     }
 
     def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
-        alike = runs.by(lambda answer: answer.why, ranks)
-        texts = [f"{few([_rank(answer.rank, ready) for answer in mine], ', ')}: {why}" for why, mine in alike.items()]
-        title += f": {_ranks([answer.rank for answer in ranks])} failed"
-        blamed = {"blamed": [answer.rank for answer in ranks]}
-        return Finding(f"collective.{finding}", verdict, title, few(texts), {**evidence, **blamed}, fix)
+        texts = [
+            f"{few([_rank(answer.rank, ready) for answer in alike], ', ')}: {why}"
+            for why, alike in runs.by(lambda answer: answer.why, ranks).items()
+        ]
+        blamed = [answer.rank for answer in ranks]
+        title += f": {_ranks(blamed)} failed"
+        return Finding(f"collective.{finding}", verdict, title, few(texts), {**evidence, "blamed": blamed}, fix)
 
     if died := [answer for answer in bad if answer.how in _DIED]:
         # A signal from outside, for example from the OOM killer, does not prove a hardware fault.
@@ -177,9 +179,8 @@ JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     """Return whether every rank's data is right in every run. If rows are missing, the title lists the collectives."""
     details = [(label(row), run["details"]) for row in rows for run in runs.each(row)]
-    names = ("rank", "host", "device", "wrong_elements")
     wrong: list[dict[str, Any]] = [
-        {"row": label, **{name: rank[name] for name in names}}
+        {"row": label, **{name: rank[name] for name in ("rank", "host", "device", "wrong_elements")}}
         for label, run in details
         for rank in run["ranks"]
         if rank["wrong_elements"]

@@ -71,8 +71,9 @@ class Rank:
         self.accel.make_current()
         self.next = torch.device(ids[(self.rank + 1) % self.world]) if ids else None
         say({"step": "joining"})
-        limit = datetime.timedelta(seconds=setup["limit_s"])
-        store = dist.TCPStore(setup["host"], int(setup["port"]), None, False, limit)
+        store = dist.TCPStore(
+            setup["host"], int(setup["port"]), None, False, datetime.timedelta(seconds=setup["limit_s"])
+        )
         # The parent's limit ends a hang. torch's timeout is longer, because it ends the process without a report.
         longest = datetime.timedelta(hours=1)
         place = dist.PrefixStore(setup["prefix"], store)
@@ -157,14 +158,14 @@ class Rank:
         self.accel.synchronize()
         return began, self.accel.host_now() - began
 
-    def _wrong(self, work: Work, turn: int) -> int:
+    def _wrong(self, work: Work, trial: int) -> int:
         """Return the number of wrong elements of one call."""
-        work.fill(turn)
+        work.fill(trial)
         self.accel.synchronize()
         # Ranks wait until all have filled their arrays, because a peer copy writes into the neighbour's memory.
         self.together()
         self._window(work, 1)
-        return work.wrong(turn)
+        return work.wrong(trial)
 
 
 def _by_local_rank(kind: str, local_rank: int) -> str:
@@ -206,42 +207,42 @@ class Work:
         for request in dist.batch_isend_irecv(list(sends)):
             request.wait()
 
-    def fill(self, turn: int) -> None:
+    def fill(self, trial: int) -> None:
         """Write this rank's input, and fill its output with NaN."""
         self.out.fill_(torch.nan)
         if self.collective != "broadcast" or not self.rank:
             for start, places in self._slices(self.given):
-                self.given[start : start + SLICE] = _value(places, turn, self.rank)
+                self.given[start : start + SLICE] = _value(places, trial, self.rank)
 
-    def wrong(self, turn: int) -> int:
+    def wrong(self, trial: int) -> int:
         """Return the number of wrong elements in the output."""
         parts = ((self.out[start : start + SLICE], places) for start, places in self._slices(self.out))
-        return sum(int((part != self._wanted(places, turn)).sum()) for part, places in parts)
+        return sum(int((part != self._wanted(places, trial)).sum()) for part, places in parts)
 
-    def _wanted(self, places: torch.Tensor, turn: int) -> torch.Tensor:
+    def _wanted(self, places: torch.Tensor, trial: int) -> torch.Tensor:
         part = self.count // self.world
         if self.collective in ("all-reduce", "reduce-scatter"):
             shift = self.rank * part if self.collective == "reduce-scatter" else 0
-            tags = sum(_tag(turn, rank) for rank in range(self.world))
+            tags = sum(_tag(trial, rank) for rank in range(self.world))
             return ((places + shift) % PERIOD * self.world + tags).to(torch.float32)
         if self.collective in ("all-gather", "all-to-all"):
             values = places % part + (self.rank * part if self.collective == "all-to-all" else 0)
-            return (values % PERIOD + (places // part + turn) % TAGS * 256).to(torch.float32)
+            return (values % PERIOD + (places // part + trial) % TAGS * 256).to(torch.float32)
         senders = {"broadcast": 0, "send-receive": self.before, PEER_COPY: self.rank}
-        return _value(places, turn, senders[self.collective])
+        return _value(places, trial, senders[self.collective])
 
     def _slices(self, array: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         for start in range(0, array.numel(), SLICE):
             yield start, torch.arange(start, min(start + SLICE, array.numel()), device=array.device)
 
 
-def _tag(turn: int, rank: int) -> int:
-    return (rank + turn) % TAGS * 256
+def _tag(trial: int, rank: int) -> int:
+    return (rank + trial) % TAGS * 256
 
 
-def _value(places: torch.Tensor, turn: int, rank: int) -> torch.Tensor:
-    """Return a rank's values at these positions in the verified call `turn`: integers, which float32 adds exactly."""
-    return (places % PERIOD + _tag(turn, rank)).to(torch.float32)
+def _value(places: torch.Tensor, trial: int, rank: int) -> torch.Tensor:
+    """Return a rank's values at these positions in the verified call `trial`: integers, which float32 adds exactly."""
+    return (places % PERIOD + _tag(trial, rank)).to(torch.float32)
 
 
 def size_of(collective: str, size: int, world: int) -> int:

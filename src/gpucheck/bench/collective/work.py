@@ -135,8 +135,7 @@ class Meeting:
             # The first answers wait until the launcher has started the last process.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
             fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
-            late = Answer(rank, None, "its host does not answer", "", "late")
-            answers.append(late if fields is None else Answer(**fields))
+            answers.append(Answer(**(fields or {"rank": rank, "why": "its host does not answer", "how": "late"})))
         return answers
 
     def dismiss(self, code: int) -> None:
@@ -307,12 +306,16 @@ def command(
 def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting | None) -> list[str]:
     """Return each rank's device; under a launcher, only rank 0's. Raises UsageError and CannotLook."""
     if options.device not in DEVICES:
-        what = f"--device {options.device!r} is one device, and a collective needs several"
-        raise UsageError(what, "", f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs")
+        raise UsageError(
+            f"--device {options.device!r} is one device, and a collective needs several",
+            "",
+            f"give {', '.join(DEVICES)}; CUDA_VISIBLE_DEVICES selects GPUs",
+        )
     if meeting is not None:
         if options.ranks is not None:
-            what = "--ranks is for processes that gpucheck starts"
-            raise UsageError(what, "a launcher has started these", "leave it out")
+            raise UsageError(
+                "--ranks is for processes that gpucheck starts", "a launcher has started these", "leave it out"
+            )
         return [choose.choose(options.device if options.device != "all" else "auto", facts).ids[0]]
     chosen = choose.choose("cpu" if options.device == "cpu" else "all", facts)
     if chosen.notice:
@@ -378,8 +381,7 @@ class _Run:
                 continue
             self.emit(Progress(judge.named(collective, size), done, len(self.todo)))
             for_s = min(max(left_s / (len(self.todo) - done) - ROW_S, LEAST_S), MOST_S)
-            request = {"collective": collective, "size": size, "for_s": for_s}
-            answers = self.group.ask(request, self.options.limit_s)
+            answers = self.group.ask({"collective": collective, "size": size, "for_s": for_s}, self.options.limit_s)
             lines = [answer.line for answer in answers if answer.line is not None]
             self.left.remove((collective, size))
             if len(lines) == self.group.world:
@@ -407,8 +409,8 @@ class _Run:
         """Return the finding for rows that were not measured in time."""
         rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
-        finding = devices.out_of_time("collective", title, self.id)
-        return replace(finding, message=f"out of time: {few(rows)}", evidence={"rows": rows})
+        skipped = devices.out_of_time("collective", title, self.id)
+        return replace(skipped, message=f"out of time: {few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
         """Start the ranks. Return False if some are not ready."""
@@ -450,12 +452,11 @@ class _Run:
             }
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]
-        flags = ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()
         factor = COLLECTIVES[collective].factor(world)
         return timing.measurement(
             "collective",
             DeviceRef(self.id, self.uuid or leader["device"]["uuid"], leader["device"]["name"]),
-            timing.Timed(taken, "host", "host", flags),
+            timing.Timed(taken, "host", "host", ("few-samples",) if len(together) < timing.WANTED_SAMPLES else ()),
             case={
                 "collective": collective,
                 "size_bytes": size,

@@ -66,15 +66,11 @@ def answer(device: DeviceRows) -> list[CrossoverResult]:
     """Return the crossing and the speed-up at the largest size, for each operation with and without the copies."""
     answers = []
     for (operation, transfers), raced in races(device.rows).items():
-        slower = [size for size, (winner, _) in raced.items() if winner == "cpu"]
-        start = None
-        for size in sorted(raced, reverse=True):
-            if raced[size][0] != "device":
-                break
-            start = size
-        largest, ended_by = max(raced), device.parts.get(f"{NAME}.{operation}") or None
-        crossing = max(slower, default=None), start, largest, ended_by, raced[largest][1]
-        answers.append(CrossoverResult(device.id, operation, transfers, *crossing))
+        slower = max((size for size, (winner, _) in raced.items() if winner == "cpu"), default=None)
+        not_faster = max((size for size, (winner, _) in raced.items() if winner != "device"), default=0)
+        start, largest = min((size for size in raced if size > not_faster), default=None), max(raced)
+        ended_by, speedup = device.parts.get(f"{NAME}.{operation}") or None, raced[largest][1]
+        answers.append(CrossoverResult(device.id, operation, transfers, slower, start, largest, ended_by, speedup))
     return answers
 
 
@@ -108,8 +104,9 @@ def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     message = f"at {largest} {', '.join(texts)}"
     if first.ended_by:
         message += f"; larger sizes skipped: {ENDS[first.ended_by]}"
-    evidence = {"device": first.device, "crossings": to_json(entries)}
-    return Finding(f"crossover.{operation}", "info", title, message, evidence)
+    return Finding(
+        f"crossover.{operation}", "info", title, message, {"device": first.device, "crossings": to_json(entries)}
+    )
 
 
 def _precision(rows: Sequence[Measurement], facts: Facts) -> Finding:
@@ -124,8 +121,7 @@ def _result(rows: Sequence[Measurement]) -> Finding:
     bad = [row.case for row in rows if not all(run["details"]["result_is_right"] for run in runs.each(row))]
     if not bad:
         return Finding("crossover.result", "pass", "all results verified")
-    texts = (f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad)
-    wrong = list(dict.fromkeys(texts))
+    wrong = list(dict.fromkeys(f"{case['operation']}, {size_text(case['operation'], case['size'])}" for case in bad))
     title, fix = "the GPU computed wrong results", FIX["wrong data"]
     return Finding("crossover.result", "fail", title, few(wrong), {"wrong": wrong}, fix)
 
@@ -142,8 +138,7 @@ def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
         # The interval already shows the noise of the ratio, so the rows' flags are left out.
         flags = () if shown.ci_low is not None else ("few-samples",)
-        figure = shown.ratio, "times", shown.ci_low, shown.ci_high
-        lines.append(Headline(NAME, entry.device, case, *figure, flags=flags))
+        lines.append(Headline(NAME, entry.device, case, shown.ratio, "times", shown.ci_low, shown.ci_high, flags=flags))
     return lines
 
 

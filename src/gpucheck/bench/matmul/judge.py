@@ -128,10 +128,8 @@ def later_results(rows: Rows) -> list[Finding]:
     if unsteady:
         return [Finding(name, "info", "repeated results differ within rounding", "; ".join(unsteady), evidence)]
     if not compared:
-        message = "no result was repeated"
-        return [Finding(name, "inconclusive", judging.UNVERIFIED, message, evidence, judging.RERUN)]
-    message = f"{compared} results compared"
-    return [Finding(name, "pass", "repeated results are bit-identical", message, evidence)]
+        return [Finding(name, "inconclusive", judging.UNVERIFIED, "no result was repeated", evidence, judging.RERUN)]
+    return [Finding(name, "pass", "repeated results are bit-identical", f"{compared} results compared", evidence)]
 
 
 def _size(value: float | None) -> float:
@@ -171,8 +169,7 @@ def _element_text(element: Mapping[str, Any]) -> str:
     is_number = got is not None and math.isfinite(got)
     value = f"{got:.9g}" if is_number else "no number"
     far = f" ({_times(element['worst'])} its bound)" if is_number else ""
-    where = f"row {element['row']}, column {element['column']}"
-    return f"{where} is {value}, float64 gives {element['expected']:.9g}{far}"
+    return f"row {element['row']}, column {element['column']} is {value}, float64 gives {element['expected']:.9g}{far}"
 
 
 def _times(value: float | None) -> str:

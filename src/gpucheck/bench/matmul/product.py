@@ -81,8 +81,16 @@ def _int_mm(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
 def _scaled_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool = False) -> Callable[[], object]:
     # Scales of 1 leave the data as it is.
     scale = torch.ones((), dtype=torch.float32, device=a.device)
-    settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
-    return functools.partial(torch_private.kernel("torch._scaled_mm"), a, b, **settings, out=out)
+    return functools.partial(
+        torch_private.kernel("torch._scaled_mm"),
+        a,
+        b,
+        scale_a=scale,
+        scale_b=scale,
+        out_dtype=out.dtype,
+        use_fast_accum=fast,
+        out=out,
+    )
 
 
 # tf32 is a way to multiply float32. float8_e4m3fn_fast is a way to multiply float8, faster on Ada and Hopper but with
@@ -220,8 +228,7 @@ class Case:
     def bytes(self) -> int:
         """The bytes of the matrices, a copy of the first result, and a comparison or check, the larger of the two."""
         m, n, k = self.shape
-        copy = m * n * self.kind.itemsizes[2]
-        return self.sets * self.set_bytes + copy + max(m * n, reference.extra_bytes(m, n, k))
+        return self.sets * self.set_bytes + m * n * self.kind.itemsizes[2] + max(m * n, reference.extra_bytes(m, n, k))
 
     @property
     def label(self) -> str:
@@ -230,8 +237,9 @@ class Case:
 
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     """Return the cases to time. Without `--dtype`, these are the dtypes that the device supports in hardware."""
-    sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
-    shapes = options.wanted or tuple((size, size, size) for size in sizes)
+    shapes = options.wanted or tuple(
+        (size, size, size) for size in DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
+    )
     is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
     usual = DEFAULT_ON_CPU if accel.is_cpu else {dtype for dtype in DTYPES if dtype != "float64" or is_fast}
     cases = []
@@ -298,9 +306,9 @@ class Repeats:
 
     def before(self, sample: int, calls: int) -> None:
         """Compare the previous window's result if the allowance permits. The first comparison is always made."""
-        if sample == 0:  # only the first results exist so far
-            return
-        if not self.compared or self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s):
+        is_affordable = self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s)
+        # Before window 0, only the first results exist.
+        if sample and (not self.compared or is_affordable):
             self._compare(self.sets[self.compared % len(self.sets)])
 
     def finish(self) -> None:
@@ -556,8 +564,10 @@ class Search:
                 sides[shape[dimension]] = max(sides.get(shape[dimension], 0.0), score)
             best.append({side: sides[side] for side in heapq.nlargest(MOST_CROSSED, sides, key=sides.__getitem__)})
         of_m, of_n, of_k = best
-        crossed = itertools.product(of_m, of_n, of_k)
-        ranked = sorted(crossed, key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
+        ranked = sorted(
+            itertools.product(of_m, of_n, of_k),
+            key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]],
+        )
         yield from itertools.islice(
             (shape for shape in ranked if shape not in self._scores and self.grid.fits(shape)), count
         )

@@ -62,8 +62,7 @@ def sustained(timer: Timer, call: Callable[[], object], call_s: float, longest_s
             seconds.append([])
     timer.synchronize()
     windows = list(itertools.chain(*list(filter(None, seconds))[-2:]))
-    flags = () if settled else (NOT_SETTLED,)
-    return _timed(started, calls, windows, flags, {"settled": settled, "after_s": taken_s})
+    return _timed(started, calls, windows, () if settled else (NOT_SETTLED,), {"settled": settled, "after_s": taken_s})
 
 
 def burst(

@@ -384,11 +384,9 @@ def _rows(
 
 def rated(todo: Sequence[Case], budget_s: float, kinds: tuple[Rate, ...]) -> dict[Case, tuple[Rate, ...]]:
     """Return the products whose rates are measured: the largest of each dtype, for as many dtypes as time allows."""
-    each_s = rates.longest_s(kinds)
-    count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / each_s)
-    largest: dict[str, Case] = {}
-    for case in sorted(todo, key=lambda case: product.operations(case.shape)):
-        largest[case.dtype] = case
+    count = int(max(budget_s - len(todo) * LEAST_WATCHED_S, 0.0) / rates.longest_s(kinds))
+    # The last case of a dtype is its largest.
+    largest = {case.dtype: case for case in sorted(todo, key=lambda case: product.operations(case.shape))}
     usual = [dtype for dtype in dict.fromkeys((*RATED_FIRST, *largest)) if dtype in largest]
     return {largest[dtype]: kinds for dtype in usual[:count]}
 

@@ -29,8 +29,11 @@ AGAIN = "rerun on an idle machine, with a longer --time-budget"
 def answer(device: DeviceRows) -> list[OverlapResult]:
     """Return the overlap of every case with all three parts. Times are those of whole groups."""
     # Documents of earlier versions have pageable copies and copies on one stream too.
-    mine = (row for row in device.rows if row.name == NAME)
-    pinned = (row for row in mine if (row.case["host_memory"], row.case["streams"]) == ("pinned", 2))
+    pinned = (
+        row
+        for row in device.rows
+        if row.name == NAME and (row.case["host_memory"], row.case["streams"]) == ("pinned", 2)
+    )
     entries = []
     cases = runs.by(lambda row: tuple(row.case[name] for name in CASE), pinned)
     for (way, memory, streams, size), rows in cases.items():
@@ -71,8 +74,7 @@ def findings(device: DeviceRows) -> list[Finding]:
 
 def doubts(entries: Sequence[OverlapResult]) -> set[str]:
     """Return the flags that make the smallest overlap doubtful or the finding inconclusive."""
-    least = min(entries, key=lambda entry: entry.overlap)
-    return {*judging.doubts_of(least.flags), *_disturbances(entries)}
+    return {*judging.doubts_of(min(entries, key=lambda entry: entry.overlap).flags), *_disturbances(entries)}
 
 
 def _disturbances(entries: Sequence[OverlapResult]) -> list[str]:
@@ -106,11 +108,19 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 def headlines(device: DeviceRows, known: Ceilings) -> list[Headline]:
     """Return the overlap of each direction."""
-    lines = []
-    for row in answer(device):
-        case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden"
-        lines.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
-    return lines
+    return [
+        Headline(
+            "overlap",
+            row.device,
+            f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden",
+            row.overlap,
+            "1",
+            row.ci_low,
+            row.ci_high,
+            flags=row.flags,
+        )
+        for row in answer(device)
+    ]
 
 
 JUDGE = Judge(findings, headlines, result="bench_overlap", answers=answer)

@@ -105,9 +105,10 @@ def size_for(options: OverlapOptions, room: buffers.Room) -> int:
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure how much of a copy hides behind compute, on each selected device. Raises CannotLook and UsageError."""
-    why = "overlap measures a GPU's compute beside its copies"
-    on_cpu = devices.needs_gpu(NAME, "a CPU has no copies to hide", why)
     rows = functools.partial(_rows, options, emit)
+    on_cpu = devices.needs_gpu(
+        NAME, "a CPU has no copies to hide", "overlap measures a GPU's compute beside its copies"
+    )
     devices.each(NAME, options, emit, shared, rows, lambda accel: DEFAULT_BUDGET_S, on_cpu)
 
 
@@ -123,8 +124,9 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned, finding="overlap.pinned")
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        fix = "stop other programs that use the memory"
-        with buffers.no_room(accel, "not enough memory for the matrices", "overlap.memory", fix):
+        with buffers.no_room(
+            accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
+        ):
             side, multiply = product(accel)
         buffers.wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
@@ -142,19 +144,19 @@ def _rows(options: OverlapOptions, emit: Emit, accel: Accel, deadline: float) ->
             groups["both"].window(0)  # the first use of the second stream is untimed
             # The budget starts here, so that calibrating does not use up the time of the rounds.
             until_s = accel.host_now() + budget_s - allowance_s
-            timing_groups = functools.partial(concurrent.in_turn, groups, until_s)
-            taken = concurrent.watched(watch, dict.fromkeys(groups, 1), timing_groups)
+            taken = concurrent.watched(
+                watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
+            )
             verified = copies.finish()
             case = {"direction": direction, "host_memory": "pinned", "streams": 2, "size_bytes": size}
             for part, timed in taken.items():
-                flop = ("flop", 2.0 * side**3, "FLOP/s")
                 row = timing.measurement(
                     NAME,
                     accel.ref,
                     # Times are per copy or product, because each process calibrates its own number of calls.
                     replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
                     case={**case, "what": part},
-                    work=flop if part == "compute" else ("bytes", float(size), "B/s"),
+                    work=("flop", 2.0 * side**3, "FLOP/s") if part == "compute" else ("bytes", float(size), "B/s"),
                     memory=accel.memory(),
                     cache="cold" if copies.span_bytes >= room.cold else "warm",
                     details=verified,

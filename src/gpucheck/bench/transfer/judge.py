@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -384,9 +384,14 @@ def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
     fix = f"run `gpucheck devices`; {healthy}, look for Xid errors in the system log"
     if hangs:
         fix = f"{links.WITHOUT_PEERS}; {_WAY}; {fix}"
-    evidence = {"source": source, "destination": destination, "reason": reason}
-    title = f"copies from {source} to {destination} were not measured"
-    return Finding(PEER, "inconclusive", title, reason, evidence, fix=fix)
+    return Finding(
+        PEER,
+        "inconclusive",
+        f"copies from {source} to {destination} were not measured",
+        reason,
+        {"source": source, "destination": destination, "reason": reason},
+        fix,
+    )
 
 
 def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> list[Pair]:
@@ -439,17 +444,20 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     ]
 
 
-_OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
 # The judge of each part of a device. It receives all of the device's rows.
-OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
+OF_A_DEVICE = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 
 
 def findings(device: DeviceRows) -> list[Finding]:
     """Judge the parts that were begun on one device."""
     verified = corrupt(row for row in device.rows if row.name != PEER)
     is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
-    begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in device.parts]
-    findings = [finding for judge in begun for finding in judge(device.rows, device.facts)]
+    findings = [
+        finding
+        for name, judge in OF_A_DEVICE.items()
+        if part(name) in device.parts
+        for finding in judge(device.rows, device.facts)
+    ]
     return findings if is_silent else [verified, *findings]
 
 

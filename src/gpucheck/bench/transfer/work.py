@@ -116,8 +116,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
         emit(Progress(label, done, len(todo)))
         # Filling 1 GiB takes as long as four small rows.
         weights = [1.0 + later.size / (256 * MIB) for later in todo[done:]]
-        left = sum(weights) / weights[0]
-        yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
+        yield measure(case, accel, shared, room, setting.row_s(sum(weights) / weights[0]), setting.watch)
 
 
 def measure(
@@ -151,8 +150,12 @@ def measure(
 
 
 def _only_pinned(accel: Accel, what: str, finding: str) -> CannotLook:
-    why = "only copies to a CUDA or XPU device use pinned memory"
-    return CannotLook(what, why, "rerun without --host-memory", finding=finding)
+    return CannotLook(
+        what,
+        "only copies to a CUDA or XPU device use pinned memory",
+        "rerun without --host-memory",
+        finding=finding,
+    )
 
 
 def _no_pinned(reason: str, accel: Accel) -> Skipped:
@@ -234,8 +237,13 @@ IDIOMS: tuple[Idiom, ...] = (
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     """Return the lines that this device supports with these kinds of host memory."""
     pins = accel.can_pin and "pinned" in memories
-    here = (idiom for idiom in IDIOMS if (idiom.direction == "host_to_host") == accel.is_cpu)
-    return [idiom for idiom in here if idiom.memory in memories and (pins or "pin" not in idiom.code)]
+    return [
+        idiom
+        for idiom in IDIOMS
+        if (idiom.direction == "host_to_host") == accel.is_cpu
+        and idiom.memory in memories
+        and (pins or "pin" not in idiom.code)
+    ]
 
 
 class Line:
@@ -327,7 +335,6 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: buffers.Room, host_buffers: in
 
 def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) -> Measurement:
     accel, idiom = line.accel, line.idiom
-    notes = {"call": idiom.code, "rotation_bytes": line.rotation, "verified_slices": 1}
     return timing.measured(
         IDIOM,
         accel,
@@ -339,7 +346,12 @@ def measure_line(line: Line, room: buffers.Room, budget_s: float, watch: Watch) 
         case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": line.size},
         work=("bytes", float(line.size), "B/s"),
         cache="cold" if line.rotation >= room.cold else "warm",
-        verify=lambda: {**notes, "wrong_bytes": line.wrong_bytes()},
+        verify=lambda: {
+            "call": idiom.code,
+            "rotation_bytes": line.rotation,
+            "verified_slices": 1,
+            "wrong_bytes": line.wrong_bytes(),
+        },
     )
 
 
@@ -391,11 +403,10 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
         for way, (shared, _) in ways.items()
     }
     lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
-    limits = timing.Limits(sampling_s)
     rows = concurrent.watched(
         setting.watch,
         dict.fromkeys(ways, 1),
-        lambda: dict(zip(map(str, ways), concurrent.take(accel, lanes, limits), strict=True)),
+        lambda: dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True)),
     )
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction, other in OTHER.items():
@@ -421,11 +432,11 @@ KINDS = ("cuda", "xpu")
 
 def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
     """Return all pairs of devices of the same kind. Neighbours are first, so that a short run reaches every device."""
-    found: list[tuple[str, str]] = []
+    chosen: list[tuple[str, str]] = []
     for kind in KINDS:
         mine = [device for device in ids if device.partition(":")[0] == kind]
-        found += [(mine[at], mine[at + far]) for far in range(1, len(mine)) for at in range(len(mine) - far)]
-    return found
+        chosen += [(mine[at], mine[at + far]) for far in range(1, len(mine)) for at in range(len(mine) - far)]
+    return chosen
 
 
 def peer(
