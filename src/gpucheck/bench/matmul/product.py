@@ -306,9 +306,8 @@ class Repeats:
 
     def before(self, sample: int, calls: int) -> None:
         """Compare the previous window's result if the allowance permits. The first comparison is always made."""
-        is_affordable = self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s)
         # Before window 0, only the first results exist.
-        if sample and (not self.compared or is_affordable):
+        if sample and (not self.compared or self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s)):
             self._compare(self.sets[self.compared % len(self.sets)])
 
     def finish(self) -> None:
