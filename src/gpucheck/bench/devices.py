@@ -183,8 +183,8 @@ class _Run:
         if fault.kind == "device" and before is not None:
             # An earlier fault made CUDA unusable in this process, so this device is not at fault.
             self.lost[device_id] = before
-            finding = not_run(self.name, f"{device_id} in {self.where}", before)
-            self.emit(events.Skipped(replace(finding, device=device_id)))
+            skipped = not_run(self.name, f"{device_id} in {self.where}", before)
+            self.emit(events.Skipped(replace(skipped, device=device_id)))
             return
         self.emit(events.Failed(fault))
         if fault.kind != "device":

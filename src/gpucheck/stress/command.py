@@ -75,11 +75,8 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
         for runner in whole.at_work():
             runner.end("signal")
         answers = tuple(runner.answer for runner in whole.runners)
-        emit(
-            Answered(
-                "stress", StressResult(division.duration_s, division.turn_s, division.kinds, options.seed, answers)
-            )
-        )
+        result = StressResult(division.duration_s, division.turn_s, division.kinds, options.seed, answers)
+        emit(Answered("stress", result))
     for answer in answers:
         emit(Finished(WHERE, answer.name, answer.ended if answer.ended in ("fault", "error") else ""))
 

@@ -82,18 +82,15 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
         state.check()
         # The libraries choose their kernels by these properties, so devices that share them are of one model.
         parts = [accel.name, ".".join(map(str, accel.compute_capability or ())), accel.multiprocessors]
-        say(
-            {
-                "ready": {
-                    "model": " · ".join(str(part) for part in parts if part),
-                    "dtype": dtype,
-                    "side": work.side,
-                    "filled_bytes": work.filled_bytes,
-                    "reproducible": work.reproducible,
-                    "unknown": {"telemetry": watch.reason} if watch.reason else {},
-                }
-            }
-        )
+        ready = {
+            "model": " · ".join(str(part) for part in parts if part),
+            "dtype": dtype,
+            "side": work.side,
+            "filled_bytes": work.filled_bytes,
+            "reproducible": work.reproducible,
+            "unknown": {"telemetry": watch.reason} if watch.reason else {},
+        }
+        say({"ready": ready})
         go()
         state.run(setup)
         state.check()

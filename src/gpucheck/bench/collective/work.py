@@ -409,8 +409,8 @@ class _Run:
         """Return the finding for rows that were not measured in time."""
         rows = [judge.named(*row) for row in self.left] if self.todo else self.options.selected
         title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
-        skipped = devices.out_of_time("collective", title, self.id)
-        return replace(skipped, message=f"out of time: {few(rows)}", evidence={"rows": rows})
+        finding = devices.out_of_time("collective", title, self.id)
+        return replace(finding, message=f"out of time: {few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
         """Start the ranks. Return False if some are not ready."""
