@@ -157,9 +157,8 @@ class Accel:
             if self.kind == "cuda":  # on CUDA this means that the device is broken
                 raise
             return None  # XPU raises "doesn't support querying the available free memory"
-        if self.kind == "cuda" and self.integrated:
-            return min(host.memory().usable, int(total)), int(total)
-        return int(free), int(total)
+        is_shared = self.kind == "cuda" and self.integrated
+        return min(host.memory().usable, int(total)) if is_shared else int(free), int(total)
 
     def memory(self) -> MemoryFigures:
         """Return torch's four figures on this device; on the CPU, where torch keeps none, the resident set."""
@@ -374,8 +373,9 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         fix = f"{who if messages.is_of_memory(why) else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
     if wrong is not None:
-        fix = "see `gpucheck doctor`, or try --device cpu"
-        raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")
+        raise CannotLook(
+            f"torch cannot use {chosen}", wrong, "see `gpucheck doctor`, or try --device cpu", finding="device.usable"
+        )
     properties = module.get_device_properties(chosen) if hasattr(module, "get_device_properties") else None
 
     def figure(attribute: str) -> Any:  # every attribute is missing on some backend

@@ -419,16 +419,13 @@ def end_like(returncode: int) -> int:
 
 
 def _is_in_foreground() -> bool:
-    try:
+    with contextlib.suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
+    return False
 
 
 def _preparation(mask: Iterable[int], *, leads: bool) -> Callable[[], None]:

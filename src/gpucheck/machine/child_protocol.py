@@ -156,7 +156,6 @@ class Talk(contextlib.AbstractContextManager["Talk"]):
 
 def rebuilt(raised: Mapping[str, str]) -> GpucheckError:
     """Return the error that a child described with `child_stdio.raised`, ready to raise."""
-    kind = getattr(errors, raised["kind"])
+    kind: type[GpucheckError] = getattr(errors, raised["kind"])
     extra = {"trace": raised["trace"]} if issubclass(kind, errors.TargetError) else {}
-    error: GpucheckError = kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)
-    return error
+    return kind(raised["what"], raised["why"], raised["fix"], finding=raised["finding"], **extra)

@@ -53,9 +53,8 @@ def choose(requested: str, facts: Facts) -> Choice:
     match = _NAMED.fullmatch(requested)
     if match is None:
         return Choice((_by_uuid(requested, facts),))
-    if match["kind"] == "cpu":
-        return Choice(("cpu",))
-    return Choice((_by_index(match["kind"], int(match["index"] or 0), facts),))
+    kind = match["kind"]
+    return Choice(("cpu" if kind == "cpu" else _by_index(kind, int(match["index"] or 0), facts),))
 
 
 def resolve(requested: str, facts: Facts) -> str:
@@ -110,8 +109,7 @@ def _usable(facts: Facts, kind: str | None = None) -> tuple[str, ...]:
 
 
 def _auto(facts: Facts) -> Choice:
-    usable = _usable(facts)
-    if usable:
+    if usable := _usable(facts):
         return Choice(usable[:1])
     if not is_present(facts):
         return Choice(("cpu",), "no accelerator here; using the CPU")
@@ -134,9 +132,8 @@ def why_unusable(facts: Facts) -> str:
         return f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'unknown error'})"
     if driver.cuinit_error:
         return driver.cuinit_error
-    if driver.nvml_error:
-        return f"NVML: {driver.nvml_error}"
-    return f"torch {build.version}, built for {build.built_for}, sees no device"
+    unseen = f"torch {build.version}, built for {build.built_for}, sees no device"
+    return f"NVML: {driver.nvml_error}" if driver.nvml_error else unseen
 
 
 def _by_index(kind: str, index: int, facts: Facts) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
@@ -24,7 +24,6 @@ START_OF_A_CARD_S = 3.0
 # The beginning of the state of a GPU at which NVML hung or ended its process, and the state of the GPUs after it.
 NOT_ANSWERING = "not answering"
 NOT_READ = "not read: NVML stopped at another device"
-Opened = TypeVar("Opened", bound="Door")
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
@@ -159,14 +158,11 @@ class Door:
             self._talk.stop()
             self._talk = None
 
-    def __enter__(self: Opened) -> Opened:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class NvmlDoor(Door):
+class NvmlDoor(Door, AbstractContextManager["NvmlDoor"]):
     """A child that reads NVML on each request. A dead or wedged child is replaced at the next request."""
 
     library, module, request = "NVML", NVML_READER, MappingProxyType({"processes": False, "links": False})
@@ -184,7 +180,7 @@ class NvmlDoor(Door):
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
 
 
-class CudaDoor(Door):
+class CudaDoor(Door, AbstractContextManager["CudaDoor"]):
     """A child that reads libcuda once: cuInit's result never changes within a process."""
 
     library, module = "libcuda", LIBCUDA_READER

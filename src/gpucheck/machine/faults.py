@@ -70,9 +70,8 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
         named = text and name.replace(".", "").isidentifier()
         raised, text = (name, text) if named else ("", error.why)
         return messages.cause_of(error.why), raised.rpartition(".")[2], text
-    if cause is None:
-        return None, type(error).__name__, str(error)
-    return cause, link.classes[0].rpartition(".")[2], link.message
+    shown = (type(error).__name__, str(error)) if cause is None else (link.classes[0].rpartition(".")[2], link.message)
+    return cause, *shown
 
 
 def is_device(error: GpucheckError) -> bool:

@@ -62,9 +62,7 @@ def container_memory(root: Path = ROOT) -> tuple[int | None, int | None]:
             # Version 1 writes "no limit" as the largest page-aligned 63-bit number.
             if limit is not None and limit < 2**62:
                 limits.append((limit, limit - max(0, (used or 0) - inactive)))
-    if not limits:
-        return None, None
-    return min(limit for limit, _ in limits), max(0, min(left for _, left in limits))
+    return (min(limit for limit, _ in limits), max(0, min(left for _, left in limits))) if limits else (None, None)
 
 
 def memory_kills(root: Path = ROOT) -> int | None:
@@ -177,9 +175,8 @@ def cpu() -> Device:
 
 def cores() -> tuple[int, ...]:
     """Return the logical cores that this process may use; all if the system does not report them."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(psutil.cpu_count() or 1))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(psutil.cpu_count() or 1))
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:

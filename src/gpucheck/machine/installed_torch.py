@@ -32,9 +32,7 @@ def read() -> TorchBuild:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):  # a broken path hook, or a `torch` without a spec already in sys.modules
         spec = None
-    if spec is None or spec.origin is None:
-        return TorchBuild()
-    return from_folder(Path(spec.origin).parent)
+    return TorchBuild() if spec is None or spec.origin is None else from_folder(Path(spec.origin).parent)
 
 
 def from_folder(folder: Path) -> TorchBuild:

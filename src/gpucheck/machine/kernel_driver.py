@@ -256,10 +256,10 @@ def pci_devices(root: Path = ROOT) -> tuple[PciDevice, ...] | None:
     bus = root / "sys/bus/pci/devices"
     if (names := names_in(bus)) is None:
         return None
-    own = [bus / name for name in names if first_line(bus / name / "vendor") == "0x10de"]
     return tuple(
         PciDevice(path.name, first_line(path / "device"), first_line(path / "class"), link_name(path / "driver"))
-        for path in own
+        for path in (bus / name for name in names)
+        if first_line(path / "vendor") == "0x10de"
     )
 
 

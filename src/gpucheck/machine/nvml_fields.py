@@ -15,18 +15,20 @@ from typing import Any, NamedTuple
 from gpucheck.links import WIDTHS
 
 # nvmlClocksEventReasons of nvml.h, from bit 0. 0x200 and 0x400 exist although nvmlClocksEventReasonAll leaves them out.
-_REASONS = (
+CLOCK_REASONS = (
     *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
     *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability"),
 )
-CLOCK_REASONS = {1 << bit: name for bit, name in enumerate(_REASONS)}
 
 # nvmlDeviceGpuRecoveryAction_t of nvml.h, from 0: the action that the driver asks for.
-_ACTIONS = (
-    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset"),
-    "system_reboot",
+RECOVERY_ACTIONS = dict(
+    enumerate(
+        (
+            *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset"),
+            "system_reboot",
+        )
+    )
 )
-RECOVERY_ACTIONS = dict(enumerate(_ACTIONS))
 FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
 # NVML_FI_DEV_C2C_LINK_COUNT, …_GET_STATUS (1 is active) and …_GET_MAX_BW (MB/s) of nvml.h; the last two for one link.
@@ -191,7 +193,7 @@ def capability(value: tuple[int, int]) -> str:
 
 
 def clock_reasons(bits: int) -> dict[str, object]:
-    return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
+    return {"bits": bits, "names": [name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1]}
 
 
 def lanes(value: int) -> int:
@@ -205,16 +207,16 @@ def lanes(value: int) -> int:
 
 def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     correctable, uncorrectable, pending, failed = value
-    rows = {"correctable": correctable, "uncorrectable": uncorrectable}
-    return {**rows, "pending": flag(pending), "failed": flag(failed)}
+    return {
+        "correctable": correctable,
+        "uncorrectable": uncorrectable,
+        "pending": flag(pending),
+        "failed": flag(failed),
+    }
 
 
 def decoded(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode()
-
-
-def mig_mode(modes: tuple[int, int]) -> dict[str, object]:
-    return {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []}
 
 
 def window_bytes(memory: Any) -> int:
@@ -305,7 +307,11 @@ DETAILS: tuple[Field, ...] = (
     _row("retired_pages/uncorrected", "RetiredPages", DOUBLE_BIT, convert=len),
     _flag("retired_pages/pending", "RetiredPagesPendingStatus"),
     _value("recovery_action", FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")),
-    _row("mig", "MigMode", convert=mig_mode),
+    _row(
+        "mig",
+        "MigMode",
+        convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
+    ),
     _flag("persistence_mode", "PersistenceMode"),
     _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),

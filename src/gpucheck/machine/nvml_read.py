@@ -196,9 +196,8 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
 
 def is_much(row: Row) -> bool:
     used, total = row.device.get("memory_used_bytes"), row.device.get("memory_total_bytes")
-    if not used or not total or row.device.get("memory_source") != "nvml v2":
-        return False
-    return fields.unclaimed_counts(used, total)
+    is_exact = row.device.get("memory_source") == "nvml v2"
+    return bool(used and total and is_exact and fields.unclaimed_counts(used, total))
 
 
 def sum_processes(row: Row) -> None:
@@ -213,9 +212,9 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
     """Return the latest percentage of time in which each process had a kernel on the device; empty if unknown."""
     try:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
-        samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
-        newest = sorted(samples, key=lambda sample: sample.timeStamp)
-        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(sample.smUtil, 0, 100)}
+        samples = call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us)
+        newest_last = sorted(samples, key=lambda sample: sample.timeStamp)
+        return {sample.pid: float(sample.smUtil) for sample in newest_last if fields.whole(sample.smUtil, 0, 100)}
     except (Refused, *MISSHAPEN):
         return {}
 
@@ -240,10 +239,8 @@ def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
     if not fields.whole(slots, 0, fields.MOST_INSTANCES):
         raise Refused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
-        try:
+        with contextlib.suppress(Refused):  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
             yield call(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
-        except Refused:  # an empty slot: NOT_FOUND, or INVALID_ARGUMENT from older drivers
-            continue
 
 
 def read_instances(pynvml: Any, handle: Any, card: Row, with_processes: bool) -> list[Row]:
@@ -306,9 +303,6 @@ def _link_count(pynvml: Any, handle: Any) -> int:
     return counted
 
 
-STATE = "nvmlDeviceGetNvLinkState"
-
-
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     """Return the state of the GPU's fabric. Raises Refused, also if the GPU belongs to no fabric."""
     info = fields.filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
@@ -328,7 +322,9 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     own = f"nvlinks/{number}"
-    active = row.answer(pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, STATE, handle, number)))
+    active = row.answer(
+        pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, "nvmlDeviceGetNvLinkState", handle, number))
+    )
     errors: dict[str, int] = {}
 
     def add(name: str, question: Callable[[], Any]) -> None:

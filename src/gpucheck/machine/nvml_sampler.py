@@ -39,8 +39,7 @@ class Sampler:
     def __init__(self, pynvml: Any, handle: Any, *, of_card: bool = False, busy: bool = False) -> None:
         self._pynvml, self._handle = pynvml, handle
         # NVML counts for the whole GPU. Clocks, temperature and link apply to a MIG instance as well, energy does not.
-        self._fields = (*FIELDS, fields.VIOLATIONS) if of_card else (*FIELDS, ENERGY, fields.VIOLATIONS)
-        self._fields += BUSY if busy else ()
+        self._fields = (*FIELDS, *(() if of_card else (ENERGY,)), fields.VIOLATIONS, *(BUSY if busy else ()))
         self._unknown = {ENERGY.name: OF_CARD} if of_card else {}
         self._lock = threading.Lock()
         self._kept: list[dict[str, Any]] = []

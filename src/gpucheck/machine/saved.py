@@ -143,8 +143,10 @@ def load(path: str) -> Report:
         report = from_json(Report, data, foreign=True)
         # Times must be positive, because ratios are computed from logarithms.
         runs = [run for row in report.measurements for run in row.runs]
-        times_s = [sample for run in runs for sample in run.samples_s]
-        times_s += [row.time_s.median for row in report.measurements if row.time_s is not None]
+        times_s = [
+            *(sample_s for run in runs for sample_s in run.samples_s),
+            *(row.time_s.median for row in report.measurements if row.time_s is not None),
+        ]
         whole = all(0 < time_s < math.inf for time_s in times_s) and all(run.calls_per_sample > 0 for run in runs)
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error

@@ -374,8 +374,7 @@ def probe(
 
 def said(lines: Sequence[Line]) -> Line:
     """Return the merged lines that the probe printed, by their mark: a start-up file may print anything."""
-    marked = [line for line in lines if line.get("gpucheck")]
-    return {name: value for line in marked for name, value in line.items() if name != "gpucheck"}
+    return {name: value for line in lines if line.get("gpucheck") for name, value in line.items() if name != "gpucheck"}
 
 
 def read_torch(heard: Heard) -> TorchProbe:
