@@ -200,11 +200,11 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
     kind = document.command.partition(" ")[0]
     judges: dict[str, Judge] = {"bench": of_bench, "stress": of_stress}
     if kind not in judges:
-        why, fix = (
+        raise UsageError(
+            f"it is a result of `gpucheck {document.command}`",
             "only benchmarks and stress tests can be judged again",
             "give a result of `gpucheck bench …` or `stress`",
         )
-        raise UsageError(f"it is a result of `gpucheck {document.command}`", why, fix)
     if kind == "bench":
         check(document, "the report" if isinstance(report, Report) else repr(os.fspath(report)))
     return document.concluded(judges[kind](document))

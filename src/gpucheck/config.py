@@ -250,8 +250,7 @@ def loaded(text: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    table: dict[str, Any] = tomllib.loads(text)
-    return table
+    return dict(tomllib.loads(text))
 
 
 def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:

@@ -350,9 +350,8 @@ def cause_of_error(classes: Collection[str], text: str, where: str = "") -> Caus
         if name in classes:
             return BY_ID[row]
     cause = cause_of(text, where) if SPEAKING_CLASSES.intersection(classes) else None
-    if cause is None and any(name in classes for name in _OF_THE_RUNTIME):
-        return BY_ID["device.runtime"]
-    return cause
+    is_of_runtime = any(name in classes for name in _OF_THE_RUNTIME)
+    return BY_ID["device.runtime"] if cause is None and is_of_runtime else cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +372,8 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
         seen.add(id(current))
         classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
         chain.append(Raised(classes, message_of(current), _frames(current.__traceback__)))
-        following = current.__cause__
-        if following is None and not current.__suppress_context__:
-            following = current.__context__
-        current = following
+        context = None if current.__suppress_context__ else current.__context__
+        current = context if current.__cause__ is None else current.__cause__
     return tuple(chain)
 
 

@@ -119,8 +119,7 @@ def read(kind: Callable[..., Declared], given: Mapping[str, Any]) -> Declared:
         if value is not None and value is not False and value != []:
             values[option.field] = _read(option, value)
     made = kind(**values)
-    check = getattr(made, "check", None)
-    if check is not None:
+    if (check := getattr(made, "check", None)) is not None:
         check()
     return made
 

@@ -67,9 +67,7 @@ class Part:
     @property
     def label(self) -> str:
         """Return the source of the figures, in words."""
-        if self.kind == "estimate":
-            return f"an estimate: {self.because}"
-        return f"{self.source}, collected {self.date}"
+        return f"an estimate: {self.because}" if self.kind == "estimate" else f"{self.source}, collected {self.date}"
 
 
 class Unknown(NamedTuple):

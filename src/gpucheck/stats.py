@@ -115,9 +115,7 @@ def student_tail(t: float, df: float) -> float:
     incomplete beta function I_x(df/2, 1/2) at x = df/(df + t²) (Abramowitz and Stegun 26.5.27)."""
     if not df > 0:
         raise ValueError("Student's t needs more than zero degrees of freedom")
-    if math.isinf(t):
-        return 0.0
-    return incomplete_beta(df / (df + t * t), df / 2, 0.5)
+    return 0.0 if math.isinf(t) else incomplete_beta(df / (df + t * t), df / 2, 0.5)
 
 
 @cache

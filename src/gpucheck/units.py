@@ -14,9 +14,13 @@ from gpucheck.errors import UsageError
 
 KIB, MIB, GIB, TIB, PIB, EIB = 2**10, 2**20, 2**30, 2**40, 2**50, 2**60
 
-_SIZE_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_SIZE_UNITS |= {f"{prefix}b": scale for prefix, scale in _SIZE_UNITS.items() if prefix in "kmgt" and prefix}
-_SIZE_UNITS |= {"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+_SIZE_UNITS = {
+    **{prefix + end: 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for end in ("", "b")},
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+}
 _DURATION_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*", re.ASCII)
 
@@ -117,8 +121,7 @@ class Percent:
     def __call__(self, text: str, option: str) -> float:
         number, unit = _number(text)
         if unit == "" and 0 < number < 1:
-            fix = f"write it like {number * 100:g}%"
-            raise refused(option, "a percentage", text, fix, "it looks like a fraction")
+            raise refused(option, "a percentage", text, f"write it like {number * 100:g}%", "it looks like a fraction")
         value = number / 100 if unit in ("%", "") and math.isfinite(number) else math.nan
         most = math.inf if self.largest is None else self.largest
         if not ((value > 0 if self.above else value >= 0) and (value < most if self.below else value <= most)):
@@ -155,9 +158,8 @@ def capacity(size: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time span: 1.5e-6 → `1.50 µs`, 90 → `1 min 30 s`."""
-    if seconds >= 60:
-        return age(round(seconds))
-    return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+    steps = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+    return age(round(seconds)) if seconds >= 60 else _scaled(seconds, steps)
 
 
 def age(seconds: float) -> str:

@@ -56,11 +56,10 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     # The action that the driver asks for (Xid 154), unless the GPU has been reset since.
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
     wish = f"asks for: {asked.replace('_', ' ')}" if asked is not None else ""
-    others = [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]
     parts = (
         _when(wish if asked and worst.action else known.what if known else "", worst),
         f"Xid {RECOVERY} {wish}" if asked and not worst.action else "",
-        _also("Xid", others),
+        _also("Xid", [error for error in mine[1:] if verdict_of(error) != "info" and error.action is None]),
         "before the driver was reloaded" if worst.is_past else "",
     )
     rows = [

@@ -252,12 +252,10 @@ def _fabric_words(fabric: Fabric) -> tuple[str, str, str] | None:
 
 def errors(device: Device, facts: Facts) -> Said | None:
     errors = {str(link.link): {name: n for name, n in link.errors.items() if n} for link in device.nvlinks or ()}
-    counted = {link: found for link, found in errors.items() if found}
+    counted = {link: by_name for link, by_name in errors.items() if by_name}
     if not counted:
         return None
-    total: Counter[str] = Counter()
-    for found in counted.values():
-        total.update(found)
+    total: Counter[str] = sum(map(Counter, counted.values()), Counter())
     names = ", ".join(f"{count} {name}" for name, count in sorted(total.items()))
     message = f"{names} on link{'s' * (len(counted) != 1)} {', '.join(counted)}"
     mild = set(total) <= set(CORRECTED)

@@ -97,8 +97,8 @@ class Outputs:
             try:
                 output.put(report)
             except (OSError, MemoryError) as error:
-                name = f"{output.wanted.option} {str(output.target)!r}"
-                failed.append(CannotLook(f"{name} cannot be written", *why(error)))
+                what = f"{output.wanted.option} {str(output.target)!r} cannot be written"
+                failed.append(CannotLook(what, *why(error)))
         self.discard()
         if failed:
             raise failed[0]

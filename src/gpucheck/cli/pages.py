@@ -42,8 +42,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], formatter: Any, *, exit_co
     for place, (own, command) in enumerate(commands.below(name).items()):
         if command.heading or place == 0:
             sections.append((command.heading or "Commands", []))
-        summary = " ".join(command.paragraphs[0].split()).partition(". ")[0].rstrip(".")
-        sections[-1][1].append((own, summary))
+        sections[-1][1].append((own, " ".join(command.paragraphs[0].split()).partition(". ")[0].rstrip(".")))
     if exit_codes and not name:
         sections.append(("Exit codes", [(str(each.code), each.meaning) for each in errors.EXITS]))
     for title, rows in sections:

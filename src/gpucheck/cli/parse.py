@@ -34,8 +34,7 @@ class UnknownWords(TyperException):
 
 def name_of(context: Any) -> str:
     """Return the whole name of a context's command; empty for the program."""
-    path: str = context.command_path
-    return path.partition(" ")[2]
+    return str(context.command_path).partition(" ")[2]
 
 
 def help_page(command: Any, ctx: Any, *, exit_codes: bool = True) -> str:
@@ -113,8 +112,7 @@ class HelpCommand(TyperCommand):
     def invoke(self, ctx: Any) -> int:
         row, typed = self.row, ctx.params
         if not row.options:
-            code: int = resolve_name(row.function)()
-            return code
+            return int(resolve_name(row.function)())
         for option in commands.parameters(row.name):
             if option.repeat:
                 typed[option.key] = list(typed[option.key] or ())
@@ -148,8 +146,7 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
     from gpucheck.machine import child, stack
 
     python = os.path.expanduser(typed.pop("python"))
-    unfit = stack.unfit(python, row.name, OLDEST_PYTHON)
-    if unfit is not None:
+    if (unfit := stack.unfit(python, row.name, OLDEST_PYTHON)) is not None:
         raise unfit
     words = [*row.name.split(), *commands.retyped(row.name, typed)]
     with child.own_folder() as root:
@@ -176,8 +173,7 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
             raise CannotLook("the current folder is gone", str(error.strerror), "cd to one that exists") from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
-        code: int = function(common, options, *beside)
-        return code
+        return int(function(common, options, *beside))
     from gpucheck.cli import session
 
     return session.run(common, lambda emit: function(options, emit))

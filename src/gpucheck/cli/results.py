@@ -58,8 +58,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
         if (threshold := set_to.get(finding.id)) is not None:
             origin = f"set by {threshold.origin}"
             message = f"{finding.message} ({origin})" if finding.message else origin
-            evidence = {**finding.evidence, "threshold": to_json(threshold)}
-            finding = replace(finding, message=message, evidence=evidence)
+            finding = replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(threshold)})
         emit(Judged(finding))
 
 
@@ -159,8 +158,10 @@ def report(common: Common, options: ReportOptions) -> int:
             why, fix = f"{common.output[0]!r} is no page", "end the name in .html"
         raise UsageError("report writes a page", why, fix)
     folders = tuple(path for path in options.files if os.path.isdir(path))
-    named = [(path, load(path)) for path in options.files if path not in folders]
-    named += [(", ".join(folders), _of_fleet(folders))] if folders else []
+    named = [
+        *((path, load(path)) for path in options.files if path not in folders),
+        *([(", ".join(folders), _of_fleet(folders))] if folders else []),
+    ]
     try:
         page = html.sheet(named, serials=options.serials)
         answers = [html.answer_of(document) for _, document in named]

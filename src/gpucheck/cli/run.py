@@ -53,8 +53,7 @@ def run(common: Common, options: RunOptions) -> int:
         raise
     # A failed program keeps its own exit status. In a dry run, findings take precedence over it.
     if common.strict and (code == 0 or (options.dry is not None and code > 0)):
-        asked = exit_code(tuple(collector.findings), strict=True)
-        code = FAILED if asked == FAILED else code
+        code = FAILED if exit_code(tuple(collector.findings), strict=True) == FAILED else code
     try:
         _report(common, files, collector, began, code)
     except GpucheckError as error:
@@ -82,7 +81,6 @@ def _report(common: Common, files: Outputs, collector: Collector, began: session
     elif not common.quiet and os.environ.get("RANK", "0") == "0":
         from gpucheck.render import terminal, text
 
-        blocks = text.blocks(report, verbose=common.verbose)
-        terminal.show(terminal.console(sys.stderr), [text.Line(), *blocks])
+        terminal.show(terminal.console(sys.stderr), [text.Line(), *text.blocks(report, verbose=common.verbose)])
     sys.stderr.flush()
     files.write(report)

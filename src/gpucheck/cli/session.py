@@ -241,7 +241,6 @@ def report_of(
     judge: Judge | None = None,
 ) -> Report:
     cut_off = (errors.INTERRUPTED, errors.TERMINATED, errors.USAGE, errors.BUG)
-    is_cut_off = OUT_OF_TIME in collector.notices or code in cut_off
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,
@@ -249,7 +248,7 @@ def report_of(
         started=began[0].strftime("%Y-%m-%dT%H:%M:%SZ"),
         elapsed_s=time.monotonic() - began[1],
         code=code,
-        complete=complete and not is_cut_off,
+        complete=complete and OUT_OF_TIME not in collector.notices and code not in cut_off,
         strict=common.strict,
         settings=common.settings,
         judge=judge,
@@ -284,9 +283,8 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
             if isinstance(event, Progress):
                 # `Progress` means that the reading is judged and the command waits for the next one.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
-                report = report_of(collector, common, began, None)
                 # Each reading shows its time and that of the next, so that a hung watch is noticed.
-                shown([*devices.watched(report, began[0], interval_s), *notices])
+                shown([*devices.watched(report_of(collector, common, began, None), began[0], interval_s), *notices])
 
         gc.freeze()
         gc.enable()

@@ -32,8 +32,10 @@ def of_command(command: str, path: str | None, given: dict[str, Any], variables:
         raise UsageError(f"--config {path!r} does not exist", "", "give a settings file")
     file = Settings() if text is None else config.parse(text, path or FILE)
     wanted = [threshold for threshold in THRESHOLDS if _concerns(threshold, command, given)]
-    limits = [config.limit(row, given[row.key], row.option) for row in wanted if given.get(row.key)]
-    limits += [limit for limit in file.thresholds if limit.id in [row.id for row in wanted]]
+    limits = [
+        *(config.limit(row, given[row.key], row.option) for row in wanted if given.get(row.key)),
+        *(limit for limit in file.thresholds if limit.id in [row.id for row in wanted]),
+    ]
     slower = next((limit for limit in limits if limit.id == "compare.slower"), None)
     if slower is not None and not given.get("fail_if_slower"):
         given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
@@ -43,8 +45,10 @@ def of_command(command: str, path: str | None, given: dict[str, Any], variables:
 def told(settings: Settings) -> str:
     """Return the variables and the file's thresholds in one sentence, or an empty string."""
     limits = [limit for limit in settings.thresholds if not limit.origin.startswith("--")]
-    texts = [f"{name}={value}" for name, value in settings.variables.items()]
-    texts += [f"{limit.id} {config.told(limit)} ({limit.origin})" for limit in limits]
+    texts = [
+        *(f"{name}={value}" for name, value in settings.variables.items()),
+        *(f"{limit.id} {config.told(limit)} ({limit.origin})" for limit in limits),
+    ]
     return f"set: {'; '.join(texts)}" if texts else ""
 
 

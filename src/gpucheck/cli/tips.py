@@ -276,8 +276,7 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
     for option in sorted(parameters(split(base)[0]), key=lambda option: option.name not in _LIKELIEST):
         if not option.positional and (option.parse is not None or option.choices):
             for text in (value, *spellings(value)):
-                others = (word for each in extra for word in (option.name, text if each == value else each))
-                yield [*base, *others]
+                yield [*base, *(word for each in extra for word in (option.name, text if each == value else each))]
     for line in ([value], [base[0], value]):
         if " ".join(line) in commands.names():
             yield line
@@ -361,9 +360,8 @@ def completed(error: TyperException | UsageError, given: Sequence[str]) -> Usage
     if (added := _ADDED.fullmatch(error.fix)) and not re.search(r"\b[A-Z]{3,}\b", error.fix):
         error.fix = first_taken(iter([[*given, *added[1].split()]]), given) or error.fix
     elif wrong is not None and not commands.is_in(error.fix):
-        others = [*spellings(wrong[2])] if wrong[1] else []
-        if wrong[1] != "--device":
-            others = [text for text in others if not text.startswith("cuda:")]
+        may_be_device = wrong[1] == "--device"
+        others = [text for text in spellings(wrong[2]) if wrong[1] and (may_be_device or not text.startswith("cuda:"))]
         proposed = [text for text in (meant and meant[1], *others, meant and meant[2]) if text]
         error.fix = first_taken(_by_value(wrong[1] or "", wrong[2], proposed, given), given) or error.fix
     return error

@@ -75,10 +75,17 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
     parts: dict[str, Any] = {"findings": document["findings"], "ladder": (document["results"] or {}).get("doctor")}
     if evidence is not None:
         facts = to_json(evidence.facts)
-        parts |= {name: facts[name] for name in ("host", "python", "torch", "driver", "devices")}
-        parts |= {"stack": to_json(evidence.stack), "probe": to_json(evidence.torch), "load": to_json(evidence.load)}
-    details: dict[str, Any] = {"gpucheck": report.gpucheck, "started": report.started}
-    details |= {name: _listed(value, name) for name, value in parts.items()}
+        parts |= {
+            **{name: facts[name] for name in ("host", "python", "torch", "driver", "devices")},
+            "stack": to_json(evidence.stack),
+            "probe": to_json(evidence.torch),
+            "load": to_json(evidence.load),
+        }
+    details: dict[str, Any] = {
+        "gpucheck": report.gpucheck,
+        "started": report.started,
+        **{name: _listed(value, name) for name, value in parts.items()},
+    }
     if evidence is not None:
         values = {name: _DEVICE_UUID.sub("0", value) for name, value in facts["environment"].items()}
         details["variables"] = {

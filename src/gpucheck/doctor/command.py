@@ -78,9 +78,7 @@ def diagnosed(evidence: Evidence, conditions: Sequence[Condition]) -> tuple[Doct
 def usable(probe: TorchProbe) -> Usable:
     if probe.available and probe.count:
         return Usable("cuda", probe.count, probe.hip is not None)
-    if probe.other and probe.other_count:
-        return Usable(probe.other, probe.other_count)
-    return Usable(None, 0)
+    return Usable(probe.other, probe.other_count) if probe.other and probe.other_count else Usable(None, 0)
 
 
 def read(
@@ -145,9 +143,11 @@ def healthy(evidence: Evidence, asked: Container[str]) -> Finding:
     if not evidence.is_nvidia_here:
         others = [device.name or device.kind for device in evidence.facts.devices if device.kind != "cpu"]
         where = f"torch has {', '.join(others)}" if others else "PCI bus, /dev and driver show none"
-        fix = "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough"
-        if evidence.host.wsl:
-            fix = "if Windows has one: install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown"
+        fix = (
+            "if Windows has one: install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown"
+            if evidence.host.wsl
+            else "if there should be one (lspci -d 10de: must list it), check seat, power, firmware and passthrough"
+        )
         return Finding("doctor.no_gpu", "info", "no NVIDIA GPU here", where, fix=None if others else fix)
     title = "no known cause found, and torch was not seen to use the GPU"
     # Load conditions do not count, because they need a torch that works.
@@ -230,8 +230,10 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     ran = {run.device for run in evidence.probe.kernels if run.error is None}
     # The GPUs' second reading; during the first, gpucheck's child used torch.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
-    left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
-    left_out |= dict.fromkeys(ran - set(cards), NOT_IN_NVML)
+    left_out = {
+        **{name: why for name, card in cards.items() if (why := why_not(card))},
+        **dict.fromkeys(ran - set(cards), NOT_IN_NVML),
+    }
     loaded = {name: card.uuid for name, card in cards.items() if name not in left_out}
     if not loaded:
         return LoadResult("none", "no GPU is free for it", (), left_out)

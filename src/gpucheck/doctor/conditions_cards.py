@@ -344,22 +344,23 @@ def _as_loaded(evidence: Evidence) -> Facts:
         is_read = bool(reasons) or "clock_reasons" not in telemetry["unknown"]
         on_pcie = telemetry.get("c2c_bytes_per_s") is None and not card.integrated
         ends = ("generation", "width", "max_generation", "max_width")
-        device = Device(
-            **{name: getattr(card, name) for name in _FIXED},
-            state=at_work.UNDER_LOAD,
-            sm_clock_hz=clock["median"] if clock else None,
-            max_sm_clock_hz=telemetry["max_sm_clock_hz"],
-            temperature_celsius=telemetry["temperature_celsius"],
-            clock_reasons=ClockReasons(0, tuple(reasons)) if is_read else None,
-            pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
-            # A reason in most of many readings is lasting, even though the load is short.
-            changes=Changes(
-                max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
-                {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
-                lasting_clock_reasons=lasting,
-            ),
+        devices.append(
+            Device(
+                **{name: getattr(card, name) for name in _FIXED},
+                state=at_work.UNDER_LOAD,
+                sm_clock_hz=clock["median"] if clock else None,
+                max_sm_clock_hz=telemetry["max_sm_clock_hz"],
+                temperature_celsius=telemetry["temperature_celsius"],
+                clock_reasons=ClockReasons(0, tuple(reasons)) if is_read else None,
+                pcie=Link(**{name: link.get(name) for name in ends}) if on_pcie else None,
+                # A reason in most of many readings is lasting, even though the load is short.
+                changes=Changes(
+                    max(telemetry.get("violations_span_s") or 0.0, at_work.LEAST_SPAN_S),
+                    {"thermal": (telemetry.get("violations_s") or {}).get("thermal")},
+                    lasting_clock_reasons=lasting,
+                ),
+            )
         )
-        devices.append(device)
     return Facts(devices=tuple(devices))
 
 
@@ -413,8 +414,7 @@ def _unread_load(evidence: Evidence) -> Seen | None:
     missing: dict[str, dict[str, str]] = {}
     for card in evidence.load.cards if evidence.load is not None else ():
         unknown = {"*": card.reason or ""} if card.telemetry is None else card.telemetry["unknown"]
-        lost = {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}
-        if lost:
+        if lost := {name: why for name, why in unknown.items() if name == "*" or (name in READ and applies(why))}:
             missing[card.device] = lost
     said = [
         f"{card}: {', '.join(why if name == '*' else f'{name} ({why})' for name, why in names.items())}"

@@ -369,8 +369,7 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     if not gone and probe.foreign_folders and any("libcudnn" in path for path in probe.foreign_libraries):
         fix = fixes.out_of_library_path(probe.foreign_folders)
     details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
-    said = f"gone: {few([*names, *parts], ', ')}{packages}"
-    return Seen(said, details, fix, verdict="fail" if needed else None)
+    return Seen(f"gone: {few([*names, *parts], ', ')}{packages}", details, fix, verdict="fail" if needed else None)
 
 
 PACKAGES: tuple[Condition, ...] = (

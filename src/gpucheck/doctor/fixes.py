@@ -272,9 +272,8 @@ class Installer:
 
     def uninstall(self, packages: str) -> str:
         python = interpreter(self.python)
-        if not self.has_pip:
-            return f"uv pip uninstall --python {python} {packages}"
-        return f"{python} -m pip uninstall -y {packages}"
+        by_pip = f"{python} -m pip uninstall -y {packages}"
+        return by_pip if self.has_pip else f"uv pip uninstall --python {python} {packages}"
 
 
 def reinstall(installer: Installer, version: str | None = None, *, beside: str = "") -> str:

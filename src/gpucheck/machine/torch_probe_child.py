@@ -46,8 +46,8 @@ def say(**parts: Any) -> None:
 
 def shadowing() -> list[str]:
     """Return the files of the current folder that hide torch or a module of the standard library."""
-    known = set(getattr(sys, "stdlib_module_names", ())) or set(sys.builtin_module_names) | {"json", "timeit", "types"}
-    known |= {"torch", "numpy", "typing_extensions"}
+    own = set(getattr(sys, "stdlib_module_names", ())) or set(sys.builtin_module_names) | {"json", "timeit", "types"}
+    known = own | {"torch", "numpy", "typing_extensions"}
     return [
         name
         for name in sorted(os.listdir("."))

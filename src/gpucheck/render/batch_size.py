@@ -59,8 +59,7 @@ def page(report: Report) -> Page:
     under = [Line(_subject(result), "dim")] if first or cause else []
     in_use = _in_use(result)
     body = [*([_trials(result)] if result.trials else []), *([Line(), *in_use] if in_use else [])]
-    details = _details(result) if result.largest is not None else []
-    return Page(first, body, details, findings, cause, under=under)
+    return Page(first, body, _details(result) if result.largest is not None else [], findings, cause, under=under)
 
 
 def _in_use(result: FoundBatchSize) -> list[Line]:
@@ -164,9 +163,8 @@ def _limit(result: FoundBatchSize) -> str:
 
 
 def _of_budget(result: FoundBatchSize) -> str:
-    if result.peak_bytes is None:
-        return ""
-    return f"{units.capacity(result.peak_bytes)} of {units.capacity(result.budget_bytes)}"
+    peak = result.peak_bytes
+    return "" if peak is None else f"{units.capacity(peak)} of {units.capacity(result.budget_bytes)}"
 
 
 def _split(split: MemorySplit | None, axis: str | None) -> str:
@@ -204,8 +202,7 @@ def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
     parts = (_what(result), result.dtype, axis, recipe.amp and f"{recipe.amp} autocast", "nothing was run")
     under = [Line(" · ".join(filter(None, parts)), "dim")]
     details = [Line(f"set aside, {result.source}")] if result.context_bytes or result.workspace_bytes else []
-    smaller = "use a smaller model, or estimate for a larger --memory-limit"
-    then = smaller if result.max_batch_size is None else None
+    then = "use a smaller model, or estimate for a larger --memory-limit" if result.max_batch_size is None else None
     return Page(None, [_estimate_memory(result)], details, report.findings, cause, then, under)
 
 

@@ -74,8 +74,10 @@ def _evidence(report: Report, id: str, key: str, device: str) -> Any:
 
 def matmul_page(report: Report) -> Page:
     searched = report.results.get("bench_matmul_search", ())
-    devices = {entry.device: DeviceRef(entry.device) for entry in searched}
-    devices |= {row.device.id: row.device for row in report.measurements}
+    devices = {
+        **{entry.device: DeviceRef(entry.device) for entry in searched},
+        **{row.device.id: row.device for row in report.measurements},
+    }
 
     def peaks(device: DeviceRef) -> Mapping[str, Any]:
         return _evidence(report, "matmul.share_of_peak", "peaks", device.id) or {}
@@ -296,8 +298,11 @@ def collective_page(report: Report) -> Page:
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: its finding stands below.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
-    body: list[Block] = [table_of(rows, _COLLECTIVE_COLUMNS), *([Line()] if left else [])]
-    body += [Line(f"{finding.title} ({finding.message})") for finding in left]
+    body: list[Block] = [
+        table_of(rows, _COLLECTIVE_COLUMNS),
+        *([Line()] if left else []),
+        *(Line(f"{finding.title} ({finding.message})") for finding in left),
+    ]
     report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
     return measured.bench_page(report, [Answer(DeviceRef(place), sentence)], body, measured.flag_lines(rows))
 

@@ -28,19 +28,19 @@ def junit(report: Report) -> str:
     whole = Finding(report.command.replace(" ", "."), report.summary.verdict, f"gpucheck {report.command}")
     findings = report.findings or (whole,)
     if why := report.incomplete:
-        why = why.replace("the command", "it")
-        findings += (Finding("complete", "inconclusive", "the command did not finish", why),)
+        findings += (
+            Finding("complete", "inconclusive", "the command did not finish", why.replace("the command", "it")),
+        )
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
     suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
     suites.append(suite)
-    counts = {"tests": str(len(cases))}
-    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        counts[name] = str(sum(case.find(kind) is not None for case in cases))
+    kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {name: str(sum(case.find(kind) is not None for case in cases)) for name, kind in kinds.items()}
     for element in (suites, suite):
-        element.attrib.update(counts, time=f"{report.elapsed_s:.3f}")
+        element.attrib.update(tests=str(len(cases)), **counts, time=f"{report.elapsed_s:.3f}")
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
@@ -92,16 +92,15 @@ _LEVELS: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn":
 
 def sarif(report: Report) -> str:
     """Return the report as a SARIF log with one run. Passed and skipped findings are left out."""
-    told = [finding for finding in report.findings if finding.verdict in _LEVELS]
+    shown = [finding for finding in report.findings if finding.verdict in _LEVELS]
     rules: dict[str, dict[str, Any]] = {}
-    for finding in told:
+    for finding in shown:
         rules.setdefault(finding.id, {"id": finding.id, "shortDescription": {"text": finding.title}})
-    driver = {"name": "gpucheck", "version": report.gpucheck, "rules": list(rules.values())}
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {"name": "gpucheck", "version": report.gpucheck, "rules": list(rules.values())}},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": report.summary.complete, "exitCode": report.summary.exit}],
-        "results": [_sarif_result(finding, list(rules).index(finding.id)) for finding in told],
+        "results": [_sarif_result(finding, list(rules).index(finding.id)) for finding in shown],
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False) + "\n"

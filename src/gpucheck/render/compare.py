@@ -48,8 +48,7 @@ def page(report: Report) -> Page:
         f"whole table (Holm). same: within ±{within}"
     )
     first, under = _answer(compared.rows, report.summary.verdict, gate), [Line(_subject(compared, gate), "dim")]
-    then = changes.fix if changes else None
-    return Page(first, comparison(report), [Line(method)], others, cause, then, under)
+    return Page(first, comparison(report), [Line(method)], others, cause, changes.fix if changes else None, under)
 
 
 def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None) -> Line:
@@ -117,13 +116,12 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
     if row.why and min(row.old_runs, row.new_runs) >= FEWEST_RUNS and not not_comparable(row.differences):
         notes.insert(0, row.why)
     label = row_text(row, " ")
-    figures = [
-        units.duration(time_s) if rate is None or row.rate_unit is None else rate_text(rate, row.rate_unit)
-        for rate, time_s in ((row.old_rate, row.old_s), (row.new_rate, row.new_s))
-    ]
     return [
         f"{label} ({row.new_device})" if several else label,
-        *figures,
+        *(
+            units.duration(time_s) if rate is None or row.rate_unit is None else rate_text(rate, row.rate_unit)
+            for rate, time_s in ((row.old_rate, row.old_s), (row.new_rate, row.new_s))
+        ),
         speed_text(row.ratio),
         _interval(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",

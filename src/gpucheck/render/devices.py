@@ -58,11 +58,8 @@ def _clock_time(moment: datetime.datetime) -> str:
 
 def _body(report: Report) -> list[Block]:
     facts = report.facts
-    body: list[Block] = []
-    if facts.devices:
-        body += [devices_table(facts.devices, report.findings), Line()]
-    if any(device.processes for device in facts.devices):
-        body += [_processes(facts), Line()]
+    body: list[Block] = [devices_table(facts.devices, report.findings), Line()] if facts.devices else []
+    body += [_processes(facts), Line()] if any(device.processes for device in facts.devices) else []
     # Settings that hide GPUs are shown once for all GPUs.
     masks = dict.fromkeys(device.state for device in facts.devices if (device.state or "").startswith(_HIDDEN))
     below = [*(Line(mask) for mask in masks if mask), *versions_line(facts)]

@@ -55,8 +55,7 @@ def page(report: Report) -> Page:
         # A lost GPU comes first, and then the line that the others work.
         body = [Line(whole.text), Line(), *body]
         return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
-    line_of_all = None if whole is None else _whole(whole, counts)
-    return Page(line_of_all, body, findings=others, cause=whole, order=gravity)
+    return Page(_whole(whole, counts) if whole else None, body, findings=others, cause=whole, order=gravity)
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
@@ -119,9 +118,9 @@ def smoke_page(report: Report) -> Page:
         name = next((text.short_name(device) for device in report.facts.devices if used == [device.id]), "")
         words += f" · {f'{name} ' if name else ''}({', '.join(in_short(used))})"
     verdict = report.summary.verdict
-    if not report.summary.complete and verdict in ("pass", "skip", "info"):
-        verdict = "inconclusive"
-    return Page(text.answer(verdict, words), versions_line(report.facts), every, asking)
+    is_undecided = not report.summary.complete and verdict in ("pass", "skip", "info")
+    line = text.answer("inconclusive" if is_undecided else verdict, words)
+    return Page(line, versions_line(report.facts), every, asking)
 
 
 def _checks(findings: Sequence[Finding]) -> Block:
@@ -141,10 +140,10 @@ def memory_page(report: Report) -> Page:
         names = {device.id or f"NVML {device.nvml_index}": text.short_name(device) for device in report.facts.devices}
         of_others = [row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")]
         held = {row.device: f"; {row.message}" for row in of_others}
-        lines = []
-        for row in of_nvml:
-            room = _room(row) or row.message
-            lines.append(Line(f"{row.device} ({names.get(row.device or '', 'GPU')}): {room}{held.get(row.device, '')}"))
+        rooms = [(row.device, _room(row) or row.message) for row in of_nvml]
+        lines = [
+            Line(f"{device} ({names.get(device or '', 'GPU')}): {room}{held.get(device, '')}") for device, room in rooms
+        ]
         lines += [text.signed(row.verdict, row.text) for row in report.findings if row.id == "devices.unclaimed_memory"]
         what = lines.pop().text if len(lines) == 1 else f"{len(lines)} GPUs, by NVML"
         why = f"torch's memory figures not checked: {accounting.message}"
@@ -186,16 +185,17 @@ def _answer(report: Report, judged: Finding | None) -> Line | None:
 def _room(overall: Finding) -> str:
     free = overall.evidence.get("free_bytes", overall.evidence.get("available_bytes"))
     total = overall.evidence.get("total_bytes")
-    if free is None or total is None:
-        return ""
-    return f"{units.capacity(free)} of {units.capacity(total)} free"
+    return "" if free is None or total is None else f"{units.capacity(free)} of {units.capacity(total)} free"
 
 
 def _steps(steps: Sequence[MemoryStep]) -> Block:
     names = list(dict.fromkeys(row.figure for step in steps for row in step.figures))
-    columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
-    columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
-    columns += [Column("verdict", "left")]
+    columns = [
+        Column("step", "left"),
+        Column("what it does", "left", keep=1),
+        *(Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names),
+        Column("verdict", "left"),
+    ]
     rows: list[list[str | Cell]] = []
     for step in steps:
         figures = {row.figure: row for row in step.figures}

@@ -24,9 +24,7 @@ def page(report: Report) -> Page:
         return Page(None, [text.table(_LIST, [[entry.id, entry.of, entry.title] for entry in result.known])])
     if result.page:
         return _page_of_id(result.page)
-    if result.matches:
-        return _page_of_text(result.matches)
-    return Page(cause=next(iter(report.findings), None))
+    return _page_of_text(result.matches) if result.matches else Page(cause=next(iter(report.findings), None))
 
 
 def _page_of_text(matches: Sequence[TextMatch]) -> Page:
@@ -46,11 +44,13 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
 
 
 def _page_of_id(page: IdPage) -> Page:
-    parts = ["an error text" if page.of == "text" else f"a finding of gpucheck {page.of}"]
-    parts += [f"breaks the stage {page.rung}"] if page.rung else []
-    parts += [SURE[page.certainty]] if page.certainty else []
+    parts = (
+        "an error text" if page.of == "text" else f"a finding of gpucheck {page.of}",
+        page.rung and f"breaks the stage {page.rung}",
+        page.certainty and SURE[page.certainty],
+    )
     settle = [Line(f"to make sure: {page.settle}")] if page.settle else []
-    body = [Line(page.meaning), *settle, Line(" · ".join(parts), "dim")]
+    body = [Line(page.meaning), *settle, Line(" · ".join(filter(None, parts)), "dim")]
     # Texts, conditions and rules are titled by what is wrong, other findings by what they check.
     is_fault = page.of in ("text", "doctor", "lint")
     title = f"{page.title} ({page.id})" if is_fault else f"{page.id} checks: {page.title}"

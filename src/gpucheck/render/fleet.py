@@ -64,10 +64,9 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
-    told = None
-    if headline is not None and headline.id != "fleet.suspect":
-        told = text.answer(report.summary.verdict if first is None else first.verdict, headline.title)
-    return Page(told, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
+    verdict = report.summary.verdict if first is None else first.verdict
+    line = text.answer(verdict, headline.title) if headline is not None and headline.id != "fleet.suspect" else None
+    return Page(line, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
 
 
 def _counts(fleet: FleetResult) -> str:
@@ -88,10 +87,10 @@ def _node(report: Report, node: NodeDocument) -> Page:
         cause = next((row for row in of_parts if row.evidence.get("part") == node.step), None)
     word += "" if cause is None else f": {cause.text}"
     answer = text.answer(report.summary.verdict, f"{node.host} is {word}")
-    outcomes = [_outcome(part, node.gpus) for part in node.parts]
+    outcomes = [(part, *_outcome(part, node.gpus)) for part in node.parts]
     rows = [
         (part.id, text.verdict_cell(verdict), units.duration(max(part.elapsed_s, 0.001)), why)
-        for part, (verdict, why) in zip(node.parts, outcomes, strict=True)
+        for part, verdict, why in outcomes
     ]
     devices, rates = text.counted(len(node.devices), "device"), text.counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
@@ -112,5 +111,4 @@ def _outcome(part: NodePart, gpus: int | None) -> tuple[Verdict, str]:
 def listed(report: Report, which: Literal["good", "bad"]) -> str:
     """Return the good nodes, or those that must not be used, one name per line."""
     fleet = report.results.get("fleet_judge")
-    names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
-    return "".join(f"{name}\n" for name in names)
+    return "".join(f"{name}\n" for name in (getattr(fleet, which) if fleet is not None else ()))

@@ -72,9 +72,8 @@ def sheet(reports: Sequence[tuple[str, Report]], *, serials: bool = False) -> st
     worst, _, head, *_ = shown[0]
     head = head if len(shown) == 1 else f"gpucheck: {len(shown)} results"
     verdicts = counts([verdict for verdict, *_ in shown]) if len(shown) > 1 else worst
-    body = [f"<h1>{_text(head)}: {verdicts}</h1>"]
-    for machine in dict.fromkeys(_machine(report, serials=serials) for *_, report, _ in shown):
-        body += [f"<p>{_text(line)}</p>" for line in machine]
+    machines = dict.fromkeys(_machine(report, serials=serials) for *_, report, _ in shown)
+    body = [f"<h1>{_text(head)}: {verdicts}</h1>", *(f"<p>{_text(line)}</p>" for lines in machines for line in lines)]
     for place, (verdict, said, title, *_) in enumerate(shown if len(shown) > 1 else (), 1):
         link = f'<a href="#d{place}">{place}. {_text(title)}</a>'
         body.append(f"<p>{link} {SIGNS[verdict][0]} {verdict}: {_code(said)}</p>")
@@ -147,8 +146,7 @@ def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
     """Return a document's verdict, the worst of report, findings and first line, and that line without its sign."""
-    quiet = text.parts_of(report, verbose=False)
-    line = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
+    line = next((block.text for block in text.parts_of(report, verbose=False)[0] if isinstance(block, Line)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
     shown: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
     verdicts += [shown] if shown else []

@@ -77,8 +77,7 @@ class LiveView:
                 self._say([Line(said_of(event))])
             return
         if event.done and event.total:  # the remaining steps should take as long as those done
-            elapsed_s = time.monotonic() - self._started
-            self._ends_s = min(self._ends_s, elapsed_s / event.done * event.total)
+            self._ends_s = min(self._ends_s, (time.monotonic() - self._started) / event.done * event.total)
         self._event = event
         if self._status is None:
             self._status = self._console.status(self, spinner="line")

@@ -71,9 +71,11 @@ def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measure
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
     """Return a cell such as `! noisy, few samples; latency`. Flags that make the figure doubtful are first."""
     doubts = judging.doubts_of(flags)
-    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubts and word]
-    # A flag from a later version is shown unchanged.
-    rest += [flag for flag in flags if flag not in FLAGS]
+    rest = [
+        *(word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubts and word),
+        # A flag from a later version is shown unchanged.
+        *(flag for flag in flags if flag not in FLAGS),
+    ]
     texts = [f"! {', '.join(FLAGS[flag][0] for flag in doubts)}"] if doubts else []
     return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
 
@@ -129,7 +131,6 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     lines.sort(key=lambda line: WORST_FIRST.index(line[0]))
     worst = text.worst_of(findings)
     cause = worst if worst is not None and _leads(worst, answers) else None
-    above: list[Block] = []
     if cause is not None:
         # A skip never shows as a pass, even if all measured rows passed.
         verdict = cause.verdict if several or cause.verdict == "skip" else report.summary.verdict
@@ -141,8 +142,10 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
         count = len(report.measurements)
         measured = f"{text.counted(count, 'row')} measured" if count else "nothing was measured"
         first = text.answer(report.summary.verdict, measured)
-    for verdict, answer in lines:
-        above.append(text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}"))
+    above = [
+        text.answer(verdict, _fitting(answer)) if several else Line(f"  {_fitting(answer)}")
+        for verdict, answer in lines
+    ]
     if answers and several:
         # A device that was left out has one line with the reason, unless another line is about it.
         shown = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}

@@ -104,8 +104,7 @@ def _samples(report: Report) -> Iterator[Sample]:
     torch = facts.torch.version if facts.torch else None
     driver = facts.driver.version if facts.driver else None
     yield "build_info", {**command, "gpucheck": report.gpucheck, "torch": torch, "driver": driver}, 1
-    uuids = {device.id: device.uuid for device in facts.devices if device.id is not None}
-    yield from _verdicts(report, uuids)
+    yield from _verdicts(report, {device.id: device.uuid for device in facts.devices if device.id is not None})
     for device in facts.devices:
         named = {"UUID": device.uuid, "device": device.id or device.pci_address or device.kind}
         yield "device_info", {**command, **named, "name": device.name, "pci_bus_id": device.pci_address}, 1
@@ -137,11 +136,10 @@ def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sampl
 
 
 def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
-    case = ",".join(f"{key}={value}" for key, value in to_json(row.case).items())
     labels = {
         **command,
         "benchmark": row.name,
-        "case": case,
+        "case": ",".join(f"{key}={value}" for key, value in to_json(row.case).items()),
         "cache": row.method.cache,
         "UUID": row.device.uuid,
         "device": row.device.id,

@@ -195,8 +195,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         *_counted("operation", "with wrong dtypes", [finding for finding in bad if finding.id == "run.dry.dtype"]),
         *("CUDA in a forked process" for finding in bad if finding.id == "run.dry.fork"),
         *(finding.title for finding in bad if finding.id in ("run.dry.memory", "run.dry.followed")),
-    ]
-    parts = parts or [placed(result)]
+    ] or [placed(result)]
     steps = text.counted(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:

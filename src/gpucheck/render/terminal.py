@@ -97,8 +97,7 @@ def _shortened(table: Table) -> Table:
     styles = [" ".join(cell.style for cell in row) for row in table.rows]
     gravity = [0 if "red" in style else 1 if "yellow" in style else 2 for style in styles]
     ranked = sorted(range(len(styles)), key=gravity.__getitem__)
-    places = sorted(ranked[: max(MOST_ROWS, gravity.count(0))])
-    return _of_rows(table, places)
+    return _of_rows(table, sorted(ranked[: max(MOST_ROWS, gravity.count(0))]))
 
 
 def _of_rows(whole: Table, places: Sequence[int]) -> Table:

@@ -70,11 +70,11 @@ class Table:
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
     """Return a table of these rows, without empty columns and without unknown columns that may be dropped."""
     made = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    kept = []
-    for place, column in enumerate(columns):
-        nothing = ("",) if column.keep == ALWAYS else ("", UNKNOWN)
-        if not made or any(row[place].text not in nothing for row in made):
-            kept.append(place)
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if not made or any(row[place].text not in ("", "" if column.keep == ALWAYS else UNKNOWN) for row in made)
+    ]
     return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in made))
 
 

@@ -69,9 +69,9 @@ def _cause(fault: Fault) -> str:
 def judge(fault: Fault) -> Finding:
     """Return the one finding about a fault: a failure of the device, a lack of memory, or an error of gpucheck."""
     line = first_line(fault.text)
-    told = fault.kind == "device" and line == _cause(fault)  # the title has this text already
+    is_said = fault.kind == "device" and line == _cause(fault)  # the title has this text already
     during = f" (during {fault.step})" if fault.step else ""
-    message = ": ".join(part for part in (fault.error, "" if told else line) if part) + during
+    message = ": ".join(part for part in (fault.error, "" if is_said else line) if part) + during
     evidence: dict[str, Any] = {
         "device": fault.device,
         "where": fault.where,

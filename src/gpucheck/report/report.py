@@ -114,8 +114,7 @@ Judge = Callable[[Report], Judgement]
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """Return the summary's verdict: the worst of the findings, but not better than the exit status."""
-    verdicts: list[Verdict] = [finding.verdict for finding in findings]
-    worst: Verdict = min(verdicts, key=WORST_FIRST.index, default="pass")
+    worst: Verdict = min((finding.verdict for finding in findings), key=WORST_FIRST.index, default="pass")
     if code == errors.OK:
         # The whole is still a pass if some checks were skipped while others passed, or if a finding is only a remark.
         return "pass" if worst in ("skip", "info") else worst

@@ -44,5 +44,5 @@ class Results(TypedDict, total=False):
 
 def late_types() -> dict[str, Any]:
     """Load the modules of this package, and return the types that `Results` names, by name."""
-    modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     return {name: kind for module in modules for name, kind in vars(module).items() if is_dataclass(kind)}
