@@ -145,8 +145,7 @@ def of_dependency(error: ImportError) -> CannotLook | None:
         module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         importer, trace = importer if module == "importlib" else module, trace.tb_next
     # The error for a library that cannot be loaded has no name.
-    names = ((error.name or "").partition(".")[0], importer)
-    name = next((name for name in names if name in DEPENDENCIES), None)
+    name = next((name for name in ((error.name or "").partition(".")[0], importer) if name in DEPENDENCIES), None)
     if name is None or importer not in ("gpucheck", "__main__", *DEPENDENCIES):
         return None
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable

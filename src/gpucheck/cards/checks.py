@@ -320,9 +320,9 @@ def gravity(finding: Finding) -> int:
 
 def of_machine(facts: Facts) -> list[Finding]:
     """Return the findings about missing GPUs, a slow driver, and log entries of other GPUs and of NVSwitches."""
-    found = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
+    of_cards = (cards.not_shown(facts), cards.unlisted(facts), cards.silent(facts), cards.slow_start(facts))
     of_log = (at_rest.nvlink(facts), *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
-    return [finding for finding in (*found, *of_log) if finding is not None]
+    return [finding for finding in (*of_cards, *of_log) if finding is not None]
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:

@@ -411,8 +411,9 @@ def usage(name: str) -> str:
     if row is None or row.commands:
         return f"{called} [OPTIONS] COMMAND [ARGS]..."
     # Arguments are named by their options, because typer's brackets differ by version.
-    words = [called, "[OPTIONS]"]
-    for argument in parameters(name):
-        if argument.positional:
-            words.append(argument.metavar if argument.required else f"[{argument.metavar.strip('[]')}]")
-    return " ".join(words)
+    arguments = [
+        argument.metavar if argument.required else f"[{argument.metavar.strip('[]')}]"
+        for argument in parameters(name)
+        if argument.positional
+    ]
+    return " ".join([called, "[OPTIONS]", *arguments])

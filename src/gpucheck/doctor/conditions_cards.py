@@ -72,8 +72,8 @@ def _holders(card: Device) -> str:
 def _is_for_a_screen(card: Device) -> bool:
     """Return whether graphics programs hold the GPU, beside a context or two of compute processes."""
     computing = [process.used_memory_bytes for process in card.processes or () if "graphics" not in process.kind]
-    few = None not in computing and sum(filter(None, computing)) < FOREIGN_BYTES
-    return few and len(computing) < len(card.processes or ())
+    holds_little = None not in computing and sum(filter(None, computing)) < FOREIGN_BYTES
+    return holds_little and len(computing) < len(card.processes or ())
 
 
 CARDS: tuple[Condition, ...] = (

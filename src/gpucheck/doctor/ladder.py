@@ -99,7 +99,7 @@ def _finding(sighting: Sighting, because: str | None = None) -> Finding:
 def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, ...]:
     shown, answered = _shown(evidence), _answered(evidence)
     failed = {row.condition.rung: row.condition.title for row in reversed(diagnosis.consequences)}
-    found: list[RungStanding] = []
+    stages: list[RungStanding] = []
     in_windows, has_bus = evidence.host.wsl or evidence.host.system == "Windows", evidence.stack.devices is not None
     for rung in RUNGS:
         state: RungState = "unknown"
@@ -111,14 +111,14 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
         elif (by := shown[rung]) is not None:
             # A stage above the broken one may still work, as NVML does without libcuda.
             state, why = "held", by
-        elif any(standing.state == "broken" for standing in found):
+        elif any(standing.state == "broken" for standing in stages):
             state, why = "unreached", answered.get(rung) or f"not checked: {diagnosis.broken} is broken"
         elif not evidence.is_nvidia_here and rung != "torch" and (rung != "hardware" or has_bus):
             state, why = "absent", "no NVIDIA GPU"
         elif rung in ("hardware", "kernel", "nodes") and in_windows:
             state, why = "absent", "the driver is in Windows"
-        found.append(RungStanding(rung, state, why))
-    return tuple(found)
+        stages.append(RungStanding(rung, state, why))
+    return tuple(stages)
 
 
 def _shown(evidence: Evidence) -> dict[Rung, str | None]:

@@ -79,8 +79,7 @@ class Cut:
     def after(self, seconds: float, reason: str) -> None:
         """Allow at most `seconds` from now. The earliest deadline and the first reason count."""
         self._at = min(self._at, time.monotonic() + seconds)
-        if self.reason is None:
-            self.reason = reason
+        self.reason = self.reason or reason
 
     def before(self, deadline: float) -> float:
         """Return the earlier of the two deadlines, on the monotonic clock."""

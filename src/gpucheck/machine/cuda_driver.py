@@ -46,11 +46,9 @@ class Driver:
         parts = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()
-            try:
+            with contextlib.suppress(Refused):
                 if self.code(function, code, ctypes.byref(text)) == 0 and text.value:
                     parts.append(text.value.decode("utf-8", "replace"))
-            except Refused:
-                continue
         return ": ".join(parts) or (STUB_WORDS if code == STUB else "unknown error")
 
     def integer(self, function: str, *arguments: object, kind: Any = ctypes.c_int) -> int:

@@ -77,9 +77,9 @@ def join(
     mask = environment.get(MASK)
     named = _named_in_vain(nvml_read, cuda_read, mask)
     rows = [_completed(row, cuda_read, around, mask, named) for row in _paired(nvml_read, cuda_read)]
-    unknown: dict[str, str] = {}
-    for place, row in enumerate(rows):
-        unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
+    unknown = {
+        f"/devices/{place}{name}": reason for place, row in enumerate(rows) for name, reason in _reasons(row).items()
+    }
     if torch_read.error:
         unknown["/torch_runtime"] = torch_read.error
     return Facts(

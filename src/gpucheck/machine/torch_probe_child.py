@@ -420,12 +420,10 @@ def load(settle_s: float, load_s: float, devices: list[str]) -> None:
     while time.perf_counter() < settled:
         work_once(torch, work)
     began = now = time.perf_counter()
-    turns = 0
     while now < began + load_s:
         work_once(torch, work)
-        turns += 1
         now = time.perf_counter()
-    say(stage="end", began_s=began, took_s=now - began, turns=turns)
+    say(stage="end", began_s=began, took_s=now - began)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
     first, *others = matches
     # A specific text (with its own numbers) needs no general meaning.
     body: list[Block] = [] if first.specific or not first.meaning else [Line(first.meaning)]
-    sure = SURE[first.certainty] + _BY_TEXT[first.certainty]
-    sure = "a symptom: the text does not name its cause" if first.symptom else sure
+    sure = (
+        "a symptom: the text does not name its cause"
+        if first.symptom
+        else SURE[first.certainty] + _BY_TEXT[first.certainty]
+    )
     body.append(Line(f"{f'a guess: {first.doubt}' if first.doubt else sure} ({first.id})", "dim"))
     if first.conditions:
         body.append(Line(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))

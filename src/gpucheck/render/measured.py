@@ -184,14 +184,13 @@ def _fitting(answer: Answer) -> str:
     short, place = text.short_name(answer.device), answer.place
     name = f"{short} ({answer.device.id})" if short != answer.device.id else short
     texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
-    return next((said for said in texts if len(said) <= WIDTH - len("✓ ")), texts[-1])
+    return next((line for line in texts if len(line) <= WIDTH - len("✓ ")), texts[-1])
 
 
 def named(finding: Finding, *, several: bool) -> Finding:
     """Return the finding with its device before the title, if there are several devices and the title names none."""
-    if not several or finding.device is None or finding.device in finding.title:
-        return finding
-    return replace(finding, title=f"{finding.device}: {finding.title}")
+    is_clear = not several or finding.device is None or finding.device in finding.title
+    return finding if is_clear else replace(finding, title=f"{finding.device}: {finding.title}")
 
 
 def remarks_once(findings: Sequence[Finding]) -> list[Finding]:

@@ -112,9 +112,8 @@ def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
         mine += [finding] if is_its_own and finding.id in words and finding.verdict in ASKING else []
     if (worst := text.worst_of(mine)) is not None:
         return text.verdict_cell(worst.verdict, words[worst.id])
-    if device.ended == "signal":
-        return text.verdict_cell("inconclusive", "cut off")
-    return text.verdict_cell("pass", "correct")
+    was_cut_off = device.ended == "signal"
+    return text.verdict_cell("inconclusive", "cut off") if was_cut_off else text.verdict_cell("pass", "correct")
 
 
 def _details(devices: Sequence[StressDevice]) -> list[Line]:
