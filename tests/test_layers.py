@@ -53,25 +53,25 @@ LAYERS = {
 # The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
 # grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    ".": (13, 1071),
+    ".": (13, 1056),
     "batch_size": (10, 1847),
-    "bench": (31, 4223),
-    "cards": (5, 843),
-    "cli": (14, 1464),
+    "bench": (31, 4158),
+    "cards": (5, 840),
+    "cli": (14, 1446),
     "compare": (2, 227),
     "devices": (3, 241),
-    "doctor": (12, 1522),
+    "doctor": (12, 1511),
     "explain": (15, 1154),
     "fleet": (8, 1051),
-    "machine": (24, 3590),
+    "machine": (24, 3554),
     "measure": (4, 552),
     "memory": (4, 212),
-    "program": (33, 6995),
-    "render": (18, 2194),
-    "report": (16, 1560),
-    "smoke": (6, 559),
-    "stress": (6, 930),
-    "work": (7, 985),
+    "program": (33, 6891),
+    "render": (18, 2151),
+    "report": (16, 1559),
+    "smoke": (6, 551),
+    "stress": (6, 924),
+    "work": (7, 978),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
